@@ -70,7 +70,7 @@ def report(
     run is taken from the folder.
     """
     from headscope.core.errors import ValidationFailedError
-    from headscope.pipeline.sections.previous import Previous, content_digest
+    from headscope.pipeline.report.sections import Previous, content_digest
     from headscope.results.sections import SECTIONS
     from headscope.show.folders import ready_folder
     from headscope.show.report.files import REPORT, write_report

@@ -48,23 +48,15 @@ COLLAPSED = 0.01
 
 @dataclass(frozen=True)
 class Variant:
-    """Which parts of a layer stay beside attention.
+    """Which parts of a layer stay beside attention."""
 
-    Attributes
-    ----------
-    name : str
-        What results call it.
-    skip : bool
-        The skip connection around attention.
-    ffn : bool
-        The feed-forward sublayer, with its own skip connection and LayerNorm.
-    layernorm : bool
-        The LayerNorms of the sublayers that stay.
-    """
-
+    #: What results call it.
     name: str
+    #: The skip connection around attention.
     skip: bool
+    #: The feed-forward sublayer, with its own skip connection and LayerNorm.
     ffn: bool
+    #: The LayerNorms of the sublayers that stay.
     layernorm: bool = True
 
 
@@ -114,20 +106,7 @@ def composite_norm(matrix: Tensor) -> Tensor:
 def residual_ratio(hidden: Tensor) -> Tensor:
     """Return how far each sequence is from having the same state at every token.
 
-    Parameters
-    ----------
-    hidden : Tensor, (batch, pos, d_model)
-        Any dtype; the ratio is taken in float64.
-
-    Returns
-    -------
-    Tensor of float64, (batch,), at least 0
-        0 if all rows are equal; NaN for states that are all zero or not finite.
-
-    Notes
-    -----
-    States computed in a dtype of precision eps cannot show a ratio below about eps: rows that
-    should be equal then differ by rounding alone.
+    Shapes: ``hidden`` (batch, pos, d_model); returns (batch,).
     """
     hidden = widest(hidden)
     residual = hidden - hidden.mean(dim=-2, keepdim=True)
@@ -153,13 +132,6 @@ class DepthSums(RunningMoments):
 
     The rows are those of VARIANTS (ratios), COMPARISONS (shares) and TRENDS, the columns the points
     0 .. n_layers.
-
-    Parameters
-    ----------
-    n_layers : int
-        Layers of the model.
-    floor : float
-        Ratios up to this are rounding.
     """
 
     def __init__(self, n_layers: int, floor: float = 0.0) -> None:
@@ -167,13 +139,7 @@ class DepthSums(RunningMoments):
         self._floor = floor
 
     def update(self, ratios: Array) -> None:
-        """Add a batch of windows.
-
-        Parameters
-        ----------
-        ratios : array of float, (len(VARIANTS), n_layers + 1, windows)
-            Point 0 is the embeddings, point l the output of the l-th layer.
-        """
+        """Add a batch of windows."""
         full = ratios[_INDEX["full"]]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shares = np.stack(

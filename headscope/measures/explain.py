@@ -36,19 +36,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Attended:
-    """What all heads of a layer make of a sentence.
+    """What all heads of a layer make of a sentence."""
 
-    Attributes
-    ----------
-    products, scores, pattern : Tensor, (n_heads, query_pos, key_pos)
-        Before the scale; with scale and bias; after mask and softmax.
-    z : Tensor, (n_heads, query_pos, d_head)
-        Weighted sums of values.
-    """
-
+    #: (n_heads, query_pos, key_pos). Before the scale; with scale and bias; after mask and softmax.
     products: Tensor
     scores: Tensor
     pattern: Tensor
+    #: (n_heads, query_pos, d_head). Weighted sums of values.
     z: Tensor
 
 
@@ -57,16 +51,8 @@ def attend(
 ) -> Attended:
     """Run attention step by step.
 
-    Parameters
-    ----------
-    q, k, v : Tensor, (n_heads, pos, d_head)
-        Queries, keys and values.
-    scale : float
-        Multiplies the products.
-    bias : Tensor, (n_heads, query_pos, key_pos), optional
-        Added to the scaled products.
-    allowed : Tensor of bool, (query_pos, key_pos)
-        Which keys each query may see.
+    Shapes: ``q``, ``k``, ``v`` (n_heads, pos, d_head), ``bias`` (n_heads, query_pos, key_pos),
+    ``allowed`` (query_pos, key_pos).
     """
     products = q @ k.transpose(-1, -2)
     scores = products * scale
@@ -79,21 +65,8 @@ def attend(
 def mix(z: Tensor, weights: AttentionWeights, beside: Tensor | None) -> tuple[Tensor, Tensor]:
     """Map each head's z (n_heads, pos, d_head) back by its W_O, and add everything up.
 
-    Parameters
-    ----------
-    z : Tensor, (n_heads, pos, d_head)
-        Of all heads.
-    weights : AttentionWeights
-        Of the layer.
-    beside : Tensor, (pos, d_model), optional
-        What else the layer adds.
-
-    Returns
-    -------
-    parts : Tensor, (n_heads, pos, d_model)
-        What each head adds.
-    out : Tensor, (pos, d_model)
-        Their sum, with b_O.
+    Shapes: ``z`` (n_heads, pos, d_head), ``beside`` (pos, d_model); returns (n_heads, pos,
+    d_model), (pos, d_model).
     """
     parts = z @ weights.W_O
     out = parts.sum(0) + weights.b_O
@@ -144,17 +117,7 @@ def links(pattern: Tensor, words: Tensor) -> Tensor:
     on average; mean over the words. A head that looks at a neighbour, at a special token or at one
     word from everywhere scores low, however sharp it is.
 
-    Parameters
-    ----------
-    pattern : Tensor, (n_heads, pos, pos)
-        Of one sentence.
-    words : Tensor of bool, (pos,)
-        Positions that are no special token.
-
-    Returns
-    -------
-    Tensor, (n_heads,)
-        0 to 1; 0 where no two such positions are apart.
+    Shapes: ``pattern`` (n_heads, pos, pos), ``words`` (pos,); returns (n_heads,).
     """
     if not bool(words.any()):
         return torch.zeros(len(pattern), dtype=torch.float64)
@@ -171,35 +134,12 @@ def shares(parts: Tensor, out: Tensor) -> Tensor:
     The share of a part is the length of its projection on the whole, ``<part, out> / ||out||^2``
     over all tokens: shares add up to 1, and one that works against the others is negative.
 
-    Parameters
-    ----------
-    parts : Tensor, (parts, pos, d_model)
-        What is added.
-    out : Tensor, (pos, d_model)
-        Their sum.
+    Shapes: ``parts`` (parts, pos, d_model), ``out`` (pos, d_model).
     """
     whole = widest(out)
     return (widest(parts) * whole).sum((-1, -2)) / whole.square().sum()
 
 
 def attention_flops(tokens: int, parameters: int, width: int, n_heads: int) -> tuple[int, int, int]:
-    """Count floating-point operations; a multiplication with its addition counts as two.
-
-    Parameters
-    ----------
-    tokens : int
-        Of the sentence.
-    parameters : int
-        Entries of W_Q, W_K, W_V and W_O of all heads, without biases.
-    width : int
-        n_heads times d_head.
-    n_heads : int
-        Heads of the layer.
-
-    Returns
-    -------
-    projections, scores, exponentials : int
-        Of the four maps; of q k^T and pattern v; exponentials of the softmax, which alone grow
-        with the number of heads.
-    """
+    """Count floating-point operations; a multiplication with its addition counts as two."""
     return 2 * tokens * parameters, 4 * tokens**2 * width, n_heads * tokens**2

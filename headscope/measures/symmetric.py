@@ -56,23 +56,7 @@ def changed_attention(
 ) -> Tensor:
     """Attend with changed scores.
 
-    Parameters
-    ----------
-    change : str
-        One of :data:`CHANGES`.
-    q, k, v : Tensor, (batch, heads, pos, d_head)
-        Of one sequence each: as many queries as keys.
-    scale : float
-        Of the scores.
-    mask : Tensor, optional
-        What the model's own attention gets, bias included.
-    generator : torch.Generator, optional
-        For the changes that draw something; on the CPU.
-
-    Returns
-    -------
-    Tensor, (batch, heads, pos, d_head)
-        z, in the dtype of v.
+    Shapes: ``q``, ``k``, ``v`` (batch, heads, pos, d_head); returns (batch, heads, pos, d_head).
     """
     scores, seen = square_scores(q, k, scale=scale, mask=mask)
     new = changed_scores(change, scores, seen, generator)
@@ -107,7 +91,10 @@ def changed_scores(
     if change == "symmetric":
         return scores - odd
     if change == "pairs":
-        return scores - _without_means(odd, seen)
+        real = _real(seen).to(odd)
+        count = real.sum(-1).clamp_min(1.0)[..., None, None]
+        rows = (odd * real[..., None, :]).sum(-1, keepdim=True) / count
+        return scores - (odd - rows + rows.mT)
     draw = torch.randn(scores.shape, generator=generator).to(scores)
     if change == "signs":
         upper = draw.sign().triu(1)
@@ -154,17 +141,6 @@ def _norm(matrix: Tensor) -> Tensor:
 def _real(seen: Tensor) -> Tensor:
     """Say which positions are real, (batch, heads, pos): those that see themselves."""
     return seen.diagonal(dim1=-2, dim2=-1)
-
-
-def _without_means(odd: Tensor, seen: Tensor) -> Tensor:
-    """Take the row and column means over real positions out of an antisymmetric matrix.
-
-    Its rows' means are the negatives of its columns', and the mean of all is 0.
-    """
-    real = _real(seen).to(odd)
-    count = real.sum(-1).clamp_min(1.0)[..., None, None]
-    rows = (odd * real[..., None, :]).sum(-1, keepdim=True) / count
-    return odd - rows + rows.mT
 
 
 def _visible(change: Tensor, seen: Tensor) -> Tensor:

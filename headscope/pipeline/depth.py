@@ -213,16 +213,6 @@ def _gap(ours: Tensor, own: Tensor) -> float:
     return gap if math.isfinite(gap) else math.inf
 
 
-def _check_rebuilt(loaded: LoadedModel, gap: float) -> None:
-    tolerance = TOLERANCES[loaded.dtype]["hidden"]
-    if not gap <= tolerance:
-        raise ValidationFailedError(
-            f"The layers of {loaded.name}, taken apart and put together again, do not give its own "
-            f"hidden states (they differ by {gap:.1e}, tolerance {tolerance:.1e}), so nothing is "
-            f"reported: this {loaded.family} layer has parts that headscope does not know."
-        )
-
-
 # --- sums to values -----------------------------------------------------------------------------
 
 
@@ -231,12 +221,21 @@ def _curves(sums: DepthSums) -> dict[str, Any]:
     ratios = sums.ratio_moments()
     means = {v.name: _curve(row) for v, row in zip(VARIANTS, ratios.mean, strict=True)}
     stds = {v.name: _curve(row) for v, row in zip(VARIANTS, ratios.std, strict=True)}
+    m = sums.share_moments()
     fields = DepthCurves(
         attention_without_layernorm=means.pop(BARE),
         attention_without_layernorm_std=stds.pop(BARE),
         variants=means,
         std=stds,
-        protected=_protected(sums),
+        protected=(
+            tuple(
+                Protection(
+                    *(c.part, c.way, c.having, c.lacking),
+                    *(_curve(values[i]) for values in (m.mean, m.std, m.low, m.high)),
+                )
+                for i, c in enumerate(COMPARISONS)
+            )
+        ),
         collapsed_after={
             v.name: collapsed_after(row)
             for v, row in zip(VARIANTS, ratios.mean, strict=True)
@@ -245,17 +244,6 @@ def _curves(sums: DepthSums) -> dict[str, Any]:
         trends=_trends(sums),
     )
     return vars(fields)
-
-
-def _protected(sums: DepthSums) -> tuple[Protection, ...]:
-    m = sums.share_moments()
-    return tuple(
-        Protection(
-            *(c.part, c.way, c.having, c.lacking),
-            *(_curve(values[i]) for values in (m.mean, m.std, m.low, m.high)),
-        )
-        for i, c in enumerate(COMPARISONS)
-    )
 
 
 def _trends(sums: DepthSums) -> dict[str, Trend]:
@@ -267,3 +255,13 @@ def _trends(sums: DepthSums) -> dict[str, Trend]:
 
 def _curve(values: Array) -> Curve:
     return tuple(float(value) if np.isfinite(value) else None for value in values)
+
+
+def _check_rebuilt(loaded: LoadedModel, gap: float) -> None:
+    tolerance = TOLERANCES[loaded.dtype]["hidden"]
+    if not gap <= tolerance:
+        raise ValidationFailedError(
+            f"The layers of {loaded.name}, taken apart and put together again, do not give its own "
+            f"hidden states (they differ by {gap:.1e}, tolerance {tolerance:.1e}), so nothing is "
+            f"reported: this {loaded.family} layer has parts that headscope does not know."
+        )

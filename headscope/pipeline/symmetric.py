@@ -14,7 +14,7 @@ from headscope.attention import Mask, stream_attention
 from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.spectrum.crossed import crossed_mean
-from headscope.measures.spectrum.structure import looks_back
+from headscope.measures.spectrum.shares import looks_back
 from headscope.measures.statistics import finite
 from headscope.measures.symmetric import (
     CHANGES,
@@ -128,13 +128,17 @@ def symmetric(
     sets = run.sets()
     of_all = run.whole()
     single = [head.removed.cosine.value for head in heads if head.removed is not None]
+    n = len(heads)
+    found = [(chosen.heads, [chosen.removed.cosine.value]) for chosen in sets]
     return SymmetricResult(
         **opened.common,
         heads=heads,
         whole=of_all,
         whole_difference=run.difference,
         sets=sets,
-        equivalent_heads=_equivalent(of_all, [(1, single), *_removals(sets, of_all, len(heads))]),
+        equivalent_heads=_equivalent(
+            of_all, [(1, single), *[*found, (n, [of_all["removed"].cosine.value])]]
+        ),
         causal=run.causal,
     )
 
@@ -272,14 +276,6 @@ def _grouped(places: Iterable[tuple[int, int]]) -> Heads:
     for row, head in places:
         found.setdefault(row, []).append(head)
     return found
-
-
-def _removals(
-    sets: Sequence[RandomHeads], whole: dict[str, DrawnEffect], n: int
-) -> list[tuple[int, list[float | None]]]:
-    """List the cosines of removing some random heads, by their number, up to all."""
-    found = [(chosen.heads, [chosen.removed.cosine.value]) for chosen in sets]
-    return [*found, (n, [whole["removed"].cosine.value])]
 
 
 def _equivalent(

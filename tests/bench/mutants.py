@@ -80,9 +80,9 @@ crossed-draws | measures/spectrum/crossed.py | draws do not widen intervals
     np.hypot(wide_sequences, wide_draws) => np.maximum(wide_sequences, wide_draws)
 collapse-axis | measures/depth.py | residual of the wrong mean
     hidden.mean(dim=-2, keepdim=True) => hidden.mean(dim=-1, keepdim=True)
-flow-held-out | pipeline/flow/halves.py | R^2 on the sentences of the fit
+flow-held-out | pipeline/flow/run.py | R^2 on the sentences of the fit
     observer.run(reader, 1, seed, name) => observer.run(reader, 0, seed, name)
-flow-repeated | pipeline/flow/halves.py | sentences of the fit are measured
+flow-repeated | pipeline/flow/run.py | sentences of the fit are measured
     elif words in self._first: => elif not words:
 linear-crossed | measures/linear/sentence_sums.py | half of the cross term
     square + 2 * crossed + n * => square + crossed + n *
@@ -130,13 +130,13 @@ worse-or-better | verdicts/diff/compare.py | old and new are swapped
     old.sign * (old.value - new.value) => old.sign * (new.value - old.value)
 limit-of-loss | verdicts/limits/checks.py | a limit of a loss is upside down
     bad = found.sign * (value - limit) < 0\n => bad = value - limit < 0\n
-interference-random | verdicts/insights/interference.py | no random weights
+interference-random | verdicts/insights/routing_claims.py | no random weights
     found = linear.control.over_random => found = linear.stored.difference
-at-least-mean | verdicts/insights/intervals.py | the mean, not its interval
+at-least-mean | verdicts/insights/finding.py | the mean, not its interval
     HOLDS if self.low >= limit else => HOLDS if self.mean >= limit else
-roles-tail | verdicts/insights/labelled_heads.py | p of doing worse
+roles-tail | verdicts/insights/head_claims.py | p of doing worse
     (random >= own - equal).sum()) => (random <= own + equal).sum())
-low-rank-none | verdicts/insights/low_rank.py | open counts as low rank
+low-rank-none | verdicts/insights/rank_claims.py | open counts as low rank
     == "holds"] => != "does not hold"]
 """
 

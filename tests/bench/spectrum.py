@@ -27,8 +27,13 @@ from timing import medians, options, print_head, print_row
 import headscope
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
-from headscope.measures.spectrum.decompositions import MatrixPool, singular_values
-from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
+from headscope.measures.spectrum.shares import (
+    MatrixPool,
+    PatternSpectra,
+    Spectrum,
+    shares,
+    singular_values,
+)
 from headscope.models.routing import Router, routed, use_implementation
 
 

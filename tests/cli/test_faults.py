@@ -12,7 +12,7 @@ from processes import Run, die_before
 import headscope
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import before_of, clear_parts, replace_folder, write_set
-from headscope.pipeline.sections.previous import Previous
+from headscope.pipeline.report.sections import Previous
 from headscope.pruning.measure import Measurer
 from headscope.show.folders import ready_folder
 

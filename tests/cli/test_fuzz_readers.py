@@ -22,7 +22,7 @@ from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.files import read_treebank
 from headscope.data.frequencies import find_frequencies
-from headscope.pipeline.sections.previous import Previous
+from headscope.pipeline.report.sections import Previous
 from headscope.results.sections import SECTIONS
 from headscope.session import resume
 from headscope.session.known_roles import find_roles, read_classification

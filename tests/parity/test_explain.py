@@ -15,7 +15,7 @@ import headscope
 from headscope.core.errors import ValidationFailedError
 from headscope.measures import explain as measure
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.explain import rest, walk
+from headscope.pipeline.explain import walk
 from headscope.results.explain import ExplainResult
 
 SENTENCE = "the cat sat on the mat, dogs ran"
@@ -200,7 +200,7 @@ WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
         r"Step 6 of explain \(pattern of all heads with 2 positions",
     ),
     "LayerNorm": (
-        *(rest, "layer_norm"),
+        *(walk, "layer_norm"),
         lambda function: lambda *given: function(*given) * 2,
         "Step 11 of explain",
     ),

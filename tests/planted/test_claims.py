@@ -17,17 +17,15 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.insights.kept_roles import measure_kept_roles
-from headscope.verdicts.insights import (
-    asymmetry,
-    collapse,
-    cross_attention,
-    labelled_heads,
-    last_layers,
-    low_rank,
-    shared_projections,
-)
 from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.head_claims import (
+    judge_cross_attention,
+    judge_labelled_heads,
+    judge_survivors,
+)
+from headscope.verdicts.insights.rank_claims import judge_collapse, judge_low_rank
 from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.verdicts.insights.weight_claims import judge_asymmetry, judge_shared_projections
 
 T = InsightThresholds()
 YES, NO = "holds", "does not hold"
@@ -112,7 +110,7 @@ def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expe
     loaded = opened(network)
     ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
     moved = headscope.symmetric(loaded, LINES, alone=False, validate=False)
-    found = asymmetry.judge(Evidence(rank=ranked, symmetric=moved), T)
+    found = judge_asymmetry(Evidence(rank=ranked, symmetric=moved), T)
     judged = tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT))
     assert judged == expected, found.parts
     if how == "untrained and sharp":
@@ -134,7 +132,7 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
     with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
         headscope.rank(loaded, validate=False)
     moved = headscope.symmetric(loaded, LINES[:8], alone=False, validate=False)
-    found = asymmetry.judge(Evidence(symmetric=moved), T)
+    found = judge_asymmetry(Evidence(symmetric=moved), T)
     assert parts(found)["every head's scores are asymmetric"] == verdict
 
 
@@ -177,7 +175,7 @@ def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, clas
     loaded = opened(eight_heads(loud=loud, quiet=quiet))
     kept = measure_kept_roles(loaded, classified, limit=24)
     assert kept.sets == 28**2
-    found = labelled_heads.judge(Evidence(kept=kept), T)
+    found = judge_labelled_heads(Evidence(kept=kept), T)
     assert {name: parts(found)[name] for name in expected} == expected, found.parts
 
 
@@ -230,10 +228,10 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
         **{"methods": ["fisher-joint"], "repairs": ["none"]},
         **{"validate": False, "ablation": False},
     )
-    found = cross_attention.judge(Evidence(prune=pruned, stacks=("encoder", "decoder", "cross")), T)
+    found = judge_cross_attention(Evidence(prune=pruned, stacks=("encoder", "decoder", "cross")), T)
     assert found.verdict == expected, found.parts
     assert set(parts(found).values()) == {expected}
-    assert last_layers.of_survivors(pruned).part.verdict == last
+    assert judge_survivors(pruned).part.verdict == last
 
 
 SHARED, SINGLE = "layers need fewer dimensions than the control", "single heads need about as many"
@@ -264,7 +262,7 @@ def projecting(how: str) -> Any:
 )
 def test_heads_share_projections_or_not(how, expected, verdict):
     ranked = headscope.rank(opened(projecting(how)), validate=False)
-    found = shared_projections.judge(Evidence(rank=ranked), T)
+    found = judge_shared_projections(Evidence(rank=ranked), T)
     assert (parts(found)[SHARED], parts(found)[SINGLE]) == expected, found.parts
     assert found.verdict == verdict
 
@@ -300,7 +298,7 @@ def test_patterns_are_of_low_rank_or_not(how, verdict):
     measured = headscope.spectrum(
         loaded, STREAM, length=16, sequences=6, control=True, validate=False
     )
-    found = low_rank.judge(Evidence(spectrum=measured), T)
+    found = judge_low_rank(Evidence(spectrum=measured), T)
     assert found.verdict == verdict, found.parts
     assert found.control.startswith("Random weights: mean share 0.9")
     assert "nothing about learning" in found.control or "no sign of learning" in found.control
@@ -352,7 +350,7 @@ def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part
     measured = headscope.depth(
         opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
     )
-    found = collapse.judge(Evidence(depth=measured), T)
+    found = judge_collapse(Evidence(depth=measured), T)
     judged = set(parts(found).values()) if part is None else {parts(found)[part]}
     assert judged == {expected}, found.parts
     assert found.verdict == {None: expected, FALLS: NO}.get(part, "mixed")

@@ -17,11 +17,11 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.measures.flow.clustered import Clustered
+from headscope.measures.flow.recovery import Clustered
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.flow import outcome
-from headscope.verdicts.insights import interference, passing_on
 from headscope.verdicts.insights.finding import Evidence
+from headscope.verdicts.insights.routing_claims import judge_interference, judge_routing
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 YES, NO, OPEN = "holds", "does not hold", "open"
@@ -174,7 +174,7 @@ def averaging() -> BertModel:
 )
 def test_parts_of_claim_1(tmp_path, model, verdict, parts):
     found = headscope.flow(wrapped(model()), written(tmp_path, 100))
-    judged = passing_on.judge(Evidence(flow=found), InsightThresholds())
+    judged = judge_routing(Evidence(flow=found), InsightThresholds())
     assert judged.verdict == verdict
     for name, expected in zip(PARTS, parts, strict=True):
         (part,) = (p for p in judged.parts if name in p.name and "beside" not in p.name)
@@ -188,7 +188,7 @@ def test_a_text_that_is_too_short_is_not_measured(tmp_path):
     # 8 sentences of 9 words to fit on, and 20 tokens for each of 8 numbers are needed
     assert "72 tokens" in short.not_measured["value"]
     assert "give about 36 sentences" in short.not_measured["value"]
-    judged = passing_on.judge(Evidence(flow=short), InsightThresholds())
+    judged = judge_routing(Evidence(flow=short), InsightThresholds())
     assert judged.verdict == "not measured"
 
 
@@ -224,7 +224,7 @@ def even() -> BertModel:
 )
 def test_parts_of_claim_6(model, verdict, parts, small):
     found = headscope.linear(wrapped(model()), mixed_lines(16), alone=False, validate=False)
-    judged = interference.judge(Evidence(linear=found), InsightThresholds())
+    judged = judge_interference(Evidence(linear=found), InsightThresholds())
     assert judged.verdict == verdict
     for part, expected in zip(judged.parts, parts, strict=True):
         assert expected in (None, part.verdict), part
@@ -237,5 +237,5 @@ def test_three_layers_are_too_few():
     first = found.correlations[0]
     assert (first.layers, first.spearman.interval, first.p) == (3, None, None)
     assert first.spearman.value > 0.9
-    judged = interference.judge(Evidence(linear=found), InsightThresholds())
+    judged = judge_interference(Evidence(linear=found), InsightThresholds())
     assert [part.verdict for part in judged.parts] == ["not measured", YES, YES]

@@ -27,29 +27,18 @@ TOP = 0.1
 
 @dataclass(frozen=True)
 class InDegree:
-    """What the nodes of a batch receive.
+    """What the nodes of a batch receive."""
 
-    Attributes
-    ----------
-    received : Tensor, (batch, n_heads, nodes)
-        In-degree of every node: attention of all other words.
-    even : Tensor, (batch, nodes)
-        The same where attention is spread evenly.
-    """
-
+    #: (batch, n_heads, nodes). In-degree of every node: attention of all other words.
     received: Tensor
+    #: (batch, nodes). The same where attention is spread evenly.
     even: Tensor
 
 
 def in_degree(graph: Tensor, nodes: WordNodes) -> InDegree:
     """Sum the attention that each node receives.
 
-    Parameters
-    ----------
-    graph : Tensor, (batch, n_heads, nodes, nodes)
-        As :meth:`WordNodes.fold` gives it.
-    nodes : WordNodes
-        Of the same batch.
+    Shapes: ``graph`` (batch, n_heads, nodes, nodes).
     """
     asks = nodes.is_word.to(graph.dtype)[:, :, None]
     asks = asks * (1 - torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device))
@@ -60,17 +49,7 @@ def in_degree(graph: Tensor, nodes: WordNodes) -> InDegree:
 def top_share(received: Tensor, sizes: Tensor) -> Tensor:
     """Share of all that is received by the tenth of a sentence's nodes that receives most.
 
-    Parameters
-    ----------
-    received : Tensor, (batch, n_heads, nodes)
-        In-degrees, 0 beyond a sentence's nodes.
-    sizes : Tensor of int, (batch,)
-        Nodes of each sentence.
-
-    Returns
-    -------
-    Tensor, (batch, n_heads)
-        In [0, 1]; 0 where nothing is received.
+    Shapes: ``received`` (batch, n_heads, nodes), ``sizes`` (batch,); returns (batch, n_heads).
     """
     count = (TOP * sizes).ceil().long().clamp(min=1)
     sums = received.sort(dim=-1, descending=True).values.cumsum(-1)
@@ -125,14 +104,7 @@ class NameSums:
 
 
 class HubSums:
-    """The largest hub of each head in each sentence, and the share of the largest tenth.
-
-    Parameters
-    ----------
-    hubs : list of str, optional
-        What was found to be each head's most frequent hub elsewhere: whether it is the hub is
-        counted.
-    """
+    """The largest hub of each head in each sentence, and the share of the largest tenth."""
 
     def __init__(self, hubs: list[str] | None = None) -> None:
         self._hubs = hubs

@@ -31,13 +31,23 @@ from torch import Tensor
 from headscope.core.widest import exact, widest
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.activations import Activations
-from headscope.measures.flow.clustered import Clustered
-from headscope.measures.flow.ridge import SKETCH, RidgeMap, RidgeSums
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.rank.dimensions import column_basis
 from headscope.measures.rounding import VARIANCE, first_largest
+from headscope.measures.statistics import ratio, t_half_width
 
-__all__ = ["TARGETS", "HeldOut", "LayerSpaces", "RecoverySums"]
+__all__ = [
+    "TARGETS",
+    "HeldOut",
+    "LayerSpaces",
+    "RecoverySums",
+    "FOLDS",
+    "PENALTIES",
+    "SKETCH",
+    "RidgeMap",
+    "RidgeSums",
+    "Clustered",
+]
 
 #: What is predicted from z, and from random directions, by name.
 _FROM_Z = ("whole", "token", "value", "other")
@@ -47,21 +57,15 @@ TARGETS = (*_FROM_Z, *_FROM_RANDOM)
 
 @dataclass(frozen=True)
 class LayerSpaces:
-    """What the values of one layer read, and what random ones would.
+    """What the values of one layer read, and what random ones would."""
 
-    Attributes
-    ----------
-    U : Tensor, (n_heads, d_in, d_v), float64
-        Orthonormal columns that span those of each head's W_V; zeros beyond its rank.
-    G, V : Tensor, (n_heads, d_in, d_v), float64
-        Random directions, and orthonormal columns that span them.
-    sketch : Tensor, (d_in, at most SKETCH), float64
-        Random orthonormal columns.
-    """
-
+    #: (n_heads, d_in, d_v). Orthonormal columns that span those of each head's W_V; zeros beyond
+    #: its rank.
     U: Tensor
+    #: (n_heads, d_in, d_v). Random directions, and orthonormal columns that span them.
     G: Tensor
     V: Tensor
+    #: (d_in, at most SKETCH). Random orthonormal columns.
     sketch: Tensor
 
     @classmethod
@@ -117,18 +121,7 @@ def _chunk(
 
 
 class RecoverySums:
-    """The sums that ridge maps are fitted from, of all layers.
-
-    Parameters
-    ----------
-    spaces : sequence of LayerSpaces
-        One a layer.
-
-    Attributes
-    ----------
-    tokens : int
-        Queries of one head so far.
-    """
+    """The sums that ridge maps are fitted from, of all layers."""
 
     def __init__(self, spaces: Sequence[LayerSpaces]) -> None:
         self._spaces = spaces
@@ -159,21 +152,7 @@ class RecoverySums:
 
 
 class HeldOut:
-    """Squared errors of fitted maps on sentences that they were not fitted on.
-
-    Parameters
-    ----------
-    spaces : sequence of LayerSpaces
-        One a layer.
-    maps : sequence of sequence of RidgeMap
-        Of every layer the maps to :data:`TARGETS`.
-
-    Attributes
-    ----------
-    sums : list of array, (3, targets, n_heads)
-        Of every sentence: squared errors, squared distances from the mean of the other half, and
-        squares.
-    """
+    """Squared errors of fitted maps on sentences that they were not fitted on."""
 
     def __init__(self, spaces: Sequence[LayerSpaces], maps: Sequence[Sequence[RidgeMap]]) -> None:
         self._spaces, self._maps = spaces, maps
@@ -218,3 +197,221 @@ class HeldOut:
         """Return the penalty of every head's map, in units of its predictors' mean variance."""
         i = TARGETS.index(target)
         return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])
+
+
+FOLDS = 5
+#: In units of the mean variance of the predictors.
+PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(-8, 7))
+#: Directions of a target that a penalty is chosen by, at most.
+SKETCH = 32
+#: Errors that differ by less than this share of what there is to explain are equal: the larger
+#: penalty is taken.
+_EQUAL = 1e-9
+_TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class RidgeMap:
+    """An affine map of each of a layer's heads: y + (given - x) weight.
+
+    ``penalty`` (n_heads,) is in units of the mean variance of what is given.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    penalty: Tensor
+
+    def gaps(self, heads: slice, given: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the map leaves of a target, and what its mean leaves."""
+        x, y, weight = (part[heads].to(given) for part in (self.x, self.y, self.weight))
+        of_mean = target - y[:, None]
+        return of_mean - (given - x[:, None]) @ weight, of_mean
+
+
+class RidgeSums:
+    """What maps from one predictor of each of a layer's heads to several targets are made from."""
+
+    def __init__(self, n_heads: int, d: int, sketch: Tensor, widths: Sequence[int]) -> None:
+        self._sketch = sketch
+        self._whole = _Moments((n_heads,), d, widths)
+        self._folds = _Moments((FOLDS, n_heads), d, [min(t, sketch.shape[1]) for t in widths])
+
+    def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Tensor]) -> None:
+        """Add tokens: predictors (heads, tokens, d), targets alike, the fold of every token."""
+        self._whole.add(heads, x, targets)
+        seen = [self._seen(target) for target in targets]
+        for number in range(FOLDS):
+            (here,) = (fold == number).nonzero(as_tuple=True)
+            if len(here):
+                parts = [part[:, here] for part in seen]
+                self._folds.add((number, heads), x[:, here], parts)
+
+    def _seen(self, target: Tensor) -> Tensor:
+        width = self._sketch.shape[1]
+        return target if target.shape[-1] <= width else target @ self._sketch.to(target)
+
+    def solve(self) -> list[RidgeMap]:
+        """Fit a map to each target, of the penalty that errs least on folds left out."""
+        whole = self._whole
+        x, means = whole.means()
+        spectrum = _Spectrum.of(whole)
+        found = []
+        for i, (errors, size) in enumerate(_left_out(self._folds)):
+            equal = errors <= errors.amin(0) + _EQUAL * size
+            last = equal.to(torch.uint8).flip(0).argmax(0)  # the largest penalty of equal ones
+            penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
+            shrunk = spectrum.shrunk(penalty)[:, None]
+            weight = spectrum.vectors * shrunk @ spectrum.vectors.mT @ whole.joint(i)
+            found.append(RidgeMap(x, means[i], weight, penalty))
+        return found
+
+
+class _Moments:
+    """Sums of first and second moments; the first axes are heads, or folds and heads."""
+
+    def __init__(self, shape: tuple[int, ...], d: int, widths: Sequence[int]) -> None:
+        def room(*more: int) -> Tensor:
+            return torch.zeros((*shape, *more), dtype=torch.float64)
+
+        self.count, self.x, self.xx = room(), room(d), room(d, d)
+        self.y, self.xy = [room(t) for t in widths], [room(d, t) for t in widths]
+        self.yy = [room() for _ in widths]
+
+    def add(self, place: slice | tuple[int, slice], x: Tensor, targets: Sequence[Tensor]) -> None:
+        self.count[place] += x.shape[1]
+        self.x[place] += x.sum(1).cpu()
+        self.xx[place] += (x.mT @ x).cpu()
+        for y, xy, yy, target in zip(self.y, self.xy, self.yy, targets, strict=True):
+            y[place] += target.sum(1).cpu()
+            xy[place] += (x.mT @ target).cpu()
+            yy[place] += target.square().sum((1, 2)).cpu()
+
+    def without_each(self) -> _Moments:
+        """Return for each fold the sums of all others."""
+        rest = _Moments((), 0, ())
+        for name in ("count", "x", "xx"):
+            own = getattr(self, name)
+            setattr(rest, name, own.sum(0) - own)
+        rest.y, rest.xy, rest.yy = (
+            [own.sum(0) - own for own in part] for part in (self.y, self.xy, self.yy)
+        )
+        return rest
+
+    def means(self) -> tuple[Tensor, list[Tensor]]:
+        n = self.count.clamp(min=1)[..., None]
+        return self.x / n, [y / n for y in self.y]
+
+    def joint(self, target: int) -> Tensor:
+        """Return the covariance of predictors and a target."""
+        x, means = self.means()
+        n = self.count.clamp(min=1)[..., None, None]
+        return self.xy[target] / n - x[..., :, None] * means[target][..., None, :]
+
+
+@dataclass(frozen=True)
+class _Spectrum:
+    """The covariance of predictors by its eigenvectors.
+
+    ``values`` (..., d) is zero where they vary by rounding only; ``spread`` (...) is their mean.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    spread: Tensor
+
+    @classmethod
+    def of(cls, moments: _Moments) -> _Spectrum:
+        x, _ = moments.means()
+        square = moments.xx / moments.count.clamp(min=1)[..., None, None]
+        values, vectors = torch.linalg.eigh(square - x[..., :, None] * x[..., None, :])
+        # Rounding of a constant is a share of it: along one direction of all that it is made of.
+        constant = VARIANCE * square.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+        values = torch.where(values > constant, values, 0.0)
+        return cls(values, vectors, values.mean(-1))
+
+    def shrunk(self, penalty: Tensor | float) -> Tensor:
+        """Return 1 / (value + penalty), 0 for what never varies; ``penalty`` (...)."""
+        ridge = (self.spread * penalty)[..., None]
+        return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
+
+
+def _left_out(folds: _Moments) -> list[tuple[Tensor, Tensor]]:
+    """Say what maps fitted on all other folds err by on each, by target.
+
+    Shapes: returns (errors, size).
+    """
+    rest = folds.without_each()
+    spectrum = _Spectrum.of(rest)
+    x, means = rest.means()
+    vectors, n = spectrum.vectors, folds.count[..., None, None]
+    held = folds.xx - _around(x, folds.x, x, folds.x, n)
+    held = vectors.mT @ held @ vectors
+    shrunk = torch.stack([spectrum.shrunk(penalty) for penalty in PENALTIES])
+    found = []
+    for i, y in enumerate(means):
+        fitted = vectors.mT @ rest.joint(i)
+        target = vectors.mT @ (folds.xy[i] - _around(x, folds.x, y, folds.y[i], n))
+        size = folds.yy[i] + (n[..., 0] * y * y - 2 * y * folds.y[i]).sum(-1)
+        linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
+        gram = fitted @ fitted.mT * held
+        square = torch.einsum("pfhi,fhij,pfhj->pfh", shrunk, gram, shrunk)
+        found.append(((size - 2 * linear + square).sum(1), size.sum(0)))
+    return found
+
+
+def _around(x: Tensor, x_sum: Tensor, y: Tensor, y_sum: Tensor, n: Tensor) -> Tensor:
+    """Return what a sum of products exceeds that of the same numbers less x and y by."""
+    outer = x[..., :, None] * y_sum[..., None, :] + x_sum[..., :, None] * y[..., None, :]
+    return outer - n * x[..., :, None] * y[..., None, :]
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """Numbers that are smooth functions of sums over sentences."""
+
+    #: (n,). The numbers; NaN where nothing was counted.
+    value: Array
+    #: (sentences, n). How much each sentence pulls at each number, in units of a mean over
+    #: sentences: the standard error of a number is that of the mean of its column. Columns of
+    #: numbers that were measured on the same sentences may be added and subtracted, row by row.
+    influence: Array
+
+    @classmethod
+    def ratio(cls, part: Array, whole: Array) -> Clustered:
+        """Make sum(part) / sum(whole) over sentences, both (sentences, n) or broadcast to it.
+
+        Cochran 1977, Sampling Techniques, section 6.4.
+        """
+        part, whole = np.broadcast_arrays(
+            np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
+        )
+        value = ratio(part.sum(0), whole.sum(0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            influence = (part - value * whole) / (whole.sum(0) / max(1, len(whole)))
+        return cls(value, influence)
+
+    def rest(self) -> Clustered:
+        """Return 1 minus each number."""
+        return Clustered(1.0 - self.value, -self.influence)
+
+    def mean(self) -> Clustered:
+        """Return the mean of the numbers that are known, as one number."""
+        known = np.isfinite(self.value)
+        if not known.any():
+            return Clustered(np.full(1, np.nan), np.full((len(self.influence), 1), np.nan))
+        return Clustered(
+            self.value[known].mean(keepdims=True),
+            self.influence[:, known].mean(1, keepdims=True),
+        )
+
+    def __sub__(self, other: Clustered) -> Clustered:
+        return Clustered(self.value - other.value, self.influence - other.influence)
+
+    def half_width(self) -> Array:
+        """Return half of each 95% interval (Student's t over sentences); infinite for one."""
+        n = len(self.influence)
+        if n < 2:
+            return np.full(len(self.value), np.inf)
+        error = self.influence.std(axis=0, ddof=1) / np.sqrt(n)
+        return t_half_width(error, np.array(n))

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.measures.flow.clustered import Clustered
-from headscope.measures.flow.combination import SENTENCES, Kept, choose_heads, summed
+from headscope.core.widest import widest
+from headscope.measures.accumulator import Array
+from headscope.measures.flow.recovery import Clustered
 from headscope.measures.flow.trees import OFFSETS, GoldTrees, TreeCounts, candidates, simple_trees
 
-__all__ = ["BASELINES", "TreeSearch"]
+__all__ = ["BASELINES", "TreeSearch", "Kept", "choose_heads", "summed"]
 
 #: What needs no attention; ``offset`` is the best distance.
 BASELINES = ("previous", "next", "offset", "root", "random")
 
 
 class TreeSearch:
-    """Counts the trees of every head, and of what :meth:`choose` chooses.
-
-    Parameters
-    ----------
-    seed : int
-        Of the random trees.
-    sentences : int
-        How many there will be on the first half, about; of many more than
-        :data:`~.combination.SENTENCES` some are drawn at random to choose the combination on.
-    every : bool
-        Count the trees of every head on the second half too, not only those that are chosen.
-
-    Attributes
-    ----------
-    first, counts, swapped : TreeCounts
-        On the first half, on the second, and on the second with trees of other sentences.
-    best : int
-        The chosen candidate.
-    chosen : tuple of int
-        Candidates whose attention is added up.
-    offset : str
-        The chosen distance.
-    """
+    """Counts the trees of every head, and of what :meth:`choose` chooses."""
 
     def __init__(self, seed: int, sentences: int = 0, *, every: bool = True) -> None:
         self._every = every
@@ -48,6 +31,7 @@ class TreeSearch:
         self.first, self.counts, self.swapped = TreeCounts(), TreeCounts(), TreeCounts()
         self.best, self.chosen, self.offset = -1, (), ""
 
+    #: Candidates whose attention is added up.
     chosen: tuple[int, ...]
 
     def update(
@@ -55,14 +39,7 @@ class TreeSearch:
     ) -> None:
         """Add sentences of equally many words.
 
-        Parameters
-        ----------
-        graph : Tensor, (sentences, n_heads, words, words)
-            Attention from word to word.
-        gold : GoldTrees
-            Their trees.
-        swapped : tuple or None
-            Places of sentences for which there is another sentence's tree, and those trees.
+        Shapes: ``graph`` (sentences, n_heads, words, words).
         """
         found = simple_trees(gold, self._generator)
         if self._every or not self.chosen:
@@ -107,3 +84,55 @@ class TreeSearch:
         """The baseline with most words attached rightly on the second half."""
         total = {name: float(self.baseline(name).value[0]) for name in BASELINES}
         return max(BASELINES, key=lambda name: total[name])
+
+
+#: Sentences that heads are chosen on, about; their attention is kept in memory.
+SENTENCES = 256
+#: Candidates that are tried: those whose own trees are best.
+TRIED = 16
+#: Heads that are added up, at most.
+MOST = 8
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Sentences with equally many words, kept to choose on."""
+
+    #: Their trees.
+    gold: GoldTrees
+    #: (sentences, n_heads, words, words). Attention from word to word.
+    graph: Tensor
+
+
+def summed(graph: Tensor, chosen: Sequence[int]) -> Tensor:
+    """Add up the scores of some candidates: (sentences, 1, words, words)."""
+    n_heads = graph.shape[1]
+    parts = [graph[:, c].mT if c < n_heads else graph[:, c - n_heads] for c in chosen]
+    total: Tensor = sum(parts[1:], start=parts[0])
+    return total[:, None]
+
+
+def choose_heads(kept: Sequence[Kept], hits: Array) -> tuple[int, ...]:
+    """Add candidates one by one, always the one that helps most, until none helps.
+
+    Shapes: ``hits`` (candidates,).
+    """
+    order = sorted(range(len(hits)), key=lambda c: (-hits[c], c))[:TRIED]
+    tried = [(item, widest(candidates(item.graph)[:, order])) for item in kept]
+    sums = [scores[:, :1] * 0 for _, scores in tried]
+    chosen: list[int] = []
+    best = -1.0
+    while len(chosen) < min(MOST, len(order)):
+        gained = np.zeros(len(order))
+        for (item, scores), total in zip(tried, sums, strict=True):
+            gained += item.gold.hits(item.gold.trees(scores + total))[:, 0].sum(0)
+        gained[chosen] = -1.0
+        place = int(gained.argmax())
+        if gained[place] <= best:
+            break
+        best = float(gained[place])
+        chosen.append(place)
+        sums = [
+            t + scores[:, place : place + 1] for (_, scores), t in zip(tried, sums, strict=True)
+        ]
+    return tuple(order[place] for place in chosen)

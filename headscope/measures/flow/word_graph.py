@@ -17,27 +17,19 @@ __all__ = ["WordNodes"]
 
 @dataclass(frozen=True)
 class WordNodes:
-    """The nodes of a padded batch of sentences.
+    """The nodes of a padded batch of sentences."""
 
-    Attributes
-    ----------
-    node : Tensor of int, (batch, pos)
-        The node that each position belongs to, in the order of the text; -1 at padding.
-    content : Tensor of bool, (batch, pos)
-        Positions of words.
-    other : Tensor of int, (batch, pos)
-        For each position of a word another position of a word that it may see, drawn at random (the
-        same may be drawn).
-    names : tuple of tuple of str
-        What the nodes of each sentence are called.
-    causal : bool
-        Whether a position sees only itself and what stands before it.
-    """
-
+    #: (batch, pos). The node that each position belongs to, in the order of the text; -1 at
+    #: padding.
     node: Tensor
+    #: (batch, pos). Positions of words.
     content: Tensor
+    #: (batch, pos). For each position of a word another position of a word that it may see, drawn
+    #: at random (the same may be drawn).
     other: Tensor
+    #: What the nodes of each sentence are called.
     names: tuple[tuple[str, ...], ...]
+    #: Whether a position sees only itself and what stands before it.
     causal: bool = False
 
     def to(self, device: torch.device | str) -> WordNodes:
@@ -70,10 +62,7 @@ class WordNodes:
     def fold(self, pattern: Tensor, rows: slice = slice(None)) -> Tensor:
         """Turn patterns (rows, heads, pos, pos) into weights between nodes.
 
-        Returns
-        -------
-        Tensor, (rows, heads, nodes, nodes)
-            From the node of the third axis to that of the last; 0 beyond a sentence's nodes.
+        Shapes: returns (rows, heads, nodes, nodes).
         """
         pattern = pattern.to(self.belongs.dtype)
         return self.share[rows, None] @ (pattern @ self.belongs[rows, None])

@@ -36,9 +36,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.attention import Mask
+from headscope.core.widest import exact
 from headscope.measures.pooling import wide
-from headscope.measures.rounding import EPS
+from headscope.measures.rounding import EPS, ROUNDING, VARIANCE
 from headscope.measures.visible import visible
+
+__all__ = ["READOUTS", "closed_form", "coherence", "readout_errors", "simulate", "unit_keys"]
 
 #: The form that is normalised though its weights may be negative.
 FIRST_ORDER = "first-order"
@@ -66,23 +69,8 @@ def linear_attention(
 ) -> Tensor:
     """Compute z of a linear form.
 
-    Parameters
-    ----------
-    form : str
-        One of :data:`FORMS`, or :data:`EVEN`.
-    q : Tensor, (..., query_pos, d_head)
-        Queries, not yet scaled.
-    k, v : Tensor, (..., key_pos, d_head)
-        Keys and values.
-    scale : float
-        Of the model's scores, above 0.
-    mask : Tensor, optional
-        Which keys may be seen; what it adds to scores is left out.
-
-    Returns
-    -------
-    Tensor, (..., query_pos, d_head)
-        In the dtype of v; a query that sees no key, or only keys of weight zero, gets zeros.
+    Shapes: ``q`` (..., query_pos, d_head), ``k``, ``v`` (..., key_pos, d_head); returns (...,
+    query_pos, d_head).
     """
     weights = _weights(form, q, k, scale)
     if mask is not None:
@@ -102,3 +90,95 @@ def _weights(form: str, q: Tensor, k: Tensor, scale: float) -> Tensor:
         return q.new_ones(*q.shape[:-1], k.shape[-2])
     feature, root = FEATURES[form.removesuffix(_NORMALISED)], math.sqrt(scale)
     return feature(q * root) @ feature(k * root).transpose(-2, -1)
+
+
+READOUTS = ("sum", "scaled-sum", "least-squares", "softmax")
+
+
+def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
+    """Return the directions of the keys of each sentence and head, and their mean length.
+
+    Shapes: ``keys`` (batch, heads, pos, d_head), ``real`` (batch, pos); returns (batch, heads, pos,
+    d_head), (batch, heads).
+    """
+    weight = exact(real[:, None, :, None])
+    count = weight.sum(-2, keepdim=True)
+    keys = exact(keys) * weight
+    least = ROUNDING * torch.linalg.vector_norm(keys, dim=-1).amax(-1)[..., None, None]
+    if centred:
+        keys = (keys - keys.sum(-2, keepdim=True) / count) * weight
+    lengths = torch.linalg.vector_norm(keys, dim=-1, keepdim=True)
+    unit = torch.where(lengths > least, F.normalize(keys, dim=-1, eps=1e-300), 0.0)
+    return unit, lengths.sum((-2, -1)) / count[..., 0, 0]
+
+
+def coherence(unit: Tensor, real: Tensor) -> Tensor:
+    """Return the mean |cosine| of two different keys, (batch, heads), from 0 to 1.
+
+    0 orthogonal, about sqrt(2 / (pi d)) for random directions, 1 on one line; NaN for a single key.
+    """
+    n = exact(real.sum(-1))[:, None]
+    gram = unit @ unit.mT
+    off = gram.abs().sum((-2, -1)) - gram.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
+    return off / (n * (n - 1))
+
+
+def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str, Tensor]:
+    """Return the error of every readout on given keys, in expectation over the values.
+
+    Shapes: ``unit`` (batch, heads, pos, d_head), ``real`` (batch, pos), ``beta`` (batch, heads, 1,
+    1); returns (batch, heads).
+    """
+    n = exact(real.sum(-1))[:, None]
+    gram, moments = unit @ unit.mT, unit.mT @ unit
+    # The smaller of the two has the same eigenvalues but for zeros.
+    smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
+    rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
+    real = real.to(unit.device)
+    pairs = (real[:, :, None] & real[:, None, :])[:, None]
+    answers = torch.softmax((beta * gram).masked_fill(~pairs, torch.finfo(gram.dtype).min), dim=-1)
+    answers = answers * pairs  # rows of padding have nothing to see
+    missed = (torch.diag_embed(exact(real[:, None])) - answers).square().sum((-2, -1))
+    # Keys of length zero store nothing: of them nothing is read back.
+    stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
+    return {
+        "scaled-sum": 0.5 * (1 - best / n),
+        "least-squares": 0.5 * (1 - rank / n),
+        "softmax": 0.5 * missed / n,
+    }
+
+
+def closed_form(readout: str, keys: int, width: int) -> float | None:
+    """Return the expected error for N random unit keys in d dimensions; None if not known."""
+    if readout == "sum":
+        return 0.5 * (keys - 1) / width
+    if readout == "scaled-sum":
+        return 0.5 * (keys - 1) / (keys - 1 + width)
+    if readout == "least-squares":
+        return 0.5 * max(0.0, 1 - width / keys)
+    return None
+
+
+def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, float]:
+    """Draw unit keys and unit values, (keys, width) each, and return the error of every readout.
+
+    Values are stored and read for real, so that this is another way to the closed forms.
+    """
+    k = _unit(keys, width, generator)
+    v = _unit(keys, width, generator)
+    memory = k.T @ v  # (width, width): the fast weights
+    scale = 1 / (1 + (keys - 1) / width)
+    best = torch.linalg.lstsq(k, v, driver="gelsd").solution
+    answers = {
+        "sum": k @ memory,
+        "scaled-sum": scale * (k @ memory),
+        "least-squares": k @ best,
+        "softmax": torch.softmax(math.sqrt(width) * (k @ k.T), dim=-1) @ v,
+    }
+    return {name: float(0.5 * (v - v_).square().sum(-1).mean()) for name, v_ in answers.items()}
+
+
+def _unit(rows: int, width: int, generator: torch.Generator) -> Tensor:
+    drawn = torch.randn(rows, width, generator=generator, dtype=torch.float64)
+    return F.normalize(drawn, dim=-1)

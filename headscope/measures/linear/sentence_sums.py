@@ -17,14 +17,22 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor
 
 from headscope.attention import Mask, attention_pattern
 from headscope.core.widest import exact, widest
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
-from headscope.measures.linear.stored_keys import coherence, readout_errors, unit_keys
-from headscope.measures.rounding import VARIANCE
+from headscope.measures.linear.feature_maps import (
+    EVEN,
+    FORMS,
+    coherence,
+    linear_attention,
+    readout_errors,
+    unit_keys,
+)
+from headscope.measures.rounding import ROUNDING, VARIANCE, tied
+from headscope.measures.statistics import t_half_width
 from headscope.measures.visible import visible
 
 #: Forms, and the baseline beside them.
@@ -40,26 +48,13 @@ STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
 
 @dataclass
 class LinearSums:
-    """What the sentences of a text say of the heads of every site, sentence by sentence.
-
-    Parameters
-    ----------
-    sentences : int
-        Of the text. A text of bounded size is read: what differs between sentences is kept.
-    keys_only : bool
-        Measure what the keys give back, and no form.
-
-    Attributes
-    ----------
-    tokens : array, (sentences,)
-        Real tokens.
-    by_row : dict of int to SiteSums
-        By the site's row.
-    """
+    """What the sentences of a text say of the heads of every site, sentence by sentence."""
 
     sentences: int
     keys_only: bool = False
+    #: (sentences,). Real tokens.
     tokens: Array = field(init=False)
+    #: By the site's row.
     by_row: dict[int, SiteSums] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -80,18 +75,7 @@ class LinearSums:
     ) -> None:
         """Add a batch of one site.
 
-        Parameters
-        ----------
-        row, first : int
-            Of the site; the number of the batch's first sentence.
-        real : Tensor, (batch, pos)
-            False at padding.
-        q, k, v, z : Tensor, (batch, heads, pos, d_head)
-            Of the model's own attention.
-        scale : float
-            Of its scores.
-        mask : Tensor, optional
-            What it gets.
+        Shapes: ``real`` (batch, pos), ``q``, ``k``, ``v``, ``z`` (batch, heads, pos, d_head).
         """
         real = real.bool()
         here = slice(first, first + len(real))
@@ -110,7 +94,13 @@ class LinearSums:
             sums.both[here, :, i] = numpy((y * own).sum((-2, -1)))
             sums.form[here, :, i] = numpy(y.square().sum((-2, -1)))
             sums.form_sum[here, :, i] = numpy(y.sum(-2))
-        sums.entropy[here] = numpy(_relative_entropy(q, k, scale, mask, real))
+        pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
+        entropy = torch.special.entr(pattern).sum(-1)
+        seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
+        most = widest(seen.sum(-1).clamp_min(1)).log()
+        counted = (most > 0) & real[:, None]
+        share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
+        sums.entropy[here] = numpy(share.sum(-1) / counted.sum(-1))
 
     def _keys(
         self, sums: SiteSums, here: slice, real: Tensor, q: Tensor, k: Tensor, scale: float
@@ -119,7 +109,9 @@ class LinearSums:
             unit, length = unit_keys(k, real, centred=kind == "centred")
             sums.coherence[here, :, i] = numpy(coherence(unit, real))
             found = readout_errors(unit, real, k.shape[-1] ** 0.5)
-            sharp = scale * length * _mean_length(q, real)
+            weight = exact(real[:, None])
+            lengths: Tensor = torch.linalg.vector_norm(exact(q), dim=-1)
+            sharp = scale * length * ((lengths * weight).sum(-1) / weight.sum(-1))
             own = readout_errors(unit, real, sharp[..., None, None])
             found["softmax-own"] = own["softmax"]
             for j, name in enumerate(STORED):
@@ -128,29 +120,22 @@ class LinearSums:
 
 @dataclass
 class SiteSums:
-    """Of one site, by sentence and head.
+    """Of one site, by sentence and head."""
 
-    Attributes
-    ----------
-    own, own_sum : array, (sentences, heads) and (sentences, heads, d_head)
-        ||z||^2 and the sum of z over tokens.
-    form, both, form_sum : array, (sentences, heads, forms) and (..., forms, d_head)
-        ||y||^2, y . z and the sum of y, in the order of :data:`EVERY`.
-    coherence : array, (sentences, heads, kinds)
-        In the order of :data:`KINDS`.
-    stored : array, (sentences, heads, kinds, readouts)
-        Errors of reading values back, in the order of :data:`STORED`.
-    entropy : array, (sentences, heads)
-        Of the pattern's rows, as a share of the largest possible; mean over queries.
-    """
-
+    #: (sentences, heads). ||z||^2 and the sum of z over tokens.
     own: Array
     own_sum: Array
+    #: (sentences, heads, forms). ||y||^2, y . z and the sum of y, in the order of :data:`EVERY`.
     form: Array
     both: Array
     form_sum: Array
+    #: (sentences, heads, kinds). In the order of :data:`KINDS`.
     coherence: Array
+    #: (sentences, heads, kinds, readouts). Errors of reading values back, in the order of
+    #: :data:`STORED`.
     stored: Array
+    #: (sentences, heads). Of the pattern's rows, as a share of the largest possible; mean over
+    #: queries.
     entropy: Array
 
     @classmethod
@@ -171,17 +156,8 @@ class SiteSums:
     def errors(self, tokens: Array, counts: Array) -> dict[str, Array]:
         """Return every error of every form, by :data:`FITS`, for each resample.
 
-        Parameters
-        ----------
-        tokens : array, (sentences,)
-            Real tokens of each sentence.
-        counts : array, (resamples, sentences)
-            How often each sentence was drawn.
-
-        Returns
-        -------
-        dict of str to array, (resamples, heads, forms)
-            NaN for heads whose z never changes.
+        Shapes: ``tokens`` (sentences,), ``counts`` (resamples, sentences); returns (resamples,
+        heads, forms).
         """
         mean = self.mean(tokens)  # (heads, d_head)
         n = (counts @ tokens)[:, None, None]
@@ -231,22 +207,70 @@ def _total(counts: Array, values: Array) -> Array:
     return total.reshape(len(counts), *values.shape[1:])
 
 
-def _mean_length(vectors: Tensor, real: Tensor) -> Tensor:
-    """Mean length of the real vectors of each sentence and head, (batch, heads)."""
-    weight = exact(real[:, None])
-    lengths: Tensor = torch.linalg.vector_norm(exact(vectors), dim=-1)
-    return (lengths * weight).sum(-1) / weight.sum(-1)
+#: Fewer layers than this give no interval, fewer heads no correlation of a layer.
+LAYERS, HEADS = 4, 4
 
 
-def _relative_entropy(q: Tensor, k: Tensor, scale: float, mask: Mask, real: Tensor) -> Tensor:
-    """Entropy of a row over the largest it can have, mean over real queries, (batch, heads).
+@dataclass(frozen=True)
+class Correlated:
+    """A correlation within layers and its 95% interval."""
 
-    Queries that see one key are left out; NaN where all do.
+    #: tanh of the mean z, and of the ends of its interval; NaN where it is not defined.
+    value: float
+    low: float
+    high: float
+    #: Two-sided, by the same t; NaN where there is no interval.
+    p: float
+    #: How many count.
+    layers: int
+
+
+def correlate(
+    x: Array, y: Array, layer: Array, *, ranks: bool, given: Array | None = None
+) -> Correlated:
+    """Correlate two numbers of the same heads within their layers.
+
+    Shapes: ``x``, ``y`` (heads,), ``layer`` (heads,), ``given`` (heads,).
     """
-    pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
-    entropy = torch.special.entr(pattern).sum(-1)
-    seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
-    most = widest(seen.sum(-1).clamp_min(1)).log()
-    counted = (most > 0) & real[:, None]
-    share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
-    return share.sum(-1) / counted.sum(-1)
+    kept = np.isfinite(x) & np.isfinite(y) & (True if given is None else np.isfinite(given))
+    found, heads = [], []
+    for number in np.unique(layer):
+        here = kept & (layer == number)
+        sides = [x[here], y[here], *([] if given is None else [given[here]])]
+        r = _correlation(sides, ranks) if here.sum() >= HEADS else np.nan
+        if np.isfinite(r):
+            found.append(r)
+            heads.append(int(here.sum()))
+    if not found:
+        return Correlated(np.nan, np.nan, np.nan, np.nan, 0)
+    n, size = len(found), np.array(heads, dtype=float)
+    # Among n heads ranks agree by chance now and then: 1 counts as half a step of Spearman's less.
+    most = 1 - 6 / (size**3 - size)
+    z = np.arctanh(np.clip(found, -most, most))
+    mean = float(z.mean())
+    if n < LAYERS:
+        return Correlated(float(np.tanh(mean)), np.nan, np.nan, np.nan, n)
+    error = float(z.std(ddof=1)) / np.sqrt(n)
+    if error <= ROUNDING * abs(mean):  # all at the bound: what independent heads would vary by
+        error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
+    half = float(t_half_width(error, np.array(n)))
+    p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else 1.0
+    low, high = np.tanh([mean - half, mean + half]).tolist()
+    return Correlated(float(np.tanh(mean)), low, high, p, n)
+
+
+def _correlation(sides: list[Array], ranks: bool) -> float:
+    """Correlate the first two numbers of one layer; NaN where one is constant."""
+    if any(np.ptp(side) <= ROUNDING * np.abs(side).max() for side in sides[:2]):
+        return np.nan
+    # Heads that are equal on paper get equal ranks.
+    x, y, *given = (stats.rankdata(tied(side)) if ranks else side for side in sides)
+    design = np.stack([np.ones(len(x)), *given], axis=1)
+    left = []
+    for side in (x, y):
+        rest = side - design @ np.linalg.lstsq(design, side, rcond=None)[0]
+        # What a fit explains to the last digit leaves rounding, which correlates with nothing.
+        if np.linalg.norm(rest) <= ROUNDING * np.linalg.norm(side):
+            return np.nan
+        left.append(rest / np.linalg.norm(rest))
+    return float(left[0] @ left[1])

@@ -34,18 +34,7 @@ _ZERO = 64 * torch.finfo(torch.float64).eps
 
 
 def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
-    """Singular values of ``left @ right^T`` from factors (..., m, r) and (..., n, r), descending.
-
-    Returns
-    -------
-    Tensor, (..., min(m, n, r)), float64
-        The product's other singular values are 0.
-
-    Notes
-    -----
-    Costs O((m + n) r^2) and no m x n matrix where r < m, n. Errors are a few epsilons of the
-    largest singular value, as a dense SVD's are.
-    """
+    """Descending singular values of ``left @ right^T`` from factors (..., m, r), (..., n, r)."""
     sides = _triangle(left.double()), _triangle(right.double())
     sigma: Tensor = torch.linalg.svdvals(sides[0] @ sides[1].mT)
     return sigma * (sigma[..., :1] > _ZERO * _sizes(*sides)[..., None])
@@ -67,18 +56,7 @@ def _triangle(factor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Reading:
-    """How singular values are read.
-
-    Parameters
-    ----------
-    share : str
-        ``sigma2`` or ``sigma``: what the dimensions hold 90, 95, 99% of.
-    eps : float
-        Of the stored dtype.
-    rtol : float, optional
-        Above ``rtol`` times the largest a singular value counts towards the numerical rank; by
-        default max(shape of the matrix) * eps.
-    """
+    """How singular values are read."""
 
     share: str = "sigma2"
     eps: float = torch.finfo(torch.float32).eps
@@ -116,18 +94,7 @@ def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixR
 def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:
     """Read every kind of rank off singular values.
 
-    Parameters
-    ----------
-    sigma : Tensor, (r,), float64, descending
-        Those of the matrix beyond the r-th are 0.
-    rtol, share : float, str
-        As in :class:`Reading`.
-
-    Returns
-    -------
-    MatrixRank
-        Stable and effective rank in [1, r], dimensions in 1 .. r; None of these for a zero matrix,
-        no numerical rank for ``rtol`` of 1 or more.
+    Shapes: ``sigma`` (r,).
     """
     largest = float(sigma[0]) if len(sigma) else 0.0
     count = None if rtol >= 1 else int((sigma > rtol * largest).sum())
@@ -136,12 +103,16 @@ def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRan
     if largest == 0:
         return MatrixRank(values, numerical, None, None, dict.fromkeys(LEVELS))
     scaled = sigma / largest  # squares of tiny weights would underflow
+    p = scaled / scaled.sum()
     return MatrixRank(
         singular_values=values,
         numerical_rank=numerical,
         stable_rank=float((scaled**2).sum()),
-        effective_rank=_effective_rank(scaled),
-        dims=_dims(cumulative_share(scaled, share)),
+        effective_rank=math.exp(-float(torch.special.xlogy(p, p).sum())),
+        dims={
+            level: int((cumulative_share(scaled, share) < int(level) / 100 - _ROUNDING).sum()) + 1
+            for level in LEVELS
+        },
     )
 
 
@@ -151,25 +122,11 @@ def cumulative_share(sigma: Tensor, share: str) -> Tensor:
     return part.cumsum(-1) / part.sum(-1, keepdim=True)
 
 
-def _dims(cumulative: Tensor) -> dict[str, int | None]:
-    return {level: int((cumulative < int(level) / 100 - _ROUNDING).sum()) + 1 for level in LEVELS}
-
-
-def _effective_rank(sigma: Tensor) -> float:
-    p = sigma / sigma.sum()
-    return math.exp(-float(torch.special.xlogy(p, p).sum()))
-
-
 def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...), float64.
 
     0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B, NaN
     for B = 0 (a product of factors whose columns are orthogonal, say).
-
-    Notes
-    -----
-    In an orthonormal basis of both factors' columns B is at most 2r x 2r. The shorter way through
-    tr(B B) would cancel to about 1e-8 for a symmetric B.
     """
     r = left.shape[-1]
     basis = _triangle(torch.cat([left, right], dim=-1).double())
@@ -185,18 +142,7 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
     if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
 
-    Parameters
-    ----------
-    left, right : Tensor, (n_heads, m, r)
-        Their columns span the spaces.
-    rtol : float
-        Directions weaker than ``rtol`` times a factor's strongest are not counted to its space:
-        rounding to the stored type fills up every space.
-
-    Returns
-    -------
-    Tensor, (n_heads, n_heads), float64
-        0 where a factor is zero.
+    Shapes: ``left``, ``right`` (n_heads, m, r); returns (n_heads, n_heads).
     """
     (u, rank_u), (v, rank_v) = column_basis(left, rtol), column_basis(right, rtol)
     n_heads, m, r = u.shape

@@ -27,19 +27,13 @@ from headscope.attention import AttentionWeights
 
 @dataclass(frozen=True)
 class Factors:
-    """The four factors of one layer, float64.
+    """The four factors of one layer, float64."""
 
-    Attributes
-    ----------
-    W_Q, W_K, W_V : Tensor, (n_heads, d_in, d_head)
-        d_in is d_model, or d_model + 1 with biases.
-    W_O_T : Tensor, (n_heads, d_model, d_head)
-        W_O transposed: ``ov`` is ``W_V @ W_O_T^T``.
-    """
-
+    #: (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
     W_Q: Tensor
     W_K: Tensor
     W_V: Tensor
+    #: (n_heads, d_model, d_head). W_O transposed: ``ov`` is ``W_V @ W_O_T^T``.
     W_O_T: Tensor
 
     @property
@@ -106,14 +100,7 @@ def weigh(factors: Factors, root: Tensor, mean: Tensor) -> Factors:
     ``S^(1/2) W_Q (S^(1/2) W_K)^T = S^(1/2) B S^(1/2)``, inputs written as their mean plus a
     deviation. With biases the query's last row becomes the constant query, ``mean W_Q + b_Q``.
 
-    Parameters
-    ----------
-    factors : Factors
-        With or without biases.
-    root : Tensor, (d_model, d_model)
-        S^(1/2) of the covariance S of the layer's inputs.
-    mean : Tensor, (d_model,)
-        Mean input of the layer; used with biases.
+    Shapes: ``root`` (d_model, d_model), ``mean`` (d_model,).
     """
     d_model = len(root)
     W_Q, W_K = (root @ W[:, :d_model] for W in (factors.W_Q, factors.W_K))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.core.widest import exact, widest
+from headscope.measures.accumulator import Accumulator, Array, numpy, zeros
+from headscope.measures.activations import Activations
 from headscope.measures.rank.dimensions import Reading, asymmetry, head_overlaps, matrix_ranks
 from headscope.measures.rank.factors import Factors
-from headscope.measures.statistics import finite
+from headscope.measures.statistics import finite, ratio, standard_error
 from headscope.results.rank import HeadRank, LayerRank, Overlap
 
 
@@ -43,3 +50,75 @@ def measure_layer(
         w_k=concatenated["w_k"][0],
     )
     return heads, whole
+
+
+class InputCovariance(Accumulator):
+    """Sums behind the mean and covariance of each layer's input vectors."""
+
+    def __init__(self, n_layers: int, d_model: int) -> None:
+        self.count: Array = np.zeros(n_layers)
+        self.sum: Array = np.zeros((n_layers, d_model))
+        self.outer: Array = np.zeros((n_layers, d_model, d_model))
+
+    def update(self, layer: int, x: Tensor, real: Tensor) -> None:
+        """Add one batch of what enters one layer's attention, x (batch, pos, d_model).
+
+        ``real`` (batch, pos) is False at padding; special tokens count.
+        """
+        rows = exact(x[real])  # (tokens, d_model)
+        self.count[layer] += len(rows)
+        self.sum[layer] += numpy(rows.sum(0))
+        self.outer[layer] += numpy(rows.T @ rows)
+
+    def mean(self, layer: int) -> Tensor:
+        """Return the mean input, (d_model,), float64."""
+        return torch.from_numpy(self.sum[layer] / self.count[layer])
+
+    def covariance(self, layer: int) -> Tensor:
+        """Return the covariance of the inputs, (d_model, d_model), float64, around their mean."""
+        mean = self.sum[layer] / self.count[layer]
+        return torch.from_numpy(self.outer[layer] / self.count[layer] - np.outer(mean, mean))
+
+
+def square_root(covariance: Tensor) -> Tensor:
+    """Return the symmetric S^(1/2) of a covariance S; rounding below 0 is taken for 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
+    return root
+
+
+class PatternAsymmetry(Accumulator):
+    """Mean over sequences of each head's pattern asymmetry.
+
+    ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every pair of
+    tokens attends to each other alike (also for evenly spread attention), sqrt(2) where no token
+    is attended to by one that it attends to.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.count, self.sum, self.squares = zeros(3, n_layers, n_heads)
+
+    def start(self, real: Tensor) -> None:
+        """Say which positions of the batch are real, (batch, pos), before its pass."""
+        self._real = real
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        real = self._real[site.rows]
+        pattern = widest(site.pattern) * real[:, None, :, None]  # padded queries attend too
+        gap = torch.linalg.matrix_norm(pattern - pattern.mT)
+        values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (rows, heads)
+        self.count[site.row, site.heads] += len(values)
+        self.sum[site.row, site.heads] += values.sum(0)
+        self.squares[site.row, site.heads] += (values**2).sum(0)
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing is held back between chunks."""
+
+    def mean(self) -> Array:
+        """Return the mean over sequences, (n_layers, n_heads); NaN where there is no head."""
+        return ratio(self.sum, self.count)
+
+    def sem(self) -> Array:
+        """Return the standard error of :meth:`mean`; NaN for fewer than two sequences."""
+        return standard_error(self.sum, self.squares, self.count)

@@ -12,23 +12,15 @@ from headscope.measures.statistics import t_half_width
 
 @dataclass(frozen=True)
 class CrossedMean:
-    """Means, how sure they are, and how much of that is the draws.
+    """Means, how sure they are, and how much of that is the draws."""
 
-    Attributes
-    ----------
-    mean : array
-        Over sequences and draws.
-    sem : array
-        Standard error; NaN for a single sequence.
-    half_width : array
-        Half of the 95% interval; infinite for a single sequence: it is unknown.
-    draw_std : array
-        Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
-    """
-
+    #: Over sequences and draws.
     mean: Array
+    #: Standard error; NaN for a single sequence.
     sem: Array
+    #: Half of the 95% interval; infinite for a single sequence: it is unknown.
     half_width: Array
+    #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
     draw_std: Array
 
 
@@ -42,14 +34,9 @@ def crossed_mean(values: Array) -> CrossedMean:
 
     What sequences and draws have in common is counted twice, so the interval is rather too wide.
 
-    Parameters
-    ----------
-    values : array of float, (sequences, draws, ...)
-        Where nothing is drawn, either one draw or equal ones.
-
-    References
-    ----------
     Howe 1974, JASA 69: limits for the mean of a sum, from the limits of its two parts.
+
+    Shapes: ``values`` (sequences, draws, ...).
     """
     by_sequence, by_draw = values.mean(axis=1), values.mean(axis=0)
     sequences, draws = values.shape[:2]

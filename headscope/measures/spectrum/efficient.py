@@ -42,9 +42,7 @@ from torch import Tensor
 
 from headscope.attention import Mask, attention_pattern, stream_attention, with_bias
 from headscope.measures.accumulator import Array, numpy
-from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors
-from headscope.measures.spectrum.kept_keys import block_size, kept_keys
-from headscope.measures.spectrum.structure import Structure
+from headscope.measures.spectrum.shares import MatrixPool, Structure, looks_back, right_vectors
 
 #: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
 SPARSE = ("window", "window+global", "window+global+random", "random-keys")
@@ -58,21 +56,7 @@ PLAIN_ONLY = ("pooled",)
 
 
 class CheapForms:
-    """Every cheap form at every size, for sequences of one length.
-
-    Parameters
-    ----------
-    length : int
-        n.
-    special : tuple of int
-        Positions of the special tokens, which serve as global ones; the first token if none.
-    seed : int
-        Of the random projections, keys and blocks; they differ between layers and draws.
-    pool : MatrixPool
-        For the singular vectors of the patterns.
-    structure : Structure, optional
-        What the model's scores hold besides q k^T; nothing by default.
-    """
+    """Every cheap form at every size, for sequences of one length."""
 
     def __init__(
         self,
@@ -136,23 +120,7 @@ class CheapForms:
     ) -> Tensor:
         """Compute z' of one form.
 
-        Parameters
-        ----------
-        form, size : str, int
-            One of :attr:`points`.
-        layer, draw : int
-            Which random draw is used, where anything is drawn.
-        q, k, v : Tensor, (rows, heads, n, d_head)
-            Of whole sequences.
-        scale : float, optional
-            Of the scores; 1 / sqrt(d_head) if None.
-        mask : Tensor, optional
-            What the model's own attention gets, bias included; of the shape of the scores.
-
-        Returns
-        -------
-        Tensor, (rows, heads, n, d_head)
-            In the dtype of v.
+        Shapes: ``q``, ``k``, ``v`` (rows, heads, n, d_head); returns (rows, heads, n, d_head).
         """
         if form in SPARSE:
             keep = self.keep(form, size, layer, draw).to(q.device)
@@ -246,21 +214,7 @@ def truncated_output(z: Tensor, sizes: list[int]) -> list[Tensor]:
 
 
 class CheapErrors:
-    """Each head's output error and kept mass, by sequence, draw, form and size.
-
-    Parameters
-    ----------
-    forms : CheapForms
-        What is compared with full attention.
-    sequences, n_layers, n_heads : int
-        A few sequences: what differs between them is kept.
-
-    Attributes
-    ----------
-    error, mass : array of float, (sequences, DRAWS, n_layers, n_heads, points)
-        Relative error of z, and the mass on kept keys (NaN for forms that keep none as they are);
-        equal for all draws where nothing is drawn, NaN where a layer has fewer heads.
-    """
+    """Each head's output error and kept mass, by sequence, draw, form and size."""
 
     def __init__(self, forms: CheapForms, sequences: int, n_layers: int, n_heads: int) -> None:
         self._forms = forms
@@ -320,3 +274,58 @@ def _relative_error(ours: Tensor, z: Tensor) -> Array:
     size = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
     gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
     return numpy(gap / size)
+
+
+#: Random key blocks of each query block (BigBird's base setting).
+RANDOM_BLOCKS = 3
+#: Blocks of a sequence.
+_BLOCKS = 32
+
+
+def block_size(length: int) -> int:
+    """Return how many tokens of a sequence make a block."""
+    return max(1, length // _BLOCKS)
+
+
+def kept_keys(
+    form: str,
+    size: int,
+    length: int,
+    special: tuple[int, ...],
+    generator: torch.Generator,
+    seen: Tensor | None = None,
+) -> Tensor:
+    """Return which keys each query keeps, boolean (n, n).
+
+    Shapes: ``seen`` (n, n).
+    """
+    if form == "random-keys":
+        return _drawn(torch.rand(length, length, generator=generator), seen, size)
+    ahead = 0 if seen is not None and looks_back(seen) else (size - 1) // 2
+    position = torch.arange(length)
+    back = position[:, None] - position  # how far key j lies before query i
+    keep = (back <= size - 1 - ahead) & (-back <= ahead)
+    if "global" in form:
+        keep[:, special] = True
+        keep[special, :] = True
+    if "random" in form:
+        keep |= _random_blocks(length, generator, seen)
+    return keep if seen is None else keep & seen
+
+
+def _random_blocks(length: int, generator: torch.Generator, seen: Tensor | None) -> Tensor:
+    """Draw blocks of keys for each block of queries."""
+    block = torch.arange(length) // block_size(length)
+    n_blocks = int(block[-1]) + 1
+    if seen is not None:  # by block: whether any of its queries sees any of its keys
+        member = (block == torch.arange(n_blocks)[:, None]).double()
+        seen = member @ seen.double() @ member.T > 0
+    order = torch.rand(n_blocks, n_blocks, generator=generator)
+    return _drawn(order, seen, RANDOM_BLOCKS)[block][:, block]
+
+
+def _drawn(order: Tensor, seen: Tensor | None, count: int) -> Tensor:
+    """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
+    if seen is None:
+        return order.argsort(-1).argsort(-1) < count
+    return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen

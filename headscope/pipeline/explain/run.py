@@ -24,9 +24,8 @@ from headscope.models.explain import Run, run_sentence
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.explain.nine_steps import attention_steps
-from headscope.pipeline.explain.rest import rest_steps
-from headscope.pipeline.explain.walk import Walk, rounded
-from headscope.pipeline.report.samples import handy_sentences
+from headscope.pipeline.explain.walk import Walk, rest_steps, rounded
+from headscope.pipeline.report.run import handy_sentences
 from headscope.pipeline.validate import require_valid
 from headscope.results.explain import ExplainedHead, ExplainResult, ExplainStep
 from headscope.results.heads import head_name

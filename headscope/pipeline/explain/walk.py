@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from headscope.attention import AttentionWeights, default_scale
-from headscope.measures.explain import Attended, attend, mix
+from headscope.core.widest import widest
+from headscope.measures.explain import Attended, attend, feed_forward, layer_norm, mix
 from headscope.models.evidence import largest_gap
-from headscope.models.explain import Layer, Run
+from headscope.models.explain import Layer, Rest, Run
 from headscope.models.layouts import Heads
 from headscope.results.explain import ExplainStep, Matrix, StepCheck
 
-__all__ = ["Computed", "Walk", "compared", "compute", "corner", "made_step", "matrix", "rounded"]
+__all__ = [
+    "Computed",
+    "Walk",
+    "compared",
+    "compute",
+    "corner",
+    "made_step",
+    "matrix",
+    "rounded",
+    "rest_steps",
+]
 
 #: Rows and columns that are shown of a learned matrix.
 CORNER = 8
@@ -25,29 +36,19 @@ CORNER = 8
 
 @dataclass(frozen=True)
 class Computed:
-    """Our own numbers of one layer, all heads, without the axis of examples.
+    """Our own numbers of one layer, all heads, without the axis of examples."""
 
-    Attributes
-    ----------
-    weights : AttentionWeights
-        Of the layer.
-    heads : Heads
-        q, k, v (n_heads, pos, d_head) as the weights make them.
-    placed : Heads
-        The same with positions in them.
-    bias : Tensor or None, (n_heads, query_pos, key_pos)
-        What the family adds to the scores.
-    scale : float
-        What multiplies the products.
-    attended : Attended
-        Products, scores, pattern and z.
-    """
-
+    #: Of the layer.
     weights: AttentionWeights
+    #: q, k, v (n_heads, pos, d_head) as the weights make them.
     heads: Heads
+    #: The same with positions in them.
     placed: Heads
+    #: (n_heads, query_pos, key_pos). What the family adds to the scores.
     bias: Tensor | None
+    #: What multiplies the products.
     scale: float
+    #: Products, scores, pattern and z.
     attended: Attended
 
     @property
@@ -71,26 +72,17 @@ def compute(layer: Layer) -> Computed:
 
 @dataclass(frozen=True)
 class Walk:
-    """One sentence, one layer, one head: what the steps are made from.
+    """One sentence, one layer, one head: what the steps are made from."""
 
-    Attributes
-    ----------
-    tokens : tuple of str
-        Special tokens included.
-    run : Run
-        The model's own run of the sentence.
-    padded : Run or None
-        The same with padding behind the sentence; None where there is no room for it.
-    place : int
-        Of the head among those that its layer has now.
-    tolerance : dict of str to float
-        Of the certificate, by what is compared.
-    """
-
+    #: Special tokens included.
     tokens: tuple[str, ...]
+    #: The model's own run of the sentence.
     run: Run
+    #: The same with padding behind the sentence; None where there is no room for it.
     padded: Run | None
+    #: Of the head among those that its layer has now.
     place: int
+    #: Of the certificate, by what is compared.
     tolerance: dict[str, float]
 
     @property
@@ -170,3 +162,55 @@ def corner(name: str, values: Tensor) -> Matrix:
 def rounded(value: float) -> float:
     """Return a number with four significant digits; a rounded zero has no sign."""
     return float(f"{value:.4g}") + 0.0
+
+
+def rest_steps(walk: Walk, rest: Rest, first: int) -> Iterator[ExplainStep]:
+    """Yield the steps in order; ``first`` is the number of the first one."""
+    skip, (_, out) = rest.layer_in[0], walk.mixed
+    summed = skip + out
+    normed = layer_norm(summed, *rest.norm)
+    hidden, network = feed_forward(normed, rest.up, rest.activation, rest.down)
+    after = summed + network if rest.norm_first else layer_norm(normed + network, *rest.last)
+    yield made_step(
+        first,
+        "skip",
+        {
+            "length_skip": _length(skip),
+            "length_attention": _length(out),
+            "length_sum": _length(summed),
+        },
+        (matrix("x + attention", summed, walk.tokens),),
+        (walk.check("sum of skip and attention", summed, rest.summed[0], "hidden"),),
+    )
+    spread = widest(summed).std(-1, correction=0)
+    yield made_step(
+        first + 1,
+        "layernorm",
+        {
+            "spread_before": rounded(float(spread.mean())),
+            "spread_after": rounded(float(widest(normed).std(-1, correction=0).mean())),
+            "spread_before_low": rounded(float(spread.min())),
+            "spread_before_high": rounded(float(spread.max())),
+            "epsilon": rest.norm.epsilon,
+        },
+        (matrix("LayerNorm", normed, walk.tokens),),
+        (walk.check("after LayerNorm", normed, rest.normed[0], "hidden"),),
+    )
+    yield made_step(
+        first + 2,
+        "ffn",
+        {
+            "d_ff": hidden.shape[-1],
+            "parameters": rest.up.W.numel() + rest.down.W.numel(),
+            "active": rounded(float(widest(hidden > 0).mean())),
+            "length_ffn": _length(network),
+            "length_out": _length(after),
+        },
+        (matrix("layer output", after, walk.tokens),),
+        (walk.check("the layer's output", after, rest.layer_out[0], "hidden"),),
+    )
+
+
+def _length(x: Tensor) -> float:
+    """Return the mean length of the tokens' vectors."""
+    return rounded(float(widest(x).norm(dim=-1).mean()))

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import AnyCorpus, open_corpus
+from headscope.measures.rank.dimensions import Reading, product_ranks
+from headscope.measures.rank.factors import Factors, layer_factors, random_factors
+from headscope.measures.rank.gaussian import average
 from headscope.models.copies import random_twin
+from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import corpus_for, stacks_for
 from headscope.pipeline.flow import outcome
-from headscope.pipeline.flow.halves import Found, Reader, measure
-from headscope.pipeline.flow.value_spectra import gaussian_controls, head_spectra, untrained
+from headscope.pipeline.flow.outcome import Found, Reader, measure
 from headscope.pipeline.validate import require_valid
-from headscope.results.flow import FlowResult
+from headscope.results.flow import FlowResult, ValueControl
+from headscope.results.rank import MatrixRank
 from headscope.results.serialise import SCHEMA
 from headscope.session.opening import Model, need_tokenizer, open_model, public_function
 from headscope.session.parameters import check_limit, check_seed
 from headscope.session.progress import Progress, silent
 from headscope.session.provenance import provenance
+
+__all__ = ["Found", "Reader", "measure", "gaussian_controls", "head_spectra", "untrained"]
 
 #: Sentences that a report reads: their intervals tell the model from its control.
 REPORT_SENTENCES = 192
@@ -133,3 +142,60 @@ def _measured(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Foun
             "a word that yields no piece."
         )
     return found
+
+
+#: By matrix, ``w_v`` and ``ov``: one entry a head.
+Spectra = Mapping[str, Sequence[MatrixRank]]
+
+
+def head_spectra(sites: Iterable[AttentionSite]) -> list[Spectra]:
+    """Measure every head of every layer; layers that share all weights are measured once."""
+    known: dict[object, Spectra] = {}
+    found = []
+    for site in sites:
+        if site.projections not in known:
+            known[site.projections] = _spectra(layer_factors(site.weights()))
+        found.append(known[site.projections])
+    return found
+
+
+def _spectra(factors: Factors) -> Spectra:
+    """Read W_V, and W_V W_O, of every head of a layer."""
+    if not factors.n_heads:
+        return {"w_v": [], "ov": []}
+    d_v = factors.W_V.shape[-1]
+    eye = torch.eye(d_v, dtype=torch.float64).expand(factors.n_heads, d_v, d_v)
+    # The singular values of W_V are those of W_V I^T.
+    return {
+        "w_v": product_ranks(factors.W_V, eye, Reading()),
+        "ov": product_ranks(factors.W_V, factors.W_O_T, Reading()),
+    }
+
+
+def gaussian_controls(
+    sites: Iterable[AttentionSite], seeds: Sequence[int]
+) -> tuple[ValueControl, ...]:
+    """Average factors of i.i.d. Gaussian entries, for every shape that layers have."""
+    shapes: dict[tuple[int, ...], Factors] = {}
+    for site in sites:
+        if site.n_heads:
+            factors = layer_factors(site.weights())
+            shapes.setdefault((*factors.W_V.shape[1:], factors.W_O_T.shape[1]), factors.first(1))
+    return tuple(
+        _averaged([_spectra(random_factors(like, seed)) for seed in seeds], like.W_V.shape[-1])
+        for like in shapes.values()
+    )
+
+
+def untrained(sites: Sequence[AttentionSite]) -> tuple[ValueControl, ...]:
+    """Average the heads of an untrained model, for every width of its values."""
+    by_width: dict[int, list[Spectra]] = {}
+    for site, spectra in zip(sites, head_spectra(sites), strict=True):
+        if site.n_heads:
+            by_width.setdefault(site.weights().W_V.shape[-1], []).append(spectra)
+    return tuple(_averaged(spectra, width) for width, spectra in by_width.items())
+
+
+def _averaged(draws: Sequence[Spectra], width: int) -> ValueControl:
+    joined = {name: [one for draw in draws for one in draw[name]] for name in ("w_v", "ov")}
+    return ValueControl(width, average(joined["w_v"]), average(joined["ov"]))

@@ -62,18 +62,6 @@ class Whole:
     """Tells beside every part how many seconds the whole run has taken and will take.
 
     What was expected is priced anew by the pace so far; transfer ends with the budget.
-
-    Parameters
-    ----------
-    expected : dict of str to float
-        Seconds of each part, in their order.
-    budget : float
-        Seconds until transfer ends.
-    progress : Progress
-        Told what every part tells, and :data:`~headscope.session.progress.SECONDS`, so far, in
-        all, which is more than so far until :meth:`finish`.
-    clock : callable
-        Gives seconds.
     """
 
     def __init__(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,16 +16,19 @@ from torch import Tensor
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
 from headscope.data.corpus import Corpus, sample_corpus
-from headscope.data.examples import Examples
+from headscope.data.examples import Examples, as_pairs
+from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify import classify
+from headscope.pruning.run import prune
 from headscope.results.classify import ClassifyResult
 from headscope.results.insights import KeptRoles
+from headscope.results.prune import PruneResult
 from headscope.session.known_roles import places
 from headscope.session.progress import Progress, silent
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples, select
-from headscope.verdicts.insights.labelled_heads import ROLES
+from headscope.verdicts.insights.head_claims import ROLES
 
 #: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that
 #: does as well, 2 / 40 = 5%.
@@ -62,11 +66,6 @@ def measure_kept_roles(
 
     ``corpus`` is what heads were classified on, the built-in sample by default; ``draws`` are the
     random sets that the labelled heads are compared with; ``limit`` keeps the first examples.
-
-    Raises
-    ------
-    InputError
-        For too few draws, or data most of which heads were classified on.
     """
     check_draws(draws)
     examples = read_examples(task, data)
@@ -89,9 +88,12 @@ def measure_kept_roles(
     if limit is not None and task != "mlm":  # it limits the windows that its lines make
         examples = select(examples, range(min(limit, len(examples))))
     everything = list(places(loaded).values())
-    kept = _labelled(loaded, classified)
+    named = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
+    kept = [place for name, place in places(loaded).items() if name in named]
     measured = make_task(task, examples, loaded, seed=seed, limit=limit)
     whole = measured.outputs(loaded)
+    wanted = Counter(layer for layer, _ in kept)
+    sizes = _by_layer(everything).items()
     result = KeptRoles(
         roles=ROLES,
         kept=tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in kept),
@@ -106,7 +108,7 @@ def measure_kept_roles(
         difference_ci=None,
         random=(),
         left_out=left_out,
-        sets=_sets(everything, kept),
+        sets=min(math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in sizes), 2**53),
     )
     if not 0 < len(kept) < len(everything):
         return result
@@ -151,19 +153,6 @@ def _by_layer(everything: Sequence[Place]) -> dict[int, list[int]]:
     return found
 
 
-def _sets(everything: Sequence[Place], kept: Sequence[Place]) -> int:
-    """Count the sets with as many heads in every layer; so large a number as JSON holds at most."""
-    wanted = Counter(layer for layer, _ in kept)
-    sizes = _by_layer(everything).items()
-    return min(math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in sizes), 2**53)
-
-
-def _labelled(loaded: LoadedModel, classified: ClassifyResult) -> list[Place]:
-    """Places, in the loaded model, of the heads that have one of the roles."""
-    named = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
-    return [place for name, place in places(loaded).items() if name in named]
-
-
 def _gates(loaded: LoadedModel, kept: Sequence[Place]) -> Tensor:
     gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
     for layer, head in kept:
@@ -201,3 +190,54 @@ def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
 def _key(text: str) -> str:
     """Make equal what differs in spaces and case only: corpora cut words differently."""
     return "".join(text.casefold().split())
+
+
+#: Every so many-th source is read by the other sections; the task is measured on the others too.
+_EVERY = 3
+#: What each section calls its text.
+_TEXTS = {
+    **dict.fromkeys(("classify", "flow"), "corpus"),
+    **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
+}
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+def with_sources(settings: Settings, data: str | Path | None) -> dict[str, dict[str, Any]]:
+    """Let sections that were given no text of their own read sources of the pairs."""
+    if data is None:
+        raise InputError("The task seq2seq needs pairs of source and target as data.")
+    sources = list(dict.fromkeys(as_pairs(data).first[::_EVERY]))
+    of_pairs: dict[str, dict[str, Any]] = {
+        name: {text: as_plain(sources) if text == "text" else sources}
+        for name, text in _TEXTS.items()
+    }
+    return {name: {**of_pairs.get(name, {}), **settings.get(name, {})} for name in _TEXTS}
+
+
+def prune_stacks(
+    loaded: LoadedModel,
+    data: str | Path | None,
+    limit: int | None,
+    seed: int,
+    progress: Progress,
+) -> PruneResult:
+    """Prune each stack alone, by the default method and at random.
+
+    Heads are chosen on every other pair, and measured on the rest, the first ``limit`` of them.
+    """
+    pairs = as_pairs(data)
+    return prune(
+        loaded,
+        task="seq2seq",
+        data=select(pairs, range(1, len(pairs), 2)),
+        calibration=select(pairs, range(0, len(pairs), 2)),
+        repairs=("none",),
+        stack="all",
+        limit=limit,
+        ablation=False,
+        roles=False,
+        validate=False,
+        seed=seed,
+        progress=progress,
+    )

@@ -1,4 +1,4 @@
-"""``headscope insights``: what one model says to the claims of the source articles."""
+"""``headscope insights``: eleven claims of the literature, tested on a model."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ from typing import Any
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.corpus import as_corpus
 from headscope.pipeline.insights.expected import Whole, announcement, expected_seconds
-from headscope.pipeline.insights.kept_roles import DRAWS, check_draws, measure_kept_roles
-from headscope.pipeline.insights.translation import prune_stacks, with_sources
-from headscope.pipeline.sections.runner import Run, check_settings, run_sections
+from headscope.pipeline.insights.kept_roles import (
+    DRAWS,
+    check_draws,
+    measure_kept_roles,
+    prune_stacks,
+    with_sources,
+)
+from headscope.pipeline.report.sections import Run, check_settings, run_sections
 from headscope.pipeline.validate import require_valid
 from headscope.results.insights import InsightsResult
 from headscope.results.measured import warnings_of
@@ -109,7 +114,12 @@ def insights(
     >>> found[3].verdict, found[4].verdict, found[5].verdict
     ('holds', 'not applicable', 'not measured yet')
     """
-    _check_names(skip)
+    known = [name for name in section_of("insights").uses if name != "prune"]
+    for name in skip:
+        if name not in known:
+            raise InputError(
+                f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
+            )
     check_draws(draws)
     for name, table in (settings or {}).items():
         check_settings(name, table)
@@ -180,12 +190,3 @@ def insights(
         thresholds=dataclasses.asdict(thresholds),
         kept_roles=kept,
     )
-
-
-def _check_names(skip: Sequence[str]) -> None:
-    known = [name for name in section_of("insights").uses if name != "prune"]
-    for name in skip:
-        if name not in known:
-            raise InputError(
-                f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
-            )

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from headscope.measures.accumulator import Array
-from headscope.measures.linear.correlation import Correlated, correlate
 from headscope.measures.linear.sentence_sums import (
     EVERY,
     FITS,
     KINDS,
     STORED,
+    Correlated,
     LinearSums,
+    correlate,
 )
 from headscope.measures.metrics import resampled
 from headscope.measures.statistics import finite, t_half_width
@@ -47,32 +48,21 @@ _SOFTMAX = STORED.index("softmax")
 
 @dataclass(frozen=True)
 class Described:
-    """The numbers of every head, in the order of the sites, and their resamples over sentences.
+    """The numbers of every head, in the order of the sites, and their resamples over sentences."""
 
-    Attributes
-    ----------
-    errors : dict of str to array, (1 + resamples, heads, forms)
-        By fit; the first row is the text itself.
-    keys : array, (1 + resamples, heads, kinds)
-        Coherence.
-    stored : array, (1 + resamples, heads, kinds, readouts)
-        Errors of reading back.
-    entropy : array, (1 + resamples, heads)
-        Of the pattern.
-    scales : array, (heads, forms)
-        The best scale.
-    rows : array, (heads,)
-        Row of each head's site.
-    known : bool
-        Whether there is more than one sentence, so that intervals are known.
-    """
-
+    #: (1 + resamples, heads, forms). By fit; the first row is the text itself.
     errors: dict[str, Array]
+    #: (1 + resamples, heads, kinds). Coherence.
     keys: Array
+    #: (1 + resamples, heads, kinds, readouts). Errors of reading back.
     stored: Array
+    #: (1 + resamples, heads). Of the pattern.
     entropy: Array
+    #: (heads, forms). The best scale.
     scales: Array
+    #: (heads,). Row of each head's site.
     rows: Array
+    #: Whether there is more than one sentence, so that intervals are known.
     known: bool
 
     @classmethod

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +14,39 @@ import torch
 
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.data.plain import PlainText, open_plain, sample_plain
-from headscope.measures.rank.dimensions import Reading
-from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
-from headscope.measures.rank.gaussian import layer_control
-from headscope.measures.rank.layer import measure_layer
+from headscope.measures.rank.dimensions import Reading, product_ranks
+from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors, weigh
+from headscope.measures.rank.gaussian import average, layer_control
+from headscope.measures.rank.layer import (
+    InputCovariance,
+    PatternAsymmetry,
+    measure_layer,
+    square_root,
+)
 from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.copies import random_twin
 from headscope.models.families import relative_terms, rotary, unread_positions
-from headscope.models.layouts import AttentionSite
+from headscope.models.intervene import watch_inputs
+from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
+from headscope.models.routing import Router, routed
 from headscope.pipeline.rank.shared_projections import check_widths, sweep_widths
-from headscope.pipeline.rank.text import OnText
 from headscope.pipeline.validate import require_valid
-from headscope.results.rank import ControlRank, HeadRank, LayerRank, RankResult
+from headscope.results.rank import (
+    ControlRank,
+    DataControl,
+    HeadRank,
+    LayerRank,
+    MatrixRank,
+    MeanSem,
+    RankResult,
+)
 from headscope.session.opening import Model, open_model, public_function
 from headscope.session.parameters import check_limit
 from headscope.session.progress import Progress, silent
 from headscope.session.provenance import provenance
+from headscope.session.texts import check_measured, line_batches
 
 
 def report_defaults() -> dict[str, Any]:
@@ -109,7 +127,12 @@ def rank(
     >>> result.heads[0].qk.dims["90"] <= 32, result.layers[0].qk.dims["90"] <= 384
     (True, True)
     """
-    _check_options(share, rtol, control_seeds)
+    if share not in ("sigma2", "sigma"):
+        raise InputError(f"The share {share!r} is unknown; give sigma2 or sigma.")
+    if rtol is not None and not 0 < rtol < 1:
+        raise InputError(f"The rtol {rtol} is not between 0 and 1.")
+    if control_seeds < 2:
+        raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
     check_limit(limit, "line")
     lines = open_plain(text) if isinstance(text, str | Path) else text
     needs_text = lines is not None or bool(share_projections)
@@ -129,7 +152,8 @@ def rank(
     widths = check_widths(loaded, share_projections)
 
     tell = progress or silent
-    reading = Reading(share, _eps(loaded), rtol)
+    names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
+    reading = Reading(share, max(torch.finfo(DTYPES[name]).eps for name in names), rtol)
     factors, folded = _factors(loaded, biases, fold_layernorm)
     heads, layers = _measure(loaded.sites, factors, folded, reading, tell)
     seeds = tuple(range(seed, seed + control_seeds))
@@ -171,15 +195,6 @@ def _chosen(loaded: LoadedModel, stack: str | None, needs_text: bool) -> LoadedM
     return loaded.only("encoder" if needs_text else stack or "all")
 
 
-def _check_options(share: str, rtol: float | None, control_seeds: int) -> None:
-    if share not in ("sigma2", "sigma"):
-        raise InputError(f"The share {share!r} is unknown; give sigma2 or sigma.")
-    if rtol is not None and not 0 < rtol < 1:
-        raise InputError(f"The rtol {rtol} is not between 0 and 1.")
-    if control_seeds < 2:
-        raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
-
-
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
     """Say what W_Q W_K^T leaves out of the scores; refuse where it is not the score at all."""
     config = loaded.model.config
@@ -199,12 +214,6 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
             "W_Q W_K^T all the same."
         )
     return (term,)
-
-
-def _eps(loaded: LoadedModel) -> float:
-    """Epsilon of the coarser of the stored type and the type it was loaded in."""
-    names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
-    return max(torch.finfo(DTYPES[name]).eps for name in names)
 
 
 def _factors(
@@ -281,3 +290,99 @@ def _fresh(
         if draws:
             geometries.append(layer_control(draws, reading))
     return ControlRank(seeds=(seed,), geometries=tuple(geometries)) if geometries else None
+
+
+@dataclass(frozen=True)
+class OnText:
+    """The sums of one pass over a text."""
+
+    text: PlainText
+    covariance: InputCovariance
+    patterns: PatternAsymmetry
+    lines: int
+    skipped: int
+
+    @classmethod
+    def measure(
+        cls, loaded: LoadedModel, text: PlainText, limit: int | None, progress: Progress
+    ) -> OnText:
+        """Stream the text through the model once."""
+        patterns = PatternAsymmetry(loaded.n_layers, loaded.n_heads)
+        covariance = InputCovariance(loaded.n_layers, loaded.sites[0].projections.q.in_features)
+        n_lines = min(text.n_lines, limit or text.n_lines)
+        lines = 0
+
+        def see(site: AttentionSite, inputs: AttentionInput) -> None:
+            covariance.update(site.row, inputs.x_q, mask.bool())
+
+        router = Router(loaded.sites, [patterns], others=loaded.others)
+        with routed(loaded.model, router), watch_inputs(loaded.sites, see):
+            for seen, batch in line_batches(loaded, text, limit):
+                ids, mask = loaded.pad(batch)
+                patterns.start(mask.bool())
+                router.run(functools.partial(loaded.forward, ids, mask))
+                lines += len(batch)
+                progress("text", seen, n_lines)
+        check_measured(text, lines)
+        return cls(text, covariance, patterns, lines, n_lines - lines)
+
+    def describe(self) -> dict[str, Any]:
+        """Say what was read."""
+        return {
+            "name": self.text.name,
+            "sha256": self.text.sha256,
+            "lines": self.lines,
+            "skipped": self.skipped,
+            "tokens": int(self.covariance.count[0]),
+        }
+
+    def extend(
+        self,
+        heads: tuple[HeadRank, ...],
+        layers: tuple[LayerRank, ...],
+        factors: Mapping[int, Factors],
+        reading: Reading,
+        seeds: tuple[int, ...],
+    ) -> tuple[tuple[HeadRank, ...], tuple[LayerRank, ...]]:
+        """Add the data-aware ranks, their Gaussian controls and the patterns' asymmetries."""
+        extra: dict[tuple[int, int], dict[str, Any]] = {}
+        new_layers = []
+        mean, sem = self.patterns.mean(), self.patterns.sem()
+        for item in layers:
+            weighed = _Weighed(self.covariance, item.layer, reading)
+            alone, together = weighed.ranks(factors[item.layer])
+            for index, (head, found) in enumerate(zip(item.heads, alone, strict=True)):
+                pattern = _mean_sem(mean[item.layer, index], sem[item.layer, index])
+                extra[item.layer, head] = {"qk_data": found, "pattern_asymmetry": pattern}
+            draws = [weighed.ranks(random_factors(factors[item.layer], seed)) for seed in seeds]
+            control = None
+            if alone:
+                control = DataControl(
+                    heads=average([found for draw, _ in draws for found in draw]),
+                    layer=average([whole for _, whole in draws]),
+                )
+            new_layers.append(dataclasses.replace(item, qk_data=together, qk_data_control=control))
+        new_heads = [dataclasses.replace(item, **extra[item.layer, item.head]) for item in heads]
+        return tuple(new_heads), tuple(new_layers)
+
+
+class _Weighed:
+    """The data-aware form of one layer."""
+
+    def __init__(self, covariance: InputCovariance, layer: int, reading: Reading) -> None:
+        self._root = square_root(covariance.covariance(layer))
+        self._mean = covariance.mean(layer)
+        self._reading = reading
+
+    def ranks(self, factors: Factors) -> tuple[list[MatrixRank], MatrixRank]:
+        """Measure every head, and all of them concatenated."""
+        weighed = weigh(factors, self._root, self._mean)
+        together = weighed.concatenated()
+        alone = product_ranks(weighed.W_Q, weighed.W_K, self._reading)
+        return alone, product_ranks(together.W_Q, together.W_K, self._reading)[0]
+
+
+def _mean_sem(mean: float, sem: float) -> MeanSem | None:
+    if not math.isfinite(mean):
+        return None
+    return MeanSem(float(mean), float(sem) if math.isfinite(sem) else None)

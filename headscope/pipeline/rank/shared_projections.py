@@ -11,14 +11,15 @@ from headscope.data.plain import PlainText, sample_plain
 from headscope.measures.accumulator import Array
 from headscope.measures.rank.factors import Factors, layer_factors, random_factors
 from headscope.measures.rank.shared_projections import (
+    Mixed,
     knee,
     score_error,
     score_parameters,
     share_projections,
     shared_parameters,
+    truncate,
     truncated_rank,
 )
-from headscope.measures.rank.starts import Mixed, truncate
 from headscope.measures.statistics import normal_interval
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.replaced_attention import PooledStates
@@ -27,13 +28,7 @@ from headscope.session.progress import Progress
 
 
 def check_widths(loaded: LoadedModel, widths: Sequence[int]) -> tuple[int, ...]:
-    """Return the widths in ascending order, or say which one makes no sense.
-
-    Raises
-    ------
-    InputError
-        If one is below 1 or wider than the heads together.
-    """
+    """Return the widths in ascending order, or say which one makes no sense."""
     most = min(site.n_heads * site.d_head for site in loaded.sites if site.n_heads)
     for width in widths:
         if not 1 <= width <= most:
@@ -55,7 +50,12 @@ def sweep_widths(
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
     text = text or sample_plain()
     states = PooledStates(loaded, text, limit)
-    layers = _distinct_layers(loaded)
+    first = {site.projections: site for site in reversed(loaded.sites) if site.n_heads}
+    layers = {
+        site.row: layer_factors(site.weights())
+        for site in loaded.sites
+        if first.get(site.projections) is site
+    }
     control = random_factors(next(iter(layers.values())), seed)
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
     found: list[SharedWidth] = []
@@ -76,16 +76,6 @@ def sweep_widths(
             "skipped": states.skipped,
         },
     )
-
-
-def _distinct_layers(loaded: LoadedModel) -> dict[int, Factors]:
-    """Factors of every layer with heads; layers that share all weights (ALBERT) stand once."""
-    first = {site.projections: site for site in reversed(loaded.sites) if site.n_heads}
-    return {
-        site.row: layer_factors(site.weights())
-        for site in loaded.sites
-        if first.get(site.projections) is site
-    }
 
 
 def _width(

@@ -14,15 +14,14 @@ from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.pooling import cosine
 from headscope.measures.spectrum.crossed import CrossedMean, crossed_mean
-from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.efficient import (
     CONTROLS,
     DRAWS,
+    RANDOM_BLOCKS,
     CheapErrors,
     CheapForms,
 )
-from headscope.measures.spectrum.kept_keys import RANDOM_BLOCKS
-from headscope.measures.spectrum.structure import Structure, without_padding
+from headscope.measures.spectrum.shares import MatrixPool, Structure, without_padding
 from headscope.measures.statistics import finite
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
@@ -120,13 +119,6 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
     return attend
 
 
-def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
-    """Every head in one cheap form; windows have no padding, so no mask stands for any."""
-    return lambda site, q, k, v, mask, scale: forms.attend(
-        form, size, site.row, q, k, v, scale, draw, without_padding(mask)
-    )
-
-
 def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanism) -> list[Tensor]:
     """Return the last hidden state of each batch, (batch, pos, d_model)."""
     padded = ((ids, torch.ones_like(ids)) for ids in batches)
@@ -148,8 +140,8 @@ def _points(
         pooled: list[Array] = []
         tokens: list[Array] = []
         for draw in range(draws):
-            mechanism = _replaced(forms, form, size, draw)
-            changed = _last_states(loaded, [ids for _, ids in batches], mechanism)
+            attend = _replaced(forms, form, size, draw)
+            changed = _last_states(loaded, [ids for _, ids in batches], attend)
             both = _fidelity(loaded.pooling, original, changed)
             places = [at for at, _ in batches]
             joined = joined_rows(f"fidelity of {form}", places, both, len(errors.error))
@@ -206,3 +198,10 @@ def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Itera
 
 def _mean_sem(found: CrossedMean) -> MeanSem:
     return MeanSem(float(found.mean), finite(float(found.sem)))
+
+
+def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
+    """Every head in one cheap form; windows have no padding, so no mask stands for any."""
+    return lambda site, q, k, v, mask, scale: forms.attend(
+        form, size, site.row, q, k, v, scale, draw, without_padding(mask)
+    )

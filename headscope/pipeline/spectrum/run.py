@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headscope.core.errors import HeadscopeError, InputError
-from headscope.data.examples import may_be_pairs
-from headscope.data.packing import check_length
+from headscope.data.examples import Examples, as_pairs, may_be_pairs
+from headscope.data.packing import Windows, check_length, pack, pack_pairs
 from headscope.data.plain import PlainText, as_plain
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.spectrum.closed_forms import ControlCurves, control_curves
-from headscope.measures.spectrum.decompositions import MatrixPool
-from headscope.measures.spectrum.shares import Spectrum
+from headscope.measures.spectrum.shares import ControlCurves, MatrixPool, Spectrum, control_curves
 from headscope.measures.statistics import finite
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.spectrum.chosen_text import choose_text
 from headscope.pipeline.spectrum.efficient import measure_efficient
-from headscope.pipeline.spectrum.random_weights import measure_random_weights
-from headscope.pipeline.spectrum.streaming import MINIMUM, Plan, make_plan, measure, saved_run
+from headscope.pipeline.spectrum.streaming import (
+    MINIMUM,
+    make_plan,
+    measure,
+    measure_random_weights,
+    saved_run,
+)
 from headscope.pipeline.validate import require_valid
 from headscope.results.classify import ClassifyResult
 from headscope.results.rank import MeanSem
@@ -145,7 +148,9 @@ def spectrum(
         loaded.pooling.check()
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
-    k = _check_k(k, length)
+    k = length // 4 if k is None else k
+    if k > length:
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
     classified = classification_of(loaded, roles, folder)
     validation = require_valid(loaded, validate)
     if loaded.n_heads == 0:
@@ -173,7 +178,15 @@ def spectrum(
         length=length,
         sequences=sums.sequences,
         k=k,
-        sampling=_sampling(plan, sums),
+        sampling=Sampling(
+            mode="fixed" if plan.precision is None else "adaptive",
+            windows=len(plan.windows),
+            requested=plan.sequences,
+            precision=plan.precision,
+            reached=None if plan.precision is None else plan.enough(sums),
+            half_width=finite(sums.worst_half_width(plan.k)),
+            minimum=MINIMUM,
+        ),
         verdict=_verdict(heads, controls["random-logits"].share_at_k, low_rank),
         heads=heads,
         controls=controls,
@@ -200,13 +213,6 @@ def _check_options(
         raise InputError(f"low_rank is {share}; give a share between 0 and 1.")
     if k is not None and k < 1:
         raise InputError(f"k is {k}; give 1 or more.")
-
-
-def _check_k(k: int | None, length: int) -> int:
-    k = length // 4 if k is None else k
-    if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
-    return k
 
 
 def _heads(
@@ -260,18 +266,6 @@ def _roles(classified: ClassifyResult | None) -> Roles | None:
     return Roles(classified.corpus.name, classified.corpus.sha256, offsets)
 
 
-def _sampling(plan: Plan, sums: Spectrum) -> Sampling:
-    return Sampling(
-        mode="fixed" if plan.precision is None else "adaptive",
-        windows=len(plan.windows),
-        requested=plan.sequences,
-        precision=plan.precision,
-        reached=None if plan.precision is None else plan.enough(sums),
-        half_width=finite(sums.worst_half_width(plan.k)),
-        minimum=MINIMUM,
-    )
-
-
 def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> Verdict:
     """Sort heads by where the 95% interval of their share lies."""
     low, high, between = list[str](), list[str](), list[str]()
@@ -280,3 +274,41 @@ def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> 
         side = low if share - half > threshold else high if share + half <= random else between
         side.append(head.name)
     return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model, seen in the stacks that are measured, and what it reads."""
+
+    #: A view of one stack, or the whole model.
+    loaded: LoadedModel
+    #: Text, or pairs of source and target.
+    data: PlainText | Examples
+
+    def windows(self, length: int) -> Windows:
+        """Cut it into windows of exactly ``length`` tokens."""
+        if isinstance(self.data, PlainText):
+            return pack(self.data, self.loaded, length)
+        start = self.loaded.start_id
+        assert start is not None  # only encoder-decoder models read pairs
+        return pack_pairs(self.data, self.loaded, length, start)
+
+
+def choose_text(
+    loaded: LoadedModel, text: object, lines: PlainText | None, stack: str | None
+) -> Source:
+    """Decide which stacks of a model a text can show."""
+    if not loaded.encoder_decoder:  # a table is text like any other for such a model
+        plain = as_plain(text) if lines is None else lines  # type: ignore[arg-type]
+        return Source(loaded.only(stack or "all"), plain)
+    if lines is None:
+        pairs = as_pairs(text)
+        if stack != "encoder":
+            return Source(loaded.only(stack or "all"), pairs)
+        lines = as_plain(pairs.first)
+    if stack not in (None, "encoder"):
+        raise InputError(
+            f"The {stack} stack of {loaded.name} reads pairs of source and target; give a table of "
+            "them (.tsv, .csv, .jsonl) as text."
+        )
+    return Source(loaded.only("encoder"), lines)

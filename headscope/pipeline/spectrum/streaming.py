@@ -15,10 +15,14 @@ import torch
 from headscope.core.processes import current, of_each, share
 from headscope.data.packing import Windows
 from headscope.measures.accumulator import Array
-from headscope.measures.spectrum.decompositions import MatrixPool
-from headscope.measures.spectrum.shares import PatternSpectra, Spectrum
+from headscope.measures.spectrum.crossed import crossed_mean
+from headscope.measures.spectrum.shares import MatrixPool, PatternSpectra, Spectrum
+from headscope.measures.statistics import finite
+from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
+from headscope.results.rank import MeanSem
+from headscope.results.spectrum import RandomDraw, RandomWeights
 from headscope.session.progress import Progress
 from headscope.session.resume import RunState, open_state
 
@@ -97,7 +101,11 @@ def measure(
                     sums.merge(part)
                     done += 1
             saved.note(name, done, sums)
-            progress(name, *_progress(plan, sums))
+            total = len(plan.order)
+            if plan.precision is not None and sums.sequences >= MINIMUM:
+                needed = sums.sequences * (sums.worst_half_width(plan.k) / plan.precision) ** 2
+                total = min(total, max(sums.sequences, int(np.ceil(needed))))
+            progress(name, *(sums.sequences, total))
     saved.note(name, done, sums, final=True)
     return sums
 
@@ -111,15 +119,6 @@ def _saved_by_first(
     done = int(first.pop("done"))
     sums.load_state(first)
     return done, sums
-
-
-def _progress(plan: Plan, sums: Spectrum) -> tuple[int, int]:
-    """Return (sequences done, sequences in all); the adaptive mode's total is an estimate."""
-    total = len(plan.order)
-    if plan.precision is not None and sums.sequences >= MINIMUM:
-        needed = sums.sequences * (sums.worst_half_width(plan.k) / plan.precision) ** 2
-        total = min(total, max(sums.sequences, int(np.ceil(needed))))
-    return sums.sequences, total
 
 
 def saved_run(
@@ -140,3 +139,71 @@ def saved_run(
         return Spectrum(loaded.n_layers, loaded.n_heads, plan.windows.length)
 
     return open_state(state, resume, identity, blank, loaded, seed)
+
+
+#: Initialisations that the windows are dealt out to: one alone would have no spread.
+INITIALISATIONS = 5
+
+
+def measure_random_weights(
+    loaded: LoadedModel,
+    plan: Plan,
+    measured: int,
+    low_rank: float,
+    seed: int,
+    pool: MatrixPool,
+    saved: RunState[Spectrum],
+    progress: Progress,
+) -> RandomWeights:
+    """Measure fresh initialisations on the windows that the model was measured on.
+
+    Each window goes to one of them, in turn: together they cost one pass. ``plan`` is that of the
+    model's own pass, of which ``measured`` windows were needed; ``low_rank`` is the share above
+    which a head counts as low rank, ``seed`` that of the first initialisation.
+    """
+    windows = plan.order[:measured]
+    seeds = [(seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(windows)))]
+    sums = []
+    for i, own in enumerate(seeds):
+        name = f"random weights {i + 1} of {len(seeds)}"
+        part = plan.part(windows[i :: len(seeds)])
+        sums.append(measure(random_twin(loaded, own), part, pool, saved, progress, name))
+    curves = [_of_heads(one, "curve") for one in sums]
+    squares = [_of_heads(one, "curve_sq") for one in sums]
+    draws = tuple(
+        _draw(own, one.sequences, share[:, plan.k - 1], square[:, plan.k - 1], low_rank)
+        for own, one, share, square in zip(seeds, sums, curves, squares, strict=True)
+    )
+    share, half = _over_draws([draw.share_at_k for draw in draws])
+    return RandomWeights(
+        draws=draws,
+        heads=len(curves[0]),
+        share_at_k=share,
+        share_sq_at_k=_over_draws([draw.share_sq_at_k for draw in draws])[0],
+        half_width=half,
+        curve=tuple(np.mean([curve.mean(axis=0) for curve in curves], axis=0).tolist()),
+        curve_sq=tuple(np.mean([curve.mean(axis=0) for curve in squares], axis=0).tolist()),
+    )
+
+
+def _of_heads(sums: Spectrum, name: str) -> Array:
+    """Mean curve of every head that there is, (heads, length)."""
+    there: Array = sums.means(name)[sums.count > 0]
+    return there
+
+
+def _draw(seed: int, sequences: int, share: Array, square: Array, low_rank: float) -> RandomDraw:
+    return RandomDraw(
+        seed=seed,
+        sequences=sequences,
+        share_at_k=float(share.mean()),
+        share_sq_at_k=float(square.mean()),
+        lowest=float(share.min()),
+        above=int((share > low_rank).sum()),
+    )
+
+
+def _over_draws(values: list[float]) -> tuple[MeanSem, float | None]:
+    """Mean with its standard error over initialisations, and half of the 95% interval."""
+    found = crossed_mean(np.array(values)[:, None])
+    return MeanSem(float(found.mean), finite(float(found.sem))), finite(float(found.half_width))

@@ -19,12 +19,10 @@ from headscope.measures.accumulator import Array, numpy
 from headscope.measures.statistics import finite
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import Chosen, choose
-from headscope.pipeline.transfer.embedding import Frozen, Reader, Tuned, in_buckets
-from headscope.pipeline.transfer.labelled import Part
-from headscope.pipeline.transfer.updated import Updated
+from headscope.pipeline.transfer.labelled import Frozen, Part, Reader, Tuned, in_buckets
 from headscope.results.transfer import CurvePoint
 
-__all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune"]
+__all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune", "Updated"]
 
 #: Learning rate of the classifier where more than the classifier is trained.
 CLASSIFIER_RATE = 3e-3
@@ -52,47 +50,31 @@ class Budget(Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a run is trained.
+    """How a run is trained."""
 
-    Attributes
-    ----------
-    rate : float
-        Learning rate: of the classifier where it is trained alone, else of everything else.
-    steps, batch : int
-        Most steps, and examples of each.
-    every, patience : int
-        Steps between validations, and how many of them may bring nothing before a run stops.
-    """
-
+    #: Learning rate: of the classifier where it is trained alone, else of everything else.
     rate: float
+    #: Most steps, and examples of each.
     steps: int
     batch: int
+    #: Steps between validations, and how many of them may bring nothing before a run stops.
     every: int
     patience: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
+    """What a run came to."""
 
-    Attributes
-    ----------
-    curve : tuple of CurvePoint
-        By step.
-    kept_step : int
-        The one with the lowest validation loss.
-    validation_loss : float
-        There; infinite where no loss was finite.
-    diverged : bool
-        A loss was not finite, or the training loss ended more than a tenth above its start.
-    predict : callable
-        From a part of the data to its classes (n,), as the model of that step has them.
-    """
-
+    #: By step.
     curve: tuple[CurvePoint, ...]
+    #: The one with the lowest validation loss.
     kept_step: int
+    #: There; infinite where no loss was finite.
     validation_loss: float
+    #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
+    #: From a part of the data to its classes (n,), as the model of that step has them.
     predict: Callable[[Part], Array] = field(repr=False)
 
 
@@ -107,32 +89,7 @@ def fine_tune(
     seed: int,
     budget: Budget,
 ) -> Outcome:
-    """Train what ``way`` says on the first part; keep the step that is best on the second.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Copied, not changed.
-    way : str
-        See :func:`headscope.models.trainable.choose`.
-    parts : two Parts
-        For training and validation.
-    frozen : Frozen
-        Embeddings of the model as it is, from which the run starts.
-    recipe : Recipe
-        How to train.
-    n_classes : int
-        Outputs of the classifier.
-    seed : int
-        Of the classifier's start, the order of examples, and drawn parameters.
-    budget : Budget
-        Asked at every validation.
-
-    Raises
-    ------
-    OutOfTime
-        When the budget ends.
-    """
+    """Train what ``way`` says on the first part; keep the step that is best on the second."""
     generator = torch.Generator().manual_seed(seed)
     reader: Reader = frozen
     chosen: list[Chosen] = []
@@ -292,3 +249,103 @@ def _schedule(step: int, steps: int) -> float:
     """Return the factor of the rate: up over the first tenth of the steps, then down to 0."""
     rising = max(1, round(WARM_UP * steps))
     return min(step / rising, (steps - step + 1) / max(1, steps - rising + 1))
+
+
+class _Vector(Protocol):
+    """Numbers that are stepped in place of a parameter."""
+
+    parameter: nn.Parameter
+    vector: nn.Parameter
+
+    def gradient(self, gradient: Tensor) -> Tensor:
+        """Return the vector's gradient, given the parameter's."""
+
+    def write(self) -> None:
+        """Bring the parameter up to date."""
+
+
+class _Entries:
+    """Some entries of a parameter."""
+
+    def __init__(self, parameter: nn.Parameter, entries: Tensor) -> None:
+        self.parameter, self._entries = parameter, entries
+        self.vector = nn.Parameter(parameter.detach().take(entries))
+
+    def gradient(self, gradient: Tensor) -> Tensor:
+        return gradient.take(self._entries)
+
+    def write(self) -> None:
+        self.parameter.put_(self._entries, self.vector)
+
+
+class _RankOne:
+    """``W + b a^T``: b starts at 0, a as a random direction; the first ``n`` numbers are free."""
+
+    def __init__(self, parameter: nn.Parameter, n: int, rng: np.random.Generator) -> None:
+        self.parameter, self._start = parameter, parameter.detach().clone()
+        rows, columns = parameter.shape
+        a = torch.from_numpy(rng.normal(size=columns) / np.sqrt(columns)).to(self._start)
+        self._rows, self._factors = rows, torch.cat([self._start.new_zeros(rows), a])
+        self.vector = nn.Parameter(self._factors[:n].clone())
+
+    def gradient(self, gradient: Tensor) -> Tensor:
+        b, a = self._now()
+        return torch.cat([gradient @ a, gradient.T @ b])[: len(self.vector)]
+
+    def write(self) -> None:
+        b, a = self._now()
+        self.parameter.copy_(self._start + torch.outer(b, a))
+
+    def _now(self) -> tuple[Tensor, Tensor]:
+        """Return b and a."""
+        now = torch.cat([self.vector.detach(), self._factors[len(self.vector) :]])
+        return now[: self._rows], now[self._rows :]
+
+
+class Updated:
+    """What the optimiser steps: whole parameters, or vectors that stand for some of their numbers.
+
+    A vector's gradient is made of its parameter's before a step, and the parameter of the vector
+    after it.
+    """
+
+    def __init__(self, chosen: Sequence[Chosen], seed: int) -> None:
+        rng = np.random.default_rng((abs(seed), 11))
+        self._vectors: list[_Vector] = []
+        self.whole: list[nn.Parameter] = []
+        for c in chosen:
+            if c.rank_one is not None:
+                self._vectors.append(_RankOne(c.parameter, c.rank_one, rng))
+            elif c.entries is not None:
+                self._vectors.append(_Entries(c.parameter, c.entries))
+            else:
+                self.whole.append(c.parameter)
+
+    @property
+    def tensors(self) -> list[nn.Parameter]:
+        """What is stepped."""
+        return [*self.whole, *(own.vector for own in self._vectors)]
+
+    def gather(self) -> None:
+        """Hand the gradients over to the vectors."""
+        for own in self._vectors:
+            if own.parameter.grad is not None:
+                own.vector.grad = own.gradient(own.parameter.grad)
+                own.parameter.grad = None
+
+    def scatter(self) -> None:
+        """Write the vectors back."""
+        with torch.no_grad():
+            for own in self._vectors:
+                own.write()
+
+    def snapshot(self) -> list[Tensor]:
+        """Copy everything that is stepped."""
+        return [tensor.detach().clone() for tensor in self.tensors]
+
+    def restore(self, snapshot: Sequence[Tensor]) -> None:
+        """Go back to a snapshot."""
+        with torch.no_grad():
+            for tensor, value in zip(self.tensors, snapshot, strict=True):
+                tensor.copy_(value)
+        self.scatter()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,15 +14,17 @@ from torch import Tensor
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
+from headscope.data.batches import buckets
 from headscope.data.examples import Examples, read_labelled
 from headscope.data.reversed_phrases import TASK, reversed_phrases
 from headscope.data.sentence import split_words
-from headscope.data.token_rows import Row, encode_rows
+from headscope.data.token_rows import Row, encode_rows, pad_rows
 from headscope.measures.accumulator import Array
+from headscope.measures.rounding import ROUNDING
 from headscope.models.loaded import LoadedModel
 from headscope.tasks.making import select
 
-__all__ = ["Labelled", "Part", "Source", "label", "read"]
+__all__ = ["Labelled", "Part", "Source", "label", "read", "Frozen", "Reader", "Tuned", "in_buckets"]
 
 #: One of so many training examples validates, and the most that do.
 VALIDATION, MOST_VALIDATION = 5, 100
@@ -31,44 +34,29 @@ FEWEST = 10
 
 @dataclass(frozen=True)
 class Source:
-    """What was read.
+    """What was read."""
 
-    Attributes
-    ----------
-    name, sha256 : str
-        Of both files together, for the result's provenance.
-    task : str
-        What is classified.
-    train, test : Examples
-        As they were read, not shared.
-    shared : int
-        Training examples that were left out, as the test has them too.
-    """
-
+    #: Of both files together, for the result's provenance.
     name: str
     sha256: str
+    #: What is classified.
     task: str
+    #: As they were read, not shared.
     train: Examples
     test: Examples
+    #: Training examples that were left out, as the test has them too.
     shared: int
 
 
 @dataclass(frozen=True)
 class Part:
-    """Examples as a model reads them.
+    """Examples as a model reads them."""
 
-    Attributes
-    ----------
-    rows : tuple of Row
-        Token ids of each.
-    labels : Tensor, (n,), int64
-        Class numbers.
-    words : tuple of tuple of str
-        What a baseline without a model reads.
-    """
-
+    #: Token ids of each.
     rows: tuple[Row, ...]
+    #: (n,). Class numbers.
     labels: Tensor
+    #: What a baseline without a model reads.
     words: tuple[tuple[str, ...], ...]
 
     def __len__(self) -> int:
@@ -82,22 +70,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Labelled:
-    """The three parts, which share no example.
+    """The three parts, which share no example."""
 
-    Attributes
-    ----------
-    classes : tuple of str
-        In the order of their numbers.
-    train, validation, test : Part
-        What is trained on, what chooses step and rate, what accuracy is of.
-    dropped : int
-        Training examples that are in no part.
-    """
-
+    #: In the order of their numbers.
     classes: tuple[str, ...]
+    #: What is trained on, what chooses step and rate, what accuracy is of.
     train: Part
     validation: Part
     test: Part
+    #: Training examples that are in no part.
     dropped: int
 
 
@@ -109,15 +90,7 @@ def read(
     test_limit: int,
     seed: int,
 ) -> Source:
-    """Read both files, or derive the built-in task; draw at most as many examples as the limits.
-
-    Raises
-    ------
-    InputError
-        If only one file is given, or a limit leaves too little.
-    CorpusError
-        If a file cannot be read, or the test has a class that the training file lacks.
-    """
+    """Read both files, or derive the built-in task; draw at most as many examples as the limits."""
     if (train is None) != (test is None):
         raise InputError("Give both train and test, or neither for the built-in task.")
     for name, limit in (("train_limit", train_limit), ("test_limit", test_limit)):
@@ -169,13 +142,7 @@ def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
 
 
 def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
-    """Tokenise all examples, and split the validation part off the training examples.
-
-    Raises
-    ------
-    CorpusError
-        If too few examples fit the model.
-    """
+    """Tokenise all examples, and split the validation part off the training examples."""
     classes = tuple(sorted(set(source.train.labels or ()) | set(source.test.labels or ())))
     train, test = (_encoded(part, loaded, classes) for part in (source.train, source.test))
     dropped = source.shared + len(source.train) - len(train)
@@ -214,3 +181,60 @@ def subset(train: Part, size: int, seed: int) -> Part:
     """Return the training examples of one run: a smaller size is part of a larger one."""
     order: Array = np.random.default_rng((abs(seed), 3)).permutation(len(train))
     return train.of(order[:size].tolist())
+
+
+class Reader(Protocol):
+    """Turns examples into what the classifier reads."""
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Return (len(places), d)."""
+
+
+class Tuned:
+    """Embeddings by a model whose parameters may change, in fixed units."""
+
+    def __init__(
+        self, loaded: LoadedModel, centre: Tensor | float = 0.0, scale: Tensor | float = 1.0
+    ) -> None:
+        self.loaded, self._centre, self._scale = loaded, centre, scale
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Run the model over some examples."""
+        rows = [part.rows[i] for i in places]
+        batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
+        hidden, _ = self.loaded.run(*batch.inputs)
+        embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
+        return (embedded - self._centre) / self._scale
+
+
+class Frozen:
+    """Embeddings by a model as it is, each text once; in units of the training examples."""
+
+    def __init__(self, loaded: LoadedModel, train: Part, known: dict[object, Tensor]) -> None:
+        self._raw, self._known = Tuned(loaded), known
+        own = self._of(train, range(len(train)))
+        self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
+        # A dimension that differs by rounding alone says nothing, and its noise stays small.
+        rounding = ROUNDING * own.abs().max().clamp(min=1e-12)
+        unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
+        self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Look up some examples."""
+        return (self._of(part, places) - self.centre) / self.scale
+
+    def _of(self, part: Part, places: Sequence[int]) -> Tensor:
+        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in places}
+        new = [i for i, key in keys.items() if key not in self._known]
+        with torch.no_grad():
+            for at in in_buckets(part, new):
+                for i, embedded in zip(at, self._raw(part, at), strict=True):
+                    self._known[keys[i]] = embedded
+        return torch.stack([self._known[keys[i]] for i in places])
+
+
+def in_buckets(part: Part, places: Sequence[int]) -> Iterator[list[int]]:
+    """Yield batches of similar lengths."""
+    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in places]
+    for batch in buckets(rows):
+        yield [row.index for row in batch]

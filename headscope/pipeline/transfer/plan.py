@@ -56,40 +56,26 @@ SMALL = 64
 
 @dataclass(frozen=True)
 class Cell:
-    """Runs that differ in their seed alone.
+    """Runs that differ in their seed alone."""
 
-    Attributes
-    ----------
-    variant, weights : str
-        What is trained, and what it starts from.
-    size : int
-        Training examples.
-    seeds : int
-        Wanted runs.
-    """
-
+    #: What is trained, and what it starts from.
     variant: str
     weights: str
+    #: Training examples.
     size: int
+    #: Wanted runs.
     seeds: int
 
 
 @dataclass(frozen=True)
 class Step:
-    """A run, or (the first of a cell) the search for its cell's learning rate.
+    """A run, or (the first of a cell) the search for its cell's learning rate."""
 
-    Attributes
-    ----------
-    cell : Cell
-        Which.
-    number : int
-        Counted from 0 within the cell.
-    factor : float
-        Times the cell's best rate.
-    """
-
+    #: Which.
     cell: Cell
+    #: Counted from 0 within the cell.
     number: int
+    #: Times the cell's best rate.
     factor: float = 1.0
 
     @property
@@ -105,17 +91,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells.
+    """All cells."""
 
-    Attributes
-    ----------
-    cells : tuple of Cell
-        By start, size and variant.
-    sizes : tuple of int
-        Ascending.
-    """
-
+    #: By start, size and variant.
     cells: tuple[Cell, ...]
+    #: Ascending.
     sizes: tuple[int, ...]
 
     def steps(self) -> Iterator[Step]:
@@ -146,13 +126,7 @@ def _rounds(cells: Sequence[Cell], spread: Sequence[Cell]) -> Iterator[Step]:
 
 
 class Stopwatch:
-    """Tells when a budget of seconds is spent.
-
-    Parameters
-    ----------
-    seconds : float
-        From now on.
-    """
+    """Tells when a budget of seconds is spent."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -177,24 +151,7 @@ def make_plan(
     seeds: int,
     spread_seeds: int,
 ) -> Plan:
-    """Lay out all runs.
-
-    Parameters
-    ----------
-    available : int
-        Training examples that there are.
-    sizes : sequence of int or None
-        How many to train on; 64 and all of them by default.
-    variants, random : sequence of str
-        What to train from pretrained weights, and (at the largest size) from random ones.
-    seeds, spread_seeds : int
-        Runs of a cell, and of the two at the smallest size whose spread is compared.
-
-    Raises
-    ------
-    InputError
-        For a size, variant or number that cannot be used.
-    """
+    """Lay out all runs."""
     for name in (*variants, *random):
         if name not in TRAINED:
             raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
@@ -243,13 +200,7 @@ def beyond(rates: Iterable[float], best: float) -> float | None:
 def rate_grid(
     rates: Mapping[str, Sequence[float]] | None, search: bool
 ) -> dict[str, tuple[float, ...]]:
-    """Return the rates to try of each variant: the grid, or its middle without a search.
-
-    Raises
-    ------
-    InputError
-        For an unknown variant, or a rate that is no positive number.
-    """
+    """Return the rates to try of each variant: the grid, or its middle without a search."""
     for name, found in (rates or {}).items():
         if name not in TRAINED:
             raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")

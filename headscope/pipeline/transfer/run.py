@@ -16,7 +16,6 @@ from headscope.measures.statistics import finite
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import TRAINED, choose, count
-from headscope.pipeline.transfer.embedding import Frozen
 from headscope.pipeline.transfer.fine_tuning import (
     CLASSIFIER_RATE,
     Outcome,
@@ -24,7 +23,7 @@ from headscope.pipeline.transfer.fine_tuning import (
     Recipe,
     fine_tune,
 )
-from headscope.pipeline.transfer.labelled import Labelled, label, read, subset
+from headscope.pipeline.transfer.labelled import Frozen, Labelled, label, read, subset
 from headscope.pipeline.transfer.plan import (
     GROWTH,
     Cell,

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from headscope.measures.accumulator import Array
-from headscope.measures.bag_of_words import naive_bayes
 from headscope.measures.metrics import accuracy
 from headscope.measures.paired_change import interval_of
-from headscope.measures.seeds import Interval, crossed, share_difference, spread_ratio
+from headscope.measures.transfer import (
+    Interval,
+    crossed,
+    naive_bayes,
+    share_difference,
+    spread_ratio,
+)
 from headscope.pipeline.transfer.fine_tuning import Outcome
 from headscope.pipeline.transfer.labelled import Labelled, subset
 from headscope.pipeline.transfer.plan import EQUAL, FACTORS, SPREAD, Cell, Step
@@ -42,17 +47,11 @@ _BESIDE = ("head", *EQUAL, "all_biases", "attention", "all")
 
 @dataclass(frozen=True)
 class Done:
-    """A run that counts.
+    """A run that counts."""
 
-    Attributes
-    ----------
-    row : TransferRun
-        What is reported of it.
-    hits : array of float, (test,)
-        1 where a test example was classified rightly.
-    """
-
+    #: What is reported of it.
     row: TransferRun
+    #: (test,). 1 where a test example was classified rightly.
     hits: Array
 
 

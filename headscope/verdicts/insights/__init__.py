@@ -1,1 +1,1 @@
-"""The claims of the source articles: one file per claim, from results to a verdict."""
+"""Eleven claims of the literature: from results to verdicts."""

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from headscope.measures.classify.labels import which_special
-from headscope.measures.linear.correlation import correlate
-from headscope.measures.linear.stored_keys import readout_errors, unit_keys
+from headscope.measures.linear.feature_maps import readout_errors, unit_keys
+from headscope.measures.linear.sentence_sums import correlate
 from headscope.measures.metrics import spearman
 from headscope.measures.pooling import MODES
 from headscope.measures.rank.dimensions import (
@@ -19,12 +19,12 @@ from headscope.measures.rank.dimensions import (
 )
 from headscope.measures.rank.shared_projections import knee
 from headscope.measures.rounding import above, first_largest, tied
-from headscope.measures.seeds import spread_ratio
 from headscope.measures.statistics import normal_p
+from headscope.measures.transfer import spread_ratio
 from headscope.pruning.elimination import eliminate
 from headscope.pruning.methods import exchange, per_layer
 from headscope.pruning.ranking import Ranking
-from headscope.verdicts.insights.intervals import Estimate
+from headscope.verdicts.insights.finding import Estimate
 
 #: Relative noise of a float32 computation, as large as another CPU makes it.
 NOISE = 5e-7

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from headscope.measures.bag_of_words import naive_bayes
-from headscope.measures.linear.correlation import correlate
-from headscope.measures.seeds import crossed, share_difference, spread_ratio
+from headscope.measures.linear.sentence_sums import correlate
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.statistics import adjust, binomial_p, mcnemar_p, normal_p, paired_p, wilson
+from headscope.measures.transfer import crossed, naive_bayes, share_difference, spread_ratio
 
 counts = st.integers(0, 60)
 

@@ -13,8 +13,7 @@ from headscope.attention import attention_pattern, stream_attention
 from headscope.core.errors import ValidationFailedError
 from headscope.measures.activations import Activations
 from headscope.measures.rank.factors import fold_gain, layer_factors
-from headscope.measures.rank.shared_projections import share_projections
-from headscope.measures.rank.starts import Mixed
+from headscope.measures.rank.shared_projections import Mixed, share_projections
 from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.intervene import intervene, watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite

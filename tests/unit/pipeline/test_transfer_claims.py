@@ -18,9 +18,9 @@ from tiny_models import VOCABULARY, tiny_bert
 import headscope
 from headscope.models.loaded import LoadedModel
 from headscope.results.transfer import TransferResult
-from headscope.verdicts.insights import frozen, small_set, unstable
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.verdicts.insights.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 
 GROUPS = {"one": "bcdefghijklm", "two": "nopqrstuvwxy"}
 #: The dimensions that hold the group; signs that leave the norm's mean and variance as they are.
@@ -108,7 +108,7 @@ def blind(plain: LoadedModel, out: float = 10.0) -> LoadedModel:
 
 
 def verdicts(found: TransferResult) -> dict[int, Finding]:
-    judges = {8: small_set.judge, 9: frozen.judge, 10: unstable.judge}
+    judges = {8: judge_layernorm, 9: judge_frozen, 10: judge_unstable}
     return {n: judge(Evidence(transfer=found), InsightThresholds()) for n, judge in judges.items()}
 
 

@@ -10,8 +10,8 @@ from headscope.measures.accumulator import Array
 from headscope.measures.depth import TRENDS, VARIANTS, DepthSums, collapsed_after
 from headscope.results.depth import Decomposition, DepthResult, Trend
 from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights import collapse
 from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.rank_claims import judge_collapse
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 FALLING = [1, 0.1, 0.01, 0.001]
@@ -77,7 +77,7 @@ def depth_result(
 
 
 def judged(*curves: Any, **more: Any) -> Finding:
-    return collapse.judge(Evidence(depth=depth_result(*curves, **more)), InsightThresholds())
+    return judge_collapse(Evidence(depth=depth_result(*curves, **more)), InsightThresholds())
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,12 @@ from headscope.pruning.curves import Swept, areas_of
 from headscope.results.points import Curve, Point
 from headscope.results.prune import Area, AreaGap, Baseline, DataInfo, PruneResult
 from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights import labelled_heads, last_layers
-from headscope.verdicts.insights.cross_attention import judge
 from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.head_claims import (
+    judge_cross_attention,
+    judge_labelled_heads,
+    judge_survivors,
+)
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 STACKS = ("encoder", "decoder", "cross")
@@ -46,7 +49,7 @@ def pruned(
 
 
 def judged(found: PruneResult | None) -> Finding:
-    return judge(Evidence(prune=found, stacks=STACKS), T)
+    return judge_cross_attention(Evidence(prune=found, stacks=STACKS), T)
 
 
 @pytest.mark.parametrize(
@@ -84,8 +87,8 @@ def test_losses_and_curves_that_decide_nothing():
         pruned(known, methods=("random",)),
     ):
         assert judged(found).verdict == "not measured yet"
-    assert judge(Evidence(), T).verdict == "not measured yet"
-    assert judge(Evidence(stacks=("encoder",)), T).verdict == "not applicable"
+    assert judge_cross_attention(Evidence(), T).verdict == "not measured yet"
+    assert judge_cross_attention(Evidence(stacks=("encoder",)), T).verdict == "not applicable"
 
 
 def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
@@ -161,11 +164,11 @@ SURVIVING = "cross-attention survives in the last decoder layers"
     ],
 )
 def test_survivors_lie_in_the_last_layers_or_not(left, of, verdict):
-    assert last_layers.of_survivors(joint(left, of)).part.verdict == verdict
-    found = labelled_heads.judge(Evidence(prune=joint(left, of), stacks=STACKS), T)
+    assert judge_survivors(joint(left, of)).part.verdict == verdict
+    found = judge_labelled_heads(Evidence(prune=joint(left, of), stacks=STACKS), T)
     assert {part.name: part.verdict for part in found.parts} == {SURVIVING: verdict}
     assert found.verdict == "not measured yet"  # nothing was classified
-    assert labelled_heads.judge(Evidence(stacks=("encoder",)), T).parts == ()
+    assert judge_labelled_heads(Evidence(stacks=("encoder",)), T).parts == ()
 
 
 def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads():
@@ -173,4 +176,4 @@ def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads()
     for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
         found = joint([0, 1, 2, 6, 8, 8], loss=loss)
         assert judged(found).verdict == verdict
-        assert last_layers.of_survivors(found).part.verdict == verdict
+        assert judge_survivors(found).part.verdict == verdict

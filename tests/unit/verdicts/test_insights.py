@@ -12,11 +12,19 @@ from headscope import results
 from headscope.results.estimated import Estimated
 from headscope.results.rank import MeanSem
 from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights import asymmetry, labelled_heads, low_rank, shared_projections
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.intervals import Estimate, common, every, mean_estimate
-from headscope.verdicts.insights.scoreboard import CLAIMS, judge_of, scoreboard
+from headscope.verdicts.insights.finding import (
+    Estimate,
+    Evidence,
+    Finding,
+    common,
+    every,
+    mean_estimate,
+)
+from headscope.verdicts.insights.head_claims import judge_labelled_heads
+from headscope.verdicts.insights.rank_claims import judge_low_rank
+from headscope.verdicts.insights.scoreboard import CLAIMS, scoreboard
 from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.verdicts.insights.weight_claims import judge_asymmetry, judge_shared_projections
 
 T = InsightThresholds()
 VALID = ValidationSummary(passed=True)
@@ -77,7 +85,7 @@ def symmetric(cosine: Estimated, scores: Estimated = SURE, **other: Any) -> Any:
 def directed(
     rank: results.RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
 ) -> Finding:
-    return asymmetry.judge(Evidence(rank=rank, symmetric=functions), thresholds)
+    return judge_asymmetry(Evidence(rank=rank, symmetric=functions), thresholds)
 
 
 def first_heads(count: int, **fields: Any) -> results.RankResult:
@@ -173,7 +181,7 @@ def draws(value: float = 0.5, *, as_well: int = 0, better: float = 0.995) -> tup
 
 
 def roles_judged(found: results.KeptRoles) -> Finding:
-    return labelled_heads.judge(Evidence(kept=found), T)
+    return judge_labelled_heads(Evidence(kept=found), T)
 
 
 LOSS = {"baseline": 2.0, "higher_is_better": False}
@@ -216,7 +224,7 @@ def test_labelled_heads_against_random_ones(found, verdict):
     ],
 )
 def test_shared_projections(sizes, verdict):
-    found = shared_projections.judge(Evidence(rank=rank_result(**sizes)), T)
+    found = judge_shared_projections(Evidence(rank=rank_result(**sizes)), T)
     assert found.verdict == verdict
     if verdict == "not measured":
         assert "layers at 0.43 [no interval] of it" in found.control
@@ -242,7 +250,7 @@ def spectrum_result(
 
 
 def low_rank_judged(result: results.SpectrumResult, thresholds: InsightThresholds = T) -> Finding:
-    return low_rank.judge(Evidence(spectrum=result), thresholds)
+    return judge_low_rank(Evidence(spectrum=result), thresholds)
 
 
 def test_low_rank_names_positional_heads():
@@ -252,7 +260,7 @@ def test_low_rank_names_positional_heads():
     classified: Any = SimpleNamespace(heads=[SimpleNamespace(name="L0H2", primary="positional")])
     by_classify = Evidence(spectrum=measured, classify=classified)
     for evidence in (by_classify, Evidence(spectrum=by_spectrum)):
-        found = low_rank.judge(evidence, T)
+        found = judge_low_rank(evidence, T)
         assert found.verdict == "holds"
         assert found.values["positional_exceptions"] == ["L0H2"]
         assert "L0H2" in found.measured
@@ -345,4 +353,4 @@ def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
     assert [insight.claim for insight in found] == [claim.text for claim in CLAIMS]
     assert {insight.verdict for insight in found} == {"not measured yet"}
     for claim in CLAIMS:
-        assert callable(judge_of(claim.judge)), claim.number
+        assert callable(claim.judge), claim.number

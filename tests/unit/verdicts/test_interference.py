@@ -10,8 +10,8 @@ from transformers import BertConfig, BertModel
 
 import headscope
 from headscope.results.estimated import Estimated
-from headscope.verdicts.insights import interference
 from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.routing_claims import judge_interference
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
@@ -60,7 +60,7 @@ def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
 def judged(
     spearman: Estimated, own: Estimated, more: Estimated | None, t: InsightThresholds = T
 ) -> Finding:
-    return interference.judge(Evidence(linear=linear(spearman, own, more)), t)
+    return judge_interference(Evidence(linear=linear(spearman, own, more)), t)
 
 
 def parts(found: Finding) -> dict[str, str]:
@@ -98,7 +98,7 @@ def test_a_part_holds_with_its_whole_interval():
 def test_old_results_and_what_speaks_against_the_claim():
     old = linear(UP, UP, UP)  # with a correlation over all heads, and a bootstrap over them
     old.correlations[0].layers = 0
-    assert parts(interference.judge(Evidence(linear=old), T))[PREDICTS] == "not measured"
+    assert parts(judge_interference(Evidence(linear=old), T))[PREDICTS] == "not measured"
     found = judged(UP, UP, None)
     assert "pattern entropy in place of coherence: 0.10 [-0.10, 0.30]" in found.control
     assert "random weights were not measured" in found.control
@@ -123,6 +123,6 @@ def test_orthogonal_keys_are_read_back_better_without_the_softmax():
     result = headscope.linear(loaded, LINES, alone=False, control=False)
     assert result.heads[0].coherence.value < 0.01
     assert result.stored.linear.value < 1e-5 < 1e-4 < result.stored.softmax.value
-    found = interference.judge(Evidence(linear=result), T)
+    found = judge_interference(Evidence(linear=result), T)
     assert parts(found)[WORSE] == "does not hold"
     assert parts(found)[PREDICTS] == "not measured"  # one head

@@ -7,8 +7,8 @@ import pytest
 from headscope import results
 from headscope.results.estimated import Estimated
 from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights import passing_on
 from headscope.verdicts.insights.finding import Evidence, Finding
+from headscope.verdicts.insights.routing_claims import judge_routing
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 T = InsightThresholds()
@@ -77,7 +77,7 @@ def flow_result(
 
 def judged(*args: object, **fields: object) -> Finding:
     result = flow_result(*args, **fields)  # type: ignore[arg-type]
-    return passing_on.judge(Evidence(flow=result), T)
+    return judge_routing(Evidence(flow=result), T)
 
 
 ABOVE, BELOW, AROUND = (Estimated.around(value, 0.1) for value in (0.3, -0.3, 0.05))

@@ -8,9 +8,9 @@ import pytest
 from headscope import results
 from headscope.results.transfer import TransferResult
 from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights import frozen, small_set, unstable
 from headscope.verdicts.insights.finding import Evidence, Finding
 from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.verdicts.insights.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 
 T = InsightThresholds()
 Ends = tuple[float, float | None, float | None]
@@ -52,7 +52,7 @@ WON: Ends = (8.0, 2.0, 14.0)
 def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Finding:
     ends = {"biases": biases, "weights": weights, "lora": lora}
     found = result(*(difference(name, own) for name, own in ends.items()), **fields)
-    return small_set.judge(Evidence(transfer=found), T)
+    return judge_layernorm(Evidence(transfer=found), T)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_no
     others = difference("weights", WON), difference("lora", WON)
     none = result(*others, not_possible={"biases": "it has none"})
     for found, verdict in ((result(*others), "not measured"), (none, "holds")):
-        assert small_set.judge(Evidence(transfer=found), T).verdict == verdict
+        assert judge_layernorm(Evidence(transfer=found), T).verdict == verdict
     missed = (results.TransferMissed("layernorm", "pretrained", 64, 0),)
-    for judge in (small_set.judge, frozen.judge, unstable.judge):
+    for judge in (judge_layernorm, judge_frozen, judge_unstable):
         assert judge(Evidence(transfer=result(missed=missed)), T).verdict == "not measured"
 
 
@@ -115,7 +115,7 @@ def ninth(
         difference("x", own),
         **fields,
     )
-    return frozen.judge(Evidence(transfer=found), thresholds)
+    return judge_frozen(Evidence(transfer=found), thresholds)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def tenth(
         *("attention", "layernorm", 64, 6, 6, value, low, high),
         *(bad, 0, share, share_low, share_high, 18, learned),
     )
-    return unstable.judge(Evidence(transfer=result(spreads=(spread,), **fields)), T)
+    return judge_unstable(Evidence(transfer=result(spreads=(spread,), **fields)), T)
 
 
 MORE: Ends = (0.0, -0.4, 0.4)

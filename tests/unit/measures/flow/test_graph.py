@@ -7,12 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.measures.flow.arborescence import largest_trees
-from headscope.measures.flow.clustered import Clustered
-from headscope.measures.flow.combination import Kept, choose_heads, summed
 from headscope.measures.flow.hubs import HubSums, in_degree, top_share
-from headscope.measures.flow.tree_search import BASELINES, TreeSearch
-from headscope.measures.flow.trees import GoldTrees, TreeCounts, candidates, simple_trees
+from headscope.measures.flow.recovery import Clustered
+from headscope.measures.flow.tree_search import BASELINES, Kept, TreeSearch, choose_heads, summed
+from headscope.measures.flow.trees import (
+    GoldTrees,
+    TreeCounts,
+    candidates,
+    largest_trees,
+    simple_trees,
+)
 from headscope.measures.flow.word_graph import WordNodes
 from headscope.measures.statistics import ratio_error
 

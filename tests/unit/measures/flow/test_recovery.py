@@ -7,8 +7,15 @@ from hand_made import activations
 from torch import Tensor
 
 from headscope.measures.activations import Activations
-from headscope.measures.flow.recovery import TARGETS, HeldOut, LayerSpaces, RecoverySums
-from headscope.measures.flow.ridge import FOLDS, PENALTIES, RidgeSums
+from headscope.measures.flow.recovery import (
+    FOLDS,
+    PENALTIES,
+    TARGETS,
+    HeldOut,
+    LayerSpaces,
+    RecoverySums,
+    RidgeSums,
+)
 from headscope.measures.flow.word_graph import WordNodes
 
 D, WIDTH, WORDS = 12, 4, 7

@@ -9,15 +9,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.attention import attention_pattern
-from headscope.measures.linear.feature_maps import EVEN, FORMS, linear_attention
-from headscope.measures.linear.sentence_sums import EVERY, LinearSums
-from headscope.measures.linear.stored_keys import (
+from headscope.measures.linear.feature_maps import (
+    EVEN,
+    FORMS,
     closed_form,
     coherence,
+    linear_attention,
     readout_errors,
     simulate,
     unit_keys,
 )
+from headscope.measures.linear.sentence_sums import EVERY, LinearSums
 
 N, D = 5, 3
 

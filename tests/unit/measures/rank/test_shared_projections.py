@@ -9,14 +9,15 @@ from rank_reference import dense, gaussian, random_layer
 
 from headscope.measures.rank.factors import Factors
 from headscope.measures.rank.shared_projections import (
+    Mixed,
     knee,
     score_error,
     score_parameters,
     share_projections,
     shared_parameters,
+    truncate,
     truncated_rank,
 )
-from headscope.measures.rank.starts import Mixed, truncate
 
 
 def planted(n_heads: int, d_model: int, d_head: int, r: int, seed: int = 0) -> Factors:

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from headscope.attention import attention_pattern
-from headscope.measures.spectrum.decompositions import MatrixPool
 from headscope.measures.spectrum.efficient import (
     DRAWS,
     FORMS,
@@ -14,7 +13,7 @@ from headscope.measures.spectrum.efficient import (
     CheapForms,
     truncated_output,
 )
-from headscope.measures.spectrum.structure import Structure, without_padding
+from headscope.measures.spectrum.shares import MatrixPool, Structure, without_padding
 
 N, D, SPECIAL = 32, 8, (0, 31)
 

@@ -10,9 +10,16 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.spectrum.closed_forms import control_curves, random_patterns
-from headscope.measures.spectrum.decompositions import MatrixPool, right_vectors, singular_values
-from headscope.measures.spectrum.shares import PatternSpectra, Spectrum, shares
+from headscope.measures.spectrum.shares import (
+    MatrixPool,
+    PatternSpectra,
+    Spectrum,
+    control_curves,
+    random_patterns,
+    right_vectors,
+    shares,
+    singular_values,
+)
 
 
 def previous_token(n: int) -> np.ndarray:

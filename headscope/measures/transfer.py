@@ -9,6 +9,9 @@ Medicine 17 (difference of two shares, method 10).
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
@@ -17,7 +20,7 @@ from headscope.measures.accumulator import Array
 from headscope.measures.rounding import above
 from headscope.measures.statistics import wilson
 
-__all__ = ["Interval", "crossed", "share_difference", "spread_ratio"]
+__all__ = ["Interval", "crossed", "share_difference", "spread_ratio", "naive_bayes"]
 
 #: An estimate with the ends of its 95% interval; None where these are unknown.
 Interval = tuple[float, float | None, float | None]
@@ -26,27 +29,7 @@ Interval = tuple[float, float | None, float | None]
 def crossed(values: Array, floor: float = 1.0) -> Interval:
     """Return a mean over seeds and examples, whose interval allows for other ones of both.
 
-    Parameters
-    ----------
-    values : array, (seeds, examples)
-        One number for each seed and example: hits, or differences of two variants' hits.
-    floor : float
-        What one example more would add to a seed's sum: 1 for hits, 100 for hits times 100.
-
-    Returns
-    -------
-    mean, low, high
-        Without an interval from a single seed or example.
-
-    Notes
-    -----
-    Seeds and examples are crossed random factors: a seed's runs share their fate on all examples,
-    and a hard example is hard for all seeds. With mean squares MS of the two-way layout the
-    variance of the mean is (MS_seeds + MS_examples - MS_rest) / (seeds x examples); the interval
-    is Student's t with Satterthwaite's degrees of freedom, so few seeds that differ make it wide.
-    No standard error is taken to be below floor / examples: agreement on all examples that were
-    seen is no proof for those that were not. Where all agree, its degrees of freedom are those of
-    the seeds.
+    Shapes: ``values`` (seeds, examples).
     """
     seeds, examples = values.shape
     mean = float(values.mean())
@@ -99,3 +82,30 @@ def share_difference(hits: int, trials: int, others: int, other_trials: int) -> 
     low = p - q - np.hypot(p - p_low, q_high - q)
     high = p - q + np.hypot(p_high - p, q - q_low)
     return p - q, float(low), float(high)
+
+
+def naive_bayes(
+    train: Sequence[Sequence[str]], labels: Sequence[int], test: Sequence[Sequence[str]]
+) -> Array:
+    """Predict classes from the words that a text holds, by multinomial naive Bayes.
+
+    Manning, Raghavan & Schütze 2008, Introduction to Information Retrieval, section 13.2.
+
+    Shapes: returns (test,).
+    """
+    classes = max(labels) + 1
+    counts = [Counter[str]() for _ in range(classes)]
+    for words, label in zip(train, labels, strict=True):
+        counts[label].update(words)
+    vocabulary = {word: i for i, word in enumerate(sorted(set().union(*counts)))}
+    table = np.ones((classes, len(vocabulary)))
+    for label, found in enumerate(counts):
+        for word, n in found.items():
+            table[label, vocabulary[word]] += n
+    log_likelihood = np.log(table / table.sum(axis=1, keepdims=True))
+    shares = np.bincount(labels, minlength=classes) / len(labels)
+    with np.errstate(divide="ignore"):
+        prior = np.log(shares)  # a class that was never seen is never predicted
+    known = ([vocabulary[word] for word in words if word in vocabulary] for words in test)
+    scores = [prior + log_likelihood[:, places].sum(axis=1) for places in known]
+    return np.array([int(np.argmax(score)) for score in scores])

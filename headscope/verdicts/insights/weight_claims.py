@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 
 import numpy as np
@@ -10,26 +11,29 @@ import numpy as np
 from headscope.measures.rounding import ROUNDING
 from headscope.measures.statistics import t_half_width
 from headscope.results.insights import InsightPart
-from headscope.results.rank import ControlRank, RankResult
+from headscope.results.rank import ControlRank, ControlStatistics, HeadRank, LayerRank, RankResult
 from headscope.results.symmetric import SymmetricResult
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.intervals import (
+from headscope.verdicts.insights.finding import (
     FAILS,
     HOLDS,
     OPEN,
     UNKNOWN,
     Estimate,
+    Evidence,
+    Finding,
+    common,
     every,
+    mean_estimate,
 )
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
-__all__ = ["judge"]
+__all__ = ["judge_asymmetry", "judge_shared_projections"]
 
 #: Random changes of the scores, each as large as what symmetric scores change.
 _RANDOM = {"noise": "noise", "shuffled": "a step towards the scores of shuffled tokens"}
 
 
-def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_asymmetry(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     """Decide claim 0 by every head's asymmetry of W_Q W_K^T and of its pattern P.
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
@@ -54,7 +58,22 @@ def judge(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         return Finding("not applicable", rule, "Every W_Q W_K^T is zero.")
     patterns = _patterns(rank)
     low = [name for name, value in weights.items() if value <= limit]
-    values = _values(rank, weights, patterns)
+    names = sorted(weights, key=lambda name: weights[name])
+    means = [pattern.mean for pattern in patterns.values()]
+    gaussian, fresh = (_random(rank.controls.get(name)) for name in ("gaussian", "fresh"))
+    values = {
+        "heads": len(weights),
+        "undefined": len(rank.heads) - len(weights),
+        "least": weights[names[0]],
+        "least_head": names[0],
+        "median": median(weights.values()),
+        "most": weights[names[-1]],
+        "pattern_least": min(means, default=None),
+        "pattern_median": median(means) if means else None,
+        "gaussian": gaussian,
+        "fresh": fresh,
+        "below_gaussian": None if not gaussian else 1 - median(weights.values()) / gaussian,
+    }
     values |= {
         "symmetric_weights": low,
         "symmetric_patterns": [n for n, p in patterns.items() if p.above(limit) == FAILS],
@@ -185,27 +204,6 @@ def _beside(symmetric: SymmetricResult | None) -> str:
     return f" Cosine with other changes: {', '.join(shown)}."
 
 
-def _values(
-    rank: RankResult, weights: dict[str, float], patterns: dict[str, Estimate]
-) -> dict[str, object]:
-    names = sorted(weights, key=lambda name: weights[name])
-    means = [pattern.mean for pattern in patterns.values()]
-    gaussian, fresh = (_random(rank.controls.get(name)) for name in ("gaussian", "fresh"))
-    return {
-        "heads": len(weights),
-        "undefined": len(rank.heads) - len(weights),
-        "least": weights[names[0]],
-        "least_head": names[0],
-        "median": median(weights.values()),
-        "most": weights[names[-1]],
-        "pattern_least": min(means, default=None),
-        "pattern_median": median(means) if means else None,
-        "gaussian": gaussian,
-        "fresh": fresh,
-        "below_gaussian": None if not gaussian else 1 - median(weights.values()) / gaussian,
-    }
-
-
 def _random(control: ControlRank | None) -> float | None:
     geometries = control.geometries if control else ()
     return next((g.asymmetry for g in geometries if g.asymmetry is not None), None)
@@ -238,3 +236,87 @@ def _control(v: dict[str, object]) -> str:
             f"; the median head lies {abs(share):.0%} {'below' if share >= 0 else 'above'} random"
         )
     return f"{text}: asymmetry alone is no sign of learning."
+
+
+#: The part that decides against the claim where it does not hold.
+_LAYERS = "layers need fewer dimensions than the control"
+
+
+def judge_shared_projections(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+    """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
+    below, within = thresholds.layer_below, thresholds.head_within
+    rule = (
+        f"Holds if, against every control, the layers' dims90 lies more than {below:.0%} below "
+        f"the control's and the heads' within {within:.0%} of it (95% intervals over layers and "
+        "over heads; one layer has none); does not hold if the layers' does not against "
+        "any."
+    )
+    rank = evidence.rank
+    if rank is None:
+        return Finding("not measured yet", rule, "rank was not part of this run")
+    layers, heads = _over_controls(rank)
+    if not layers:
+        return Finding("not measured yet", rule, "no control was measured")
+    if max(len(layer.heads) for layer in rank.layers) < 2:
+        return Finding("not applicable", rule, "Each layer has one head, which shares with nobody.")
+    low = common([ratio.below(1 - below) for ratio in layers.values()])
+    near = common([ratio.within(1 - within, 1 + within) for ratio in heads.values()])
+    parts = (
+        InsightPart(_LAYERS, low, _ratio_texts(layers)),
+        InsightPart("single heads need about as many", near, _ratio_texts(heads)),
+    )
+    of_head, of_layer = _mean_dims(_dims90(rank.heads)), _mean_dims(_dims90(rank.layers))
+    values: dict[str, object] = {"head_dims90": of_head, "layer_dims90": of_layer}
+    for name, ratio in layers.items():
+        values[name] = {"layer_ratio": vars(ratio), "head_ratio": vars(heads[name])}
+    beside = (f"{name}: layers at {layers[name]} of it, heads at {heads[name]}" for name in layers)
+    return Finding.concluded(
+        parts,
+        f"dims90 of W_Q W_K^T: {of_head:.1f} for one head, {of_layer:.1f} for all heads "
+        f"of a layer together.",
+        f"{'; '.join(beside)}.",
+        rule,
+        values,
+        refuting=(_LAYERS,),
+    )
+
+
+def _ratio_texts(ratios: dict[str, Estimate]) -> str:
+    """Write a ratio over each control's."""
+    return ", ".join(f"{ratio} of {name}" for name, ratio in ratios.items())
+
+
+def _over_controls(rank: RankResult) -> tuple[dict[str, Estimate], dict[str, Estimate]]:
+    """Measured over each control's, by its name: of the layers, and of the heads."""
+    layers, heads = {}, {}
+    for name, control in rank.controls.items():
+        of_layers, of_heads = map(mean_estimate, _ratios(rank, control) if control else ([], []))
+        if of_layers is not None and of_heads is not None:
+            layers[name], heads[name] = of_layers, of_heads
+    return layers, heads
+
+
+def _ratios(rank: RankResult, control: ControlRank) -> tuple[list[float], list[float]]:
+    """Measured over control: of every layer, and of every head."""
+    layers: list[float] = []
+    heads: list[float] = []
+    for layer in rank.layers:
+        random = control.of(len(layer.heads))
+        if random is not None:
+            mine = [h for h in rank.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
+            layers += _over([layer], random.layers["qk"])
+            heads += _over(mine, random.heads["qk"])
+    return layers, heads
+
+
+def _over(rows: Sequence[HeadRank | LayerRank], control: ControlStatistics) -> list[float]:
+    theirs = control.dims["90"]
+    return [dims / theirs for dims in _dims90(rows)] if theirs else []
+
+
+def _dims90(rows: Sequence[HeadRank | LayerRank]) -> list[int]:
+    return [dims for row in rows if (dims := row.qk.dims["90"]) is not None]
+
+
+def _mean_dims(values: list[int]) -> float:
+    return sum(values) / len(values) if values else 0.0

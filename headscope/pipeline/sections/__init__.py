@@ -1,1 +1,0 @@
-"""Several commands in one run: sections that share a model, and those taken from an earlier run."""
