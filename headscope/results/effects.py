@@ -13,47 +13,26 @@ __all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
 
 @dataclass(frozen=True)
 class EffectTask:
-    """The task that changed models are measured by, beside the cosine.
+    """The task that changed models are measured by, beside the cosine."""
 
-    Attributes
-    ----------
-    name, metric : str
-        Of the task, and of its value.
-    higher_is_better : bool
-        False for a loss.
-    data : dict
-        Name and SHA-256 of what it was measured on.
-    examples : int
-        Measured.
-    baseline : Estimated
-        Of the unchanged model; interval over examples.
-    """
-
+    #: Of the task, and of its value.
     name: str
     metric: str
-    higher_is_better: bool
-    data: dict[str, Any]
-    examples: int
-    baseline: Estimated
+    higher_is_better: bool  # False for a loss
+    data: dict[str, Any]  # Name and SHA-256 of what it was measured on
+    examples: int  # Measured
+    baseline: Estimated  # Of the unchanged model; interval over examples
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A changed model beside the unchanged one.
+    """A changed model beside the unchanged one."""
 
-    Attributes
-    ----------
-    cosine : Estimated
-        Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
-        over lines.
-    metric : float or None
-        The task's value; None without a task.
-    difference : Estimated or None
-        Of the metric to the unchanged model's, paired over examples.
-    """
-
+    #: Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
+    #: over lines.
     cosine: Estimated
-    metric: float | None = None
+    metric: float | None = None  # The task's value; None without a task
+    #: Of the metric to the unchanged model's, paired over examples.
     difference: Estimated | None = None
 
 

@@ -9,17 +9,10 @@ __all__ = ["UNKNOWN", "Estimated"]
 
 @dataclass(frozen=True)
 class Estimated:
-    """A number with its 95% interval.
+    """A number with its 95% interval."""
 
-    Attributes
-    ----------
-    value : float or None
-        None where it is not defined.
-    low, high : float or None
-        The interval's ends; None where it is unknown.
-    """
-
-    value: float | None
+    value: float | None  # None where it is not defined
+    #: The interval's ends; None where it is unknown.
     low: float | None = None
     high: float | None = None
 

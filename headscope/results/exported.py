@@ -9,49 +9,26 @@ __all__ = ["ExportedModel"]
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """A graph that was written, opened in onnxruntime and measured there.
+    """A graph that was written, opened in onnxruntime and measured there."""
 
-    Attributes
-    ----------
-    folder, file : str
-        Where it was written, and the name of the graph in there.
-    weights : str
-        ``float32`` or ``int8``.
-    method, repair : str
-        How the model was made.
-    size : int
-        Bytes of the graph, with any weights that lie beside it.
-    inputs, outputs : tuple of str
-        What the graph takes and gives, by name.
-    opset : int
-        Version of the ONNX standard.
-    onnxruntime : str
-        Version of the program that ran it.
-    texts : int
-        How many texts it was compared with the pruned torch model on.
-    max_difference : float
-        Largest absolute difference of any output to that model's, at real tokens.
-    value : float
-        The task's metric of the pruned torch model, as its curve has it.
-    measured : float
-        The same of the graph, run by onnxruntime on the same data.
-    difference, difference_ci : float, tuple of two floats, or None
-        For int8: the metric minus that of the graph in float32, with its paired 95% interval.
-    """
-
+    #: Where it was written, and the name of the graph in there.
     folder: str
     file: str
-    weights: str
+    weights: str  # ``float32`` or ``int8``
+    #: How the model was made.
     method: str
     repair: str
-    size: int
+    size: int  # Bytes of the graph, with any weights that lie beside it
+    #: What the graph takes and gives, by name.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    opset: int
-    onnxruntime: str
-    texts: int
+    opset: int  # Version of the ONNX standard
+    onnxruntime: str  # Version of the program that ran it
+    texts: int  # How many texts it was compared with the pruned torch model on
+    #: Largest absolute difference of any output to that model's, at real tokens.
     max_difference: float
-    value: float
-    measured: float
+    value: float  # The task's metric of the pruned torch model, as its curve has it
+    measured: float  # The same of the graph, run by onnxruntime on the same data
+    #: For int8: the metric minus that of the graph in float32, with its paired 95% interval.
     difference: float | None = None
     difference_ci: tuple[float, ...] | None = None

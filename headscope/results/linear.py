@@ -27,75 +27,44 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LinearError:
-    """How far a linear form of one head, or the mean of all heads, is from the head's own output.
+    """How far a linear form of a head, or of all on average, is from the head's own output."""
 
-    Attributes
-    ----------
-    form : str
-        ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values.
-    error : Estimated
-        ||y - z|| / ||z - mean z||: 1 is no better than one constant output.
-    scaled, fitted : Estimated
-        The same with the best single scale, and with the best scale and offset.
-    scale : float or None
-        The best scale; None for a mean of heads.
-    """
-
-    form: str
-    error: Estimated
+    form: str  # ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values
+    error: Estimated  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
+    #: The same with the best single scale, and with the best scale and offset.
     scaled: Estimated
     fitted: Estimated
-    scale: float | None = None
+    scale: float | None = None  # The best scale; None for a mean of heads
 
 
 @dataclass(frozen=True)
 class StoredKeys:
-    """Errors of reading back values that were stored under a head's own keys.
+    """Errors of reading back values that were stored under a head's own keys."""
 
-    Attributes
-    ----------
-    linear : Estimated
-        0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
-    least_squares, softmax : Estimated
-        Of the best linear readout; of a softmax with beta = sqrt(d_head).
-    softmax_own : Estimated
-        Of a softmax as sharp as the head's own scores.
-    difference, difference_own : Estimated
-        ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
-    """
-
+    #: 0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
     linear: Estimated
+    #: Of the best linear readout; of a softmax with beta = sqrt(d_head).
     least_squares: Estimated
     softmax: Estimated
-    softmax_own: Estimated
+    softmax_own: Estimated  # Of a softmax as sharp as the head's own scores
+    #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
     difference: Estimated
     difference_own: Estimated = UNKNOWN
 
 
 @dataclass(frozen=True)
 class HeadLinear(Head):
-    """One head without its softmax.
+    """One head without its softmax."""
 
-    Attributes
-    ----------
-    errors : tuple of LinearError
-        By form.
-    coherence, coherence_centred : Estimated
-        Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
-    entropy : Estimated
-        Of the pattern's rows over the largest they can have.
-    stored, stored_centred : StoredKeys
-        Values read back by its keys, and by its keys without their mean.
-    alone : Effect or None
-        The model with this head alone linear, at its best scale; None where it was not run.
-    """
-
-    errors: tuple[LinearError, ...]
+    errors: tuple[LinearError, ...]  # By form
+    #: Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
     coherence: Estimated
     coherence_centred: Estimated
-    entropy: Estimated
+    entropy: Estimated  # Of the pattern's rows over the largest they can have
+    #: Values read back by its keys, and by its keys without their mean.
     stored: StoredKeys
     stored_centred: StoredKeys
+    #: The model with this head alone linear, at its best scale; None where it was not run.
     alone: Effect | None = None
 
     def error(self, form: str) -> LinearError:
@@ -105,118 +74,65 @@ class HeadLinear(Head):
 
 @dataclass(frozen=True)
 class LinearForm:
-    """One form in all heads.
+    """One form in all heads."""
 
-    Attributes
-    ----------
-    mean : LinearError
-        Mean over heads.
-    whole, whole_scaled : Effect
-        The model with every head in this form; with every head at its best scale.
-    """
-
-    mean: LinearError
+    mean: LinearError  # Mean over heads
+    #: The model with every head in this form; with every head at its best scale.
     whole: Effect
     whole_scaled: Effect
 
 
 @dataclass(frozen=True)
 class HeadCorrelation:
-    """Whether one number of heads goes with the error of a linear form, within layers.
+    """Whether one number of heads goes with the error of a linear form, within layers."""
 
-    Attributes
-    ----------
-    number : str
-        ``coherence``, ``coherence_centred`` or ``entropy``.
-    form, fit : str
-        Of the error: ``linear`` and ``scaled``, say.
-    given : str
-        What is held constant: ``entropy`` or nothing.
-    heads : int
-        How many.
-    pearson, spearman : Estimated
-        Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
-        four.
-    p : float or None
-        Of Spearman's, two-sided, by the same t.
-    layers : int
-        Layers that count; 0 in results of older versions, which took all heads together.
-    """
-
-    number: str
+    number: str  # ``coherence``, ``coherence_centred`` or ``entropy``
+    #: Of the error: ``linear`` and ``scaled``, say.
     form: str
     fit: str
-    given: str
-    heads: int
+    given: str  # What is held constant: ``entropy`` or nothing
+    heads: int  # How many
+    #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
+    #: four.
     pearson: Estimated
     spearman: Estimated
-    p: float | None
+    p: float | None  # Of Spearman's, two-sided, by the same t
+    #: Layers that count; 0 in results of older versions, which took all heads together.
     layers: int = 0
 
 
 @dataclass(frozen=True)
 class KeyMemory:
-    """Values stored under N keys of one width, and read back.
+    """Values stored under N keys of one width, and read back."""
 
-    Attributes
-    ----------
-    kind : str
-        ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
-    readout : str
-        ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``.
-    keys, width : int
-        N and d.
-    error : Estimated
-        Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
-    expected : float or None
-        The closed form for random keys; None where there is none.
-    sems : float or None
-        How many standard errors the measured error of random keys lies from it.
-    draws : int
-        Draws of keys and values, or stretches of text.
-    """
-
+    #: ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
     kind: str
-    readout: str
+    readout: str  # ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``
+    #: N and d.
     keys: int
     width: int
+    #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
     error: Estimated
-    expected: float | None
-    sems: float | None
-    draws: int
+    expected: float | None  # The closed form for random keys; None where there is none
+    sems: float | None  # How many standard errors the measured error of random keys lies from it
+    draws: int  # Draws of keys and values, or stretches of text
 
 
 @dataclass(frozen=True)
 class LinearControl:
-    """The same architecture with random weights, on the same text.
+    """The same architecture with random weights, on the same text."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the weights.
-    coherence, coherence_centred : float or None
-        Mean over heads.
-    means : tuple of LinearError
-        By form, mean over heads.
-    correlations : tuple of HeadCorrelation
-        As for the model.
-    stored : StoredKeys
-        Mean over heads.
-    over_random : Estimated
-        ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
-        interval holds what another draw may give as well.
-    draws : int
-        Of random weights that this is a mean over.
-    """
-
-    seed: int
+    seed: int  # Of the weights
+    #: Mean over heads.
     coherence: float | None
     coherence_centred: float | None
-    means: tuple[LinearError, ...]
-    correlations: tuple[HeadCorrelation, ...]
-    stored: StoredKeys
+    means: tuple[LinearError, ...]  # By form, mean over heads
+    correlations: tuple[HeadCorrelation, ...]  # As for the model
+    stored: StoredKeys  # Mean over heads
+    #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
+    #: interval holds what another draw may give as well.
     over_random: Estimated = UNKNOWN
-    draws: int = 1
+    draws: int = 1  # Of random weights that this is a mean over
 
 
 @dataclass(frozen=True)

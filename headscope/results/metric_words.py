@@ -71,32 +71,14 @@ def amount(value: float, metric: str) -> str:
 
 
 def most_lost(metric: str, ci: Sequence[float]) -> float:
-    """Return the bad end of a change's interval as a loss; negative where the metric gets better.
-
-    Parameters
-    ----------
-    metric : str
-        Name of the metric.
-    ci : sequence of two floats
-        Interval of value minus baseline.
-    """
+    """The bad end of a change's interval as a loss; negative where the metric gets better."""
     return 0.0 + (max(ci) if scale_of(metric) is None else -min(ci))  # no -0.0
 
 
 def change_words(
     metric: str, difference: float | None, ci: Sequence[float] | None, level: float = 0.95
 ) -> str:
-    """Say what a paired interval allows to be said: how much is lost at most, or what is gained.
-
-    Parameters
-    ----------
-    metric : str
-        Name of the metric.
-    difference, ci : float, sequence of two floats, or None
-        Value minus baseline with its paired interval; one that is unknown is None, or infinite.
-    level : float
-        Of the interval.
-    """
+    """Say what a paired interval allows to be said: how much is lost at most, or what is gained."""
     name = SHORT_NAMES.get(metric, metric)
     if difference is None or ci is None or not all(map(math.isfinite, ci)):
         return "what is lost at most is not known"
@@ -114,15 +96,7 @@ def change_words(
 
 
 def refused_words(metric: str, found: MaxDrop) -> str:
-    """Say every number that was refused before one was confirmed; empty where none was.
-
-    Parameters
-    ----------
-    metric : str
-        Name of the metric.
-    found : MaxDrop
-        The search.
-    """
+    """Say every number that was refused before one was confirmed; empty where none was."""
     refused = [
         f"{look.heads} heads (up to {amount(look.most_lost, metric)}, {percent(look.level)})"
         for look in found.refusals

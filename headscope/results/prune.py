@@ -33,66 +33,39 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What was read.
+    """What was read."""
 
-    Attributes
-    ----------
-    name, sha256, task : str
-        Of the file, and what its examples are for.
-    examples, skipped : int
-        Used, and left out because they are longer than the model allows.
-    labels : bool or None
-        Whether the methods used labels; None for evaluation data.
-    """
-
+    #: Of the file, and what its examples are for.
     name: str
     sha256: str
     task: str
+    #: Used, and left out because they are longer than the model allows.
     examples: int
     skipped: int
-    labels: bool | None = None
+    labels: bool | None = None  # Whether the methods used labels; None for evaluation data
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The unpruned model.
+    """The unpruned model."""
 
-    Attributes
-    ----------
-    value : float
-        The task's metric.
-    ci : tuple of two floats, or None
-        95% interval over examples; None where it is unknown.
-    metrics : dict of str to float
-        Every metric of the task.
-    """
-
-    value: float
-    ci: tuple[float, ...] | None
-    metrics: dict[str, float]
+    value: float  # The task's metric
+    ci: tuple[float, ...] | None  # 95% interval over examples; None where it is unknown
+    metrics: dict[str, float]  # Every metric of the task
 
 
 @dataclass(frozen=True)
 class HeadScores:
-    """What a method thinks of each head.
+    """What a method thinks of each head."""
 
-    Attributes
-    ----------
-    method : str
-        As on the command line.
-    values : tuple of rows
-        (n_layers, n_heads), higher is rather kept; None where a layer has no such head. Where the
-        heads of all stacks are ranked together, the layers of the encoder come first, then those
-        of the decoder and of cross-attention.
-    passes : dict
-        ``forward`` and ``backward`` passes over the calibration data.
-    layers : tuple of (stack, layer)
-        Which layer each row is; empty in results of earlier versions, which knew encoders only.
-    """
-
-    method: str
+    method: str  # As on the command line
+    #: (n_layers, n_heads), higher is rather kept; None where a layer has no such head. Where the
+    #: heads of all stacks are ranked together, the layers of the encoder come first, then those of
+    #: the decoder and of cross-attention.
     values: tuple[tuple[float | None, ...], ...]
-    passes: dict[str, int]
+    passes: dict[str, int]  # ``forward`` and ``backward`` passes over the calibration data
+    #: (stack, layer): Which layer each row is; empty in results of earlier versions, which knew
+    #: encoders only.
     layers: tuple[tuple[Any, ...], ...] = ()
 
     @property
@@ -113,59 +86,36 @@ class HeadEffect(Head):
     """What one head does to the model: without it, or with it alone left in its layer.
 
     In ALBERT the head goes from (or stays in) every layer.
-
-    Attributes
-    ----------
-    value, ci : float, tuple of two floats or None
-        The task's metric with its 95% interval over examples.
-    difference, difference_ci, p_value : float, tuple of two floats or None, float
-        Value minus the unpruned model's, as in :class:`Point`.
-    p_adjusted : float
-        Benjamini-Hochberg over the rows of one table.
-    significant : bool
-        Whether it is below 0.05.
     """
 
+    #: The task's metric with its 95% interval over examples.
     value: float
     ci: tuple[float, ...] | None
+    #: Value minus the unpruned model's, as in :class:`Point`.
     difference: float
     difference_ci: tuple[float, ...] | None
     p_value: float
-    p_adjusted: float
-    significant: bool
+    p_adjusted: float  # Benjamini-Hochberg over the rows of one table
+    significant: bool  # Whether it is below 0.05
 
 
 @dataclass(frozen=True)
 class HeadRoles(Head):
-    """The roles of one head on the corpus that ``classify`` read.
+    """The roles of one head on the corpus that ``classify`` read."""
 
-    Attributes
-    ----------
-    primary, roles : str, tuple of str
-        As in :class:`headscope.results.HeadResult`.
-    """
-
+    #: As in :class:`headscope.results.HeadResult`.
     primary: str
     roles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class StackResult:
-    """One stack of an encoder-decoder model, pruned alone while the others keep their heads.
+    """One stack of an encoder-decoder model, pruned alone while the others keep their heads."""
 
-    Attributes
-    ----------
-    stack : str
-        ``encoder``, ``decoder`` or ``cross``.
-    n_heads : int
-        Heads that can be removed.
-    curves, scores, even : tuple
-        As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head
-        does alone is the same whatever stack is pruned, so those tables are not repeated.
-    """
-
-    stack: str
-    n_heads: int
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    n_heads: int  # Heads that can be removed
+    #: As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head does
+    #: alone is the same whatever stack is pruned, so those tables are not repeated.
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
     even: tuple[EvenPrice, ...] = ()
@@ -173,28 +123,18 @@ class StackResult:
 
 @dataclass(frozen=True)
 class Area:
-    """The area under one curve of one stack: the mean of the metric over all shares of its heads.
+    """The area under a curve of one stack: the metric's mean over all shares of its heads."""
 
-    Attributes
-    ----------
-    stack, method, repair : str
-        Whose curve it is.
-    value : float
-        In the metric's unit; by the trapezoidal rule over shares from 0 to 1.
-    ci : tuple of two floats
-        95%: bootstrap over examples; for ``random`` Student's t over draws.
-    inner, inner_ci : float, tuple of two floats, or None
-        The same from the first to the last head removed, over the shares that the curves of all
-        stacks have in common: without the points where the stack has all its heads and none, the
-        last of which cuts a decoder off from the source in the case of cross-attention. None for
-        curves without a point between 0 and 1. Earlier versions counted the point 0 too.
-    """
-
+    #: Whose curve it is.
     stack: str
     method: str
     repair: str
-    value: float
-    ci: tuple[float, ...]
+    value: float  # In the metric's unit; by the trapezoidal rule over shares from 0 to 1
+    ci: tuple[float, ...]  # 95%: bootstrap over examples; for ``random`` Student's t over draws
+    #: The same from the first to the last head removed, over the shares that the curves of all
+    #: stacks have in common: without the points where the stack has all its heads and none, the
+    #: last of which cuts a decoder off from the source in the case of cross-attention. None for
+    #: curves without a point between 0 and 1. Earlier versions counted the point 0 too.
     inner: float | None = None
     inner_ci: tuple[float, ...] | None = None
 
@@ -212,28 +152,18 @@ def _compared(
 
 @dataclass(frozen=True)
 class AreaGap:
-    """How much larger the area of one stack is than that of another.
+    """How much larger the area of one stack is than that of another."""
 
-    Attributes
-    ----------
-    stack, other : str
-        ``difference`` is the first's area minus the second's.
-    method, repair : str
-        Of both curves.
-    difference : float
-        In the metric's unit.
-    ci : tuple of two floats
-        95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
-    inner, inner_ci : float, tuple of two floats, or None
-        The difference of the inner areas; None in results of earlier versions.
-    """
-
+    #: ``difference`` is the first's area minus the second's.
     stack: str
     other: str
+    #: Of both curves.
     method: str
     repair: str
-    difference: float
+    difference: float  # In the metric's unit
+    #: 95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
     ci: tuple[float, ...]
+    #: The difference of the inner areas; None in results of earlier versions.
     inner: float | None = None
     inner_ci: tuple[float, ...] | None = None
 
@@ -342,13 +272,7 @@ class PruneResult(Measured):
         return 1 if self.higher_is_better else -1
 
     def curve(self, method: str, repair: str = "none") -> Curve:
-        """Return the curve of a method with a repair.
-
-        Raises
-        ------
-        KeyError
-            If it was not measured.
-        """
+        """Return the curve of a method with a repair."""
         for curve in self.curves:
             if (curve.method, curve.repair) == (method, repair):
                 return curve

@@ -31,27 +31,14 @@ __all__ = ["SECTIONS", "Section", "Sections", "section_of"]
 
 @dataclass(frozen=True)
 class Section:
-    """What is known of a section without measuring anything.
+    """What is known of a section without measuring anything."""
 
-    Attributes
-    ----------
-    name : str
-        Of the section, its command and its table in a config file.
-    kind : type
-        Class of its result.
-    marks : frozenset of str
-        Fields that tell its JSON from that of the others.
-    files : tuple of str
-        What its JSON may be called in a folder; the first that is there counts.
-    uses : tuple of str
-        Sections whose result it makes use of.
-    """
-
-    name: str
-    kind: type
-    marks: frozenset[str]
+    name: str  # Of the section, its command and its table in a config file
+    kind: type  # Class of its result
+    marks: frozenset[str]  # Fields that tell its JSON from that of the others
+    #: What its JSON may be called in a folder; the first that is there counts.
     files: tuple[str, ...]
-    uses: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()  # Sections whose result it makes use of
 
 
 def _told_by(*marks: str, also: tuple[str, ...] = (), uses: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -60,16 +47,9 @@ def _told_by(*marks: str, also: tuple[str, ...] = (), uses: tuple[str, ...] = ()
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
-    """One result for each section, in the order in which a report runs them; None where not run.
+    """One result for each section, in the order in which a report runs them; None where not run."""
 
-    Attributes
-    ----------
-    validate, explain, classify, rank, spectrum, depth, flow : result or None
-        What the command of that name found.
-    transfer, linear, symmetric, prune, insights : result or None
-        The same.
-    """
-
+    #: What the command of that name found.
     validate: ValidationResult | None = field(
         default=None, metadata=_told_by("passed", "layers", "tolerance", also=("validation.json",))
     )
@@ -89,6 +69,7 @@ class Sections:
     flow: FlowResult | None = field(
         default=None, metadata=_told_by("sentences", "spectra", "recovery")
     )
+    #: The same.
     transfer: TransferResult | None = field(
         default=None, metadata=_told_by("cells", "baselines", "searched")
     )
@@ -139,11 +120,5 @@ SECTIONS = tuple(_SECTIONS)
 
 
 def section_of(name: str) -> Section:
-    """Return what is known of a section.
-
-    Raises
-    ------
-    KeyError
-        If there is none of that name.
-    """
+    """Return what is known of a section."""
     return _SECTIONS[name]

@@ -18,43 +18,26 @@ __all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
 
 @dataclass(frozen=True)
 class DrawnEffect:
-    """What a change does to the output where something in it is drawn at random.
+    """What a change does to the output where something in it is drawn at random."""
 
-    Attributes
-    ----------
-    cosine : Estimated
-        Mean over lines and draws; both spreads enter the interval (Student's t).
-    cosine_std : float or None
-        Standard deviation between draws; None for a single one.
-    draws : int
-        How often it was drawn; 1 where nothing is random.
-    metric, metric_std : float or None
-        The task's value, mean of the draws and standard deviation between them; None without a
-        task, the latter for a single draw too.
-    """
-
-    cosine: Estimated
-    cosine_std: float | None
-    draws: int
+    cosine: Estimated  # Mean over lines and draws; both spreads enter the interval (Student's t)
+    cosine_std: float | None  # Standard deviation between draws; None for a single one
+    draws: int  # How often it was drawn; 1 where nothing is random
+    #: The task's value, mean of the draws and standard deviation between them; None without a task,
+    #: the latter for a single draw too.
     metric: float | None = None
     metric_std: float | None = None
 
 
 @dataclass(frozen=True)
 class HeadSymmetry(Head):
-    """One head, changed alone.
+    """One head, changed alone."""
 
-    Attributes
-    ----------
-    asymmetry : Estimated
-        ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
-        over lines.
-    symmetric, noise, removed : Effect or None
-        The model with this head's scores symmetric; with a random change of the same size; without
-        the head. None where heads were not changed one by one.
-    """
-
+    #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
+    #: over lines.
     asymmetry: Estimated
+    #: The model with this head's scores symmetric; with a random change of the same size; without
+    #: the head. None where heads were not changed one by one.
     symmetric: Effect | None = None
     noise: Effect | None = None
     removed: Effect | None = None
@@ -62,17 +45,10 @@ class HeadSymmetry(Head):
 
 @dataclass(frozen=True)
 class RandomHeads:
-    """Sets of heads drawn at random, each made symmetric, and each removed.
+    """Sets of heads drawn at random, each made symmetric, and each removed."""
 
-    Attributes
-    ----------
-    heads : int
-        How many.
-    symmetric, removed : DrawnEffect
-        The same sets in both.
-    """
-
-    heads: int
+    heads: int  # How many
+    #: The same sets in both.
     symmetric: DrawnEffect
     removed: DrawnEffect
 

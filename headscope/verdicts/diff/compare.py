@@ -41,12 +41,6 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
 
     Numbers without an interval have moved when they differ by more than ``tolerance`` as a share of
     the larger (of 1, where it is smaller).
-
-    Raises
-    ------
-    InputError
-        If the tolerance is none, if they have no section in common, or if both are of a later
-        schema than this headscope knows.
     """
     if not 0 <= tolerance < math.inf:
         raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
