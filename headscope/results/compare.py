@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headscope.results.estimated import Estimated
 from headscope.results.serialise import SCHEMA
+from headscope.stats.estimate import Estimate
 
 __all__ = ["CompareResult", "Compared", "ComparedCell", "ComparedRow", "Unlike"]
 
@@ -30,7 +30,7 @@ class ComparedCell:
 
     text: str  # The value, with its interval
     control: str  # The controls' values; "-" where there is none
-    number: Estimated  # The value as a number, with its 95% interval; without any for words
+    number: Estimate  # The value as a number, with its 95% interval; without any for words
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.results.estimated import Estimated
+from headscope.stats.estimate import Estimate
 
 __all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
 
@@ -21,7 +21,7 @@ class EffectTask:
     higher_is_better: bool  # False for a loss
     data: dict[str, Any]  # Name and SHA-256 of what it was measured on
     examples: int  # Measured
-    baseline: Estimated  # Of the unchanged model; interval over examples
+    baseline: Estimate  # Of the unchanged model; interval over examples
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class Effect:
 
     #: Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
     #: over lines.
-    cosine: Estimated
+    cosine: Estimate
     metric: float | None = None  # The task's value; None without a task
     #: Of the metric to the unchanged model's, paired over examples.
-    difference: Estimated | None = None
+    difference: Estimate | None = None
 
 
-def estimated_columns(name: str, found: Estimated | None) -> Mapping[str, float | None]:
+def estimated_columns(name: str, found: Estimate | None) -> Mapping[str, float | None]:
     """Lay a number and its interval out as columns of a table."""
-    found = found or Estimated(None)
+    found = found or Estimate(None)
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from headscope.results.estimated import UNKNOWN, Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.rank import ControlStatistics, MatrixRank
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -36,15 +36,15 @@ class Recovery:
     1 is all of it, 0 as much as the mean alone, less is worse; None where it was not measured.
     """
 
-    whole: Estimated  # Of the mixture of states that the head reads, all d_model dimensions
-    directions: Estimated  # The same, where d_head random directions stand in the place of W_V
-    token: Estimated  # Of the state of the word that gets the largest weight, all dimensions
-    value: Estimated  # The same in the space that W_V reads
-    other: Estimated  # The same of a word of the sentence drawn at random
+    whole: Estimate  # Of the mixture of states that the head reads, all d_model dimensions
+    directions: Estimate  # The same, where d_head random directions stand in the place of W_V
+    token: Estimate  # Of the state of the word that gets the largest weight, all dimensions
+    value: Estimate  # The same in the space that W_V reads
+    other: Estimate  # The same of a word of the sentence drawn at random
     #: As ``token``, where d_head random directions stand in the place of W_V.
-    token_directions: Estimated = UNKNOWN
+    token_directions: Estimate = UNKNOWN
     #: As ``value``, of the same patterns with a W_V of Gaussian entries.
-    gaussian: Estimated = UNKNOWN
+    gaussian: Estimate = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class HeadGraph:
 
     #: Share of the attention between different nodes that a tenth of them receive, mean over
     #: sentences.
-    top_share: Estimated
+    top_share: Estimate
     hub: str  # The node that receives most in most sentences of the half that it was chosen on
-    hub_share: Estimated  # Share of the other half's sentences in which it receives most
+    hub_share: Estimate  # Share of the other half's sentences in which it receives most
     hub_chance: float | None  # The same if the hub were drawn at random among a sentence's nodes
 
 
@@ -65,8 +65,8 @@ class HeadTrees:
 
     direction: str  # ``dep->head`` or ``head->dep``: the better one on the half that is chosen on
     #: By direction, on the other half: of all words but the root; and without punctuation.
-    uas: dict[str, Estimated]
-    uas_no_punct: dict[str, Estimated]
+    uas: dict[str, Estimate]
+    uas_no_punct: dict[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Hub:
     #: What one occurrence receives from all other words, mean over heads and occurrences.
     received: float
     even: float  # The same where attention is spread evenly
-    ratio: Estimated  # received / even
+    ratio: Estimate  # received / even
     occurrences: int  # In the sentences that it was measured on
 
 
@@ -121,7 +121,7 @@ class Hub:
 class Graph:
     """The graph of all heads together."""
 
-    top_share: Estimated  # Mean of the heads' shares
+    top_share: Estimate  # Mean of the heads' shares
     even_top_share: float | None  # The same where attention is spread evenly
     hubs: tuple[Hub, ...]  # Chosen on one half, measured on the other; most attended to first
 
@@ -133,11 +133,11 @@ class ChosenTrees:
     #: (str, str): Name and direction of each; their attention is added up.
     heads: tuple[tuple[str, str], ...]
     #: Attachment of all words but the root; and without punctuation.
-    uas: Estimated
-    uas_no_punct: Estimated
-    over_baseline: Estimated  # ``uas`` minus the strongest baseline's on the same sentences
+    uas: Estimate
+    uas_no_punct: Estimate
+    over_baseline: Estimate  # ``uas`` minus the strongest baseline's on the same sentences
     #: The same head's attachment to the tree of another sentence of as many words.
-    swapped: Estimated
+    swapped: Estimate
 
 
 @dataclass(frozen=True)
@@ -148,8 +148,8 @@ class Trees:
     combination: ChosenTrees  # Several heads added up
     #: ``previous`` (right-branching chain), ``next`` (left-branching), ``offset`` (the best
     #: distance), ``root`` (every word hangs on the root), ``random``; the root is given to all.
-    baselines: dict[str, Estimated]
-    baselines_no_punct: dict[str, Estimated]
+    baselines: dict[str, Estimate]
+    baselines_no_punct: dict[str, Estimate]
     offset: str  # The distance that was chosen
     strongest: str  # The baseline with most words attached rightly
 
@@ -163,10 +163,10 @@ class FlowControl:
     #: The model's means minus these, sentence by sentence; the intervals include the spread of the
     #: control's heads.
     gain: Recovery
-    top_share: Estimated  # As in :class:`Graph`
+    top_share: Estimate  # As in :class:`Graph`
     #: Attachment of its best head and of its best combination; None without trees.
-    best_uas: Estimated | None
-    combination_uas: Estimated | None
+    best_uas: Estimate | None
+    combination_uas: Estimate | None
 
 
 @dataclass(frozen=True)
@@ -197,7 +197,7 @@ class FlowResult(Measured):
         ``gaussian`` and, where random weights were measured, ``fresh``: one for every shape.
     recovery : Recovery
         Means over heads.
-    over_directions : Estimated
+    over_directions : Estimate
         ``recovery.whole`` minus ``recovery.directions``: mean over heads.
     graph : Graph
         Hubs of all heads together.
@@ -205,7 +205,7 @@ class FlowResult(Measured):
         None without gold trees.
     control : FlowControl or None
         None where it was not asked for.
-    over_gaussian, token_over_directions : Estimated
+    over_gaussian, token_over_directions : Estimate
         ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
         ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
         as the random directions are other ones for each.
@@ -217,12 +217,12 @@ class FlowResult(Measured):
     heads: tuple[HeadFlow, ...]
     spectra: dict[str, tuple[ValueControl, ...]]
     recovery: Recovery
-    over_directions: Estimated
+    over_directions: Estimate
     graph: Graph
     trees: Trees | None
     control: FlowControl | None
-    over_gaussian: Estimated = UNKNOWN
-    token_over_directions: Estimated = UNKNOWN
+    over_gaussian: Estimate = UNKNOWN
+    token_over_directions: Estimate = UNKNOWN
     not_measured: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:

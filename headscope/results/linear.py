@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
-from headscope.results.estimated import UNKNOWN, Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -30,10 +30,10 @@ class LinearError:
     """How far a linear form of a head, or of all on average, is from the head's own output."""
 
     form: str  # ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values
-    error: Estimated  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
+    error: Estimate  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
     #: The same with the best single scale, and with the best scale and offset.
-    scaled: Estimated
-    fitted: Estimated
+    scaled: Estimate
+    fitted: Estimate
     scale: float | None = None  # The best scale; None for a mean of heads
 
 
@@ -42,14 +42,14 @@ class StoredKeys:
     """Errors of reading back values that were stored under a head's own keys."""
 
     #: 0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
-    linear: Estimated
+    linear: Estimate
     #: Of the best linear readout; of a softmax with beta = sqrt(d_head).
-    least_squares: Estimated
-    softmax: Estimated
-    softmax_own: Estimated  # Of a softmax as sharp as the head's own scores
+    least_squares: Estimate
+    softmax: Estimate
+    softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
     #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
-    difference: Estimated
-    difference_own: Estimated = UNKNOWN
+    difference: Estimate
+    difference_own: Estimate = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class HeadLinear(Head):
 
     errors: tuple[LinearError, ...]  # By form
     #: Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
-    coherence: Estimated
-    coherence_centred: Estimated
-    entropy: Estimated  # Of the pattern's rows over the largest they can have
+    coherence: Estimate
+    coherence_centred: Estimate
+    entropy: Estimate  # Of the pattern's rows over the largest they can have
     #: Values read back by its keys, and by its keys without their mean.
     stored: StoredKeys
     stored_centred: StoredKeys
@@ -94,8 +94,8 @@ class HeadCorrelation:
     heads: int  # How many
     #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
     #: four.
-    pearson: Estimated
-    spearman: Estimated
+    pearson: Estimate
+    spearman: Estimate
     p: float | None  # Of Spearman's, two-sided, by the same t
     #: Layers that count; 0 in results of older versions, which took all heads together.
     layers: int = 0
@@ -112,7 +112,7 @@ class KeyMemory:
     keys: int
     width: int
     #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
-    error: Estimated
+    error: Estimate
     expected: float | None  # The closed form for random keys; None where there is none
     sems: float | None  # How many standard errors the measured error of random keys lies from it
     draws: int  # Draws of keys and values, or stretches of text
@@ -131,7 +131,7 @@ class LinearControl:
     stored: StoredKeys  # Mean over heads
     #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
     #: interval holds what another draw may give as well.
-    over_random: Estimated = UNKNOWN
+    over_random: Estimate = UNKNOWN
     draws: int = 1  # Of random weights that this is a mean over
 
 

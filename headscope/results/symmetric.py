@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
-from headscope.results.estimated import Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +20,7 @@ __all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
 class DrawnEffect:
     """What a change does to the output where something in it is drawn at random."""
 
-    cosine: Estimated  # Mean over lines and draws; both spreads enter the interval (Student's t)
+    cosine: Estimate  # Mean over lines and draws; both spreads enter the interval (Student's t)
     cosine_std: float | None  # Standard deviation between draws; None for a single one
     draws: int  # How often it was drawn; 1 where nothing is random
     #: The task's value, mean of the draws and standard deviation between them; None without a task,
@@ -35,7 +35,7 @@ class HeadSymmetry(Head):
 
     #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
     #: over lines.
-    asymmetry: Estimated
+    asymmetry: Estimate
     #: The model with this head's scores symmetric; with a random change of the same size; without
     #: the head. None where heads were not changed one by one.
     symmetric: Effect | None = None
@@ -64,12 +64,12 @@ class SymmetricResult(Measured):
     whole : dict of str to DrawnEffect
         All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
         ``removed``.
-    whole_difference : Estimated or None
+    whole_difference : Estimate or None
         The task's value with all scores symmetric minus the model's own, with its paired interval;
         None without a task.
     sets : tuple of RandomHeads
         Some heads at once, by their number.
-    equivalent_heads : Estimated
+    equivalent_heads : Estimate
         Random heads whose removal moves the output as far as symmetric scores in all heads do,
         between the numbers that were measured; None where all heads do not suffice.
     causal : bool
@@ -85,9 +85,9 @@ class SymmetricResult(Measured):
 
     heads: tuple[HeadSymmetry, ...]
     whole: dict[str, DrawnEffect]
-    whole_difference: Estimated | None
+    whole_difference: Estimate | None
     sets: tuple[RandomHeads, ...]
-    equivalent_heads: Estimated
+    equivalent_heads: Estimate
     causal: bool
     left_out: tuple[str, ...]
     text: dict[str, Any]
