@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from headscope.results.compared import Compare, Setting
 
 __all__ = ["CauseTest", "Causes", "Loss", "EstimateFit", "HeadCause"]
 
@@ -12,7 +14,8 @@ __all__ = ["CauseTest", "Causes", "Loss", "EstimateFit", "HeadCause"]
 class Loss:
     """How much worse the model's value gets."""
 
-    loss: float  # In the unit of the metric; positive: worse
+    #: In the unit of the metric; positive: worse.
+    loss: Annotated[float, Compare("", interval="interval")]
     #: Its paired 95% interval over the same examples, and over the rotations of noise; None where
     #: it is unknown.
     interval: tuple[float, ...] | None
@@ -40,13 +43,14 @@ class HeadCause:
     Where layers share one module (ALBERT), the head goes from all of them.
     """
 
-    zero: Loss  # Nothing is left in its place
-    mean: Loss  # Its mean output over other text is left in its place
+    zero: Annotated[Loss, Compare("zero")]  # Nothing is left in its place
+    mean: Annotated[Loss, Compare("mean")]  # Its mean output over other text is left in its place
     #: The head stays, and what it writes is taken away once more in a random direction: an
     #: intervention of the same size, token by token, that knows nothing of the head. The mean over
     #: several random rotations, whose spread is part of the intervals.
-    noise: Loss
-    beyond_noise: Loss  # Of ``zero`` less that of ``noise``, on the same examples
+    noise: Annotated[Loss, Compare("noise")]
+    #: Of ``zero`` less that of ``noise``, on the same examples.
+    beyond_noise: Annotated[Loss, Compare("beyond noise")]
     #: What gradients at the whole model say that ``zero`` and ``mean`` would be.
     zero_estimate: float
     mean_estimate: float
@@ -63,7 +67,7 @@ class CauseTest:
     others: int
     #: Chance that a head with the role loses more than one without (ties half): 0.5 is no
     #: difference, and twice it less 1 is the rank-biserial correlation.
-    superiority: float
+    superiority: Annotated[float, Compare("{0.role} against others", interval="interval")]
     #: Its 95% interval, bootstrap over the heads of both groups; empty with fewer than eight heads
     #: on a side.
     interval: tuple[float, ...]
@@ -93,7 +97,8 @@ class EstimateFit:
 
     removal: str  # ``zero`` or ``mean``
     heads: int  # What is ranked
-    spearman: float  # Rank correlation of the estimate and the measured loss
+    #: Rank correlation of the estimate and the measured loss.
+    spearman: Annotated[float, Compare("gradients' rank correlation", interval="interval")]
     #: Its 95% interval, bootstrap over heads; None where it is unknown.
     interval: tuple[float, ...] | None
 
@@ -103,19 +108,20 @@ class Causes:
     """How single heads were removed and what that says of their roles."""
 
     #: What the model is measured by.
-    task: str
+    task: Annotated[str, Setting("removal task")]
     metric: str
     data: str  # What the examples were read from
     #: Examples that losses are measured on; others, of which means and gradients were taken.
-    examples: int
+    examples: Annotated[int, Setting("removal examples")]
     calibration: int
     value: float  # The whole model's
     #: ``squared``: half the squared first-order change of the embedding; ``first-order``: of the
     #: labelled loss.
     estimate: str
     #: For any role and for each role that three heads have and three lack.
-    tests: tuple[CauseTest, ...]
-    fits: tuple[EstimateFit, ...]  # Of both estimates
+    tests: Annotated[tuple[CauseTest, ...], Compare(where="removed, {0.removal}")]
+    #: Of both estimates.
+    fits: Annotated[tuple[EstimateFit, ...], Compare(where="removed, {0.removal}")]
     seed: int  # Of halves, random directions and resamples
     notes: tuple[str, ...] = ()  # What makes the numbers doubtful
     rotations: int = 1  # Random rotations that the noise of each head is the mean of

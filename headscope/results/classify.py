@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.results.causes import Causes, HeadCause, flat_cause
+from headscope.results.compared import Compare, Setting
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.prefix_matching import PrefixMatching, PrefixScore, flat_prefix
@@ -45,10 +46,11 @@ class HeadResult(Head):
     roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.results.roles.ROLES`
     labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
     #: Its fixed offsets, labelled or not; None of cross-attention.
-    positional: PositionalScore | None
+    positional: Annotated[PositionalScore | None, Compare()]
     #: Every relation and direction, labelled or not; empty without trees, and outside encoders.
-    syntactic: tuple[SyntacticScore, ...]
-    rare: RareScore | None  # Its attention to rare words, labelled or not; None outside encoders
+    syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")]
+    #: Its attention to rare words, labelled or not; None outside encoders.
+    rare: Annotated[RareScore | None, Compare()]
     confidence: float | None  # Mean largest weight on a content key
     entropy: float | None  # Mean row entropy, nats
     #: ``relative_entropy``, ``long_entropy``: Mean of row entropy / ln n, n the keys that the row
@@ -65,13 +67,13 @@ class HeadResult(Head):
     duplicate_rate: float | None
     long_entropy: float | None = None
     #: How it follows the order of the source; only of cross-attention.
-    alignment: AlignmentScore | None = None
+    alignment: Annotated[AlignmentScore | None, Compare()] = None
     #: How much weight it puts on one key; only of cross-attention.
     sharpness: SharpnessScore | None = None
     #: What its removal does to the model's output; None unless it was asked for.
-    cause: HeadCause | None = None
+    cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
     #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
-    prefix: PrefixScore | None = None
+    prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
 
     @property
     def best_relation(self) -> tuple[SyntacticScore, Confirmation] | None:
@@ -109,8 +111,8 @@ class CorpusInfo:
     #: Tokens that were measured; of pairs those of the targets, unless only sources were read.
     queries: int
     trees: bool  # Whether it has dependency trees
-    language: str | None  # Two-letter code, where it is known
-    frequencies: str  # Where the words' frequencies come from
+    language: Annotated[str | None, Setting()]  # Two-letter code, where it is known
+    frequencies: Annotated[str, Setting()]  # Where the words' frequencies come from
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     pairs: bool = False  # Whether it holds pairs of source and target
     #: What each stack has read of the pairs; empty for sentences.
@@ -196,12 +198,12 @@ class ClassifyResult(Measured):
         the pattern itself.
     """
 
-    corpus: CorpusInfo
+    corpus: Annotated[CorpusInfo, Setting()]
     thresholds: dict[str, Any]
-    heads: tuple[HeadResult, ...]
+    heads: Annotated[tuple[HeadResult, ...], Compare(where="{0.name}")]
     control: ControlResult | None = None
     untestable: dict[str, str] = field(default_factory=dict)
-    causes: Causes | None = None
+    causes: Annotated[Causes | None, Compare(), Setting()] = None
     prefix: PrefixMatching | None = None
     norms: ValueNorms | None = None
 

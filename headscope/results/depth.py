@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Setting
 from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
@@ -104,9 +105,9 @@ class DepthResult(Measured, DepthCurves):
     """
 
     decomposition: Decomposition
-    layer_norm: str
-    length: int
-    sequences: int
+    layer_norm: Annotated[str, Setting("LayerNorm")]
+    length: Annotated[int, Setting()]
+    sequences: Annotated[int, Setting()]
     available: int
     floor: float
     control: DepthControl | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from headscope.results.compared import Compare
 from headscope.stats.estimate import Estimate
 
 __all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
@@ -30,10 +31,10 @@ class Effect:
 
     #: Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
     #: over lines.
-    cosine: Estimate
+    cosine: Annotated[Estimate, Compare(better=1)]
     metric: float | None = None  # The task's value; None without a task
     #: Of the metric to the unchanged model's, paired over examples.
-    difference: Estimate | None = None
+    difference: Annotated[Estimate | None, Compare("change of the metric")] = None
 
 
 def estimated_columns(name: str, found: Estimate | None) -> Mapping[str, float | None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from headscope.results.compared import Compare
 from headscope.results.heads import Head
 from headscope.results.rank import MeanSem
 
@@ -17,12 +19,12 @@ class CheapPoint:
     form: str  # Such as ``window``; :data:`headscope.measures.spectrum.efficient.FORMS` lists all
     size: int  # k of the projections, w of the windows
     cost: float  # Fraction of the n^2 scores that are computed
-    error: float  # Relative error of z, mean over heads, sequences and draws
+    error: Annotated[float, Compare()]  # Relative error of z, mean over heads, sequences and draws
     #: Share of attention that the kept keys had, mean over heads and sequences; None for forms that
     #: keep no keys as they are.
     mass: float | None
     #: Cosine of a sequence's embedding with the unmodified model's, all heads in this form.
-    fidelity: MeanSem
+    fidelity: Annotated[MeanSem, Compare()]
     token_fidelity: MeanSem  # The same of each token's state, averaged
     #: Half of the 95% interval; the spreads over sequences and over draws both enter it. None for a
     #: single sequence.
@@ -58,7 +60,8 @@ class EfficientResult:
     random_blocks: int
     global_tokens: int
     controls: tuple[str, ...]  # Forms that are there to compare with
-    points: tuple[CheapPoint, ...]  # Each form at each size, in all heads at once
+    #: Each form at each size, in all heads at once.
+    points: Annotated[tuple[CheapPoint, ...], Compare(where="{0.form} of size {0.size}")]
     heads: tuple[CheapHead, ...]  # Each form at each size, in one head
     draws: int = 1  # How often random projections, blocks and keys were drawn
     #: Forms that this model's scores rule out: it adds a bias, or masks keys.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.heads import Head, head_name
 from headscope.results.measured import Measured
 
@@ -90,12 +91,13 @@ class ExplainStep:
 class ExplainedHead(Head):
     """What one head does with the sentence."""
 
-    entropy: float  # Of its rows, mean over tokens, in bits
+    #: Of its rows, mean over tokens, in bits.
+    entropy: Annotated[float, Compare("entropy on the sentence")]
     even: float  # The same if each token attended evenly to every token it may see
     #: What a head is chosen by where none is named: the largest weight of a word's token on another
     #: one, two or more positions away, less what that one gets from all words on average; mean over
     #: the words' tokens.
-    link: float
+    link: Annotated[float, Compare("link on the sentence")]
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ class ExplainResult(Measured):
         What this model does not allow, a sentence each.
     """
 
-    sentence: str
+    sentence: Annotated[str, Setting()]
     tokens: tuple[str, ...]
     special: tuple[bool, ...]
     stack: str
@@ -150,7 +152,7 @@ class ExplainResult(Measured):
     positions: str
     layer_norm: str
     steps: tuple[ExplainStep, ...]
-    heads: tuple[ExplainedHead, ...]
+    heads: Annotated[tuple[ExplainedHead, ...], Compare(where="{0.name}")]
     patterns: dict[str, tuple[tuple[float, ...], ...]]
     left_out: tuple[str, ...] = ()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, ComparedEstimate, Setting
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.rank import ControlStatistics, MatrixRank
@@ -36,15 +37,17 @@ class Recovery:
     1 is all of it, 0 as much as the mean alone, less is worse; None where it was not measured.
     """
 
-    whole: Estimate  # Of the mixture of states that the head reads, all d_model dimensions
-    directions: Estimate  # The same, where d_head random directions stand in the place of W_V
-    token: Estimate  # Of the state of the word that gets the largest weight, all dimensions
-    value: Estimate  # The same in the space that W_V reads
-    other: Estimate  # The same of a word of the sentence drawn at random
+    whole: ComparedEstimate  # Of the mixture of states that the head reads, all d_model dimensions
+    directions: (
+        ComparedEstimate  # The same, where d_head random directions stand in the place of W_V
+    )
+    token: ComparedEstimate  # Of the state of the word that gets the largest weight, all dimensions
+    value: ComparedEstimate  # The same in the space that W_V reads
+    other: ComparedEstimate  # The same of a word of the sentence drawn at random
     #: As ``token``, where d_head random directions stand in the place of W_V.
-    token_directions: Estimate = UNKNOWN
+    token_directions: ComparedEstimate = UNKNOWN
     #: As ``value``, of the same patterns with a W_V of Gaussian entries.
-    gaussian: Estimate = UNKNOWN
+    gaussian: ComparedEstimate = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,10 @@ class HeadGraph:
 
     #: Share of the attention between different nodes that a tenth of them receive, mean over
     #: sentences.
-    top_share: Estimate
-    hub: str  # The node that receives most in most sentences of the half that it was chosen on
+    top_share: Annotated[Estimate, Compare("share of the largest hubs")]
+    hub: Annotated[
+        str, Compare()
+    ]  # The node that receives most in most sentences of the half that it was chosen on
     hub_share: Estimate  # Share of the other half's sentences in which it receives most
     hub_chance: float | None  # The same if the hub were drawn at random among a sentence's nodes
 
@@ -65,7 +70,7 @@ class HeadTrees:
 
     direction: str  # ``dep->head`` or ``head->dep``: the better one on the half that is chosen on
     #: By direction, on the other half: of all words but the root; and without punctuation.
-    uas: dict[str, Estimate]
+    uas: Annotated[dict[str, Estimate], Compare("UAS ")]
     uas_no_punct: dict[str, Estimate]
 
 
@@ -75,11 +80,11 @@ class HeadFlow(Head):
 
     d_head: int  # Width of its values
     #: Spectra of W_V and of W_V W_O.
-    w_v: MatrixRank
-    ov: MatrixRank
-    recovery: Recovery  # What z holds of what was read
-    graph: HeadGraph  # Its hubs
-    trees: HeadTrees | None  # None without gold trees
+    w_v: Annotated[MatrixRank, Compare("effective rank of W_V", part="effective_rank")]
+    ov: Annotated[MatrixRank, Compare("effective rank of W_V W_O", part="effective_rank")]
+    recovery: Annotated[Recovery, Compare("R^2 ")]  # What z holds of what was read
+    graph: Annotated[HeadGraph, Compare()]  # Its hubs
+    trees: Annotated[HeadTrees | None, Compare()]  # None without gold trees
     #: By number of ``recovery``: the penalty of its ridge map, in units of the mean variance of
     #: what the map reads.
     penalties: dict[str, float] = field(default_factory=dict)
@@ -113,7 +118,7 @@ class Hub:
     #: What one occurrence receives from all other words, mean over heads and occurrences.
     received: float
     even: float  # The same where attention is spread evenly
-    ratio: Estimate  # received / even
+    ratio: Annotated[Estimate, Compare("beside even attention")]  # received / even
     occurrences: int  # In the sentences that it was measured on
 
 
@@ -123,7 +128,8 @@ class Graph:
 
     top_share: Estimate  # Mean of the heads' shares
     even_top_share: float | None  # The same where attention is spread evenly
-    hubs: tuple[Hub, ...]  # Chosen on one half, measured on the other; most attended to first
+    #: Chosen on one half, measured on the other; most attended to first.
+    hubs: Annotated[tuple[Hub, ...], Compare(where="hub {0.name}")]
 
 
 @dataclass(frozen=True)
@@ -133,7 +139,7 @@ class ChosenTrees:
     #: (str, str): Name and direction of each; their attention is added up.
     heads: tuple[tuple[str, str], ...]
     #: Attachment of all words but the root; and without punctuation.
-    uas: Estimate
+    uas: Annotated[Estimate, Compare("UAS")]
     uas_no_punct: Estimate
     over_baseline: Estimate  # ``uas`` minus the strongest baseline's on the same sentences
     #: The same head's attachment to the tree of another sentence of as many words.
@@ -144,8 +150,8 @@ class ChosenTrees:
 class Trees:
     """How well attention holds gold trees."""
 
-    best: ChosenTrees  # The best single head
-    combination: ChosenTrees  # Several heads added up
+    best: Annotated[ChosenTrees, Compare(where="best head")]  # The best single head
+    combination: Annotated[ChosenTrees, Compare(where="heads added up")]  # Several heads added up
     #: ``previous`` (right-branching chain), ``next`` (left-branching), ``offset`` (the best
     #: distance), ``root`` (every word hangs on the root), ``random``; the root is given to all.
     baselines: dict[str, Estimate]
@@ -175,8 +181,8 @@ class FlowSentences:
 
     name: str  # Of the corpus
     #: Sentences of the half that maps are fitted and heads are chosen on, and of the other one.
-    chosen_on: int
-    measured_on: int
+    chosen_on: Annotated[int, Setting()]
+    measured_on: Annotated[int, Setting()]
     repeated: int  # Sentences of the second half that stand in the first too, and were left out
     skipped: int  # Sentences that are too long for the model, or hold a word without a piece
     note: str = ""  # What a reader should know of the corpus; mostly empty
@@ -213,13 +219,13 @@ class FlowResult(Measured):
         By number of ``recovery``: why it is not known, where the text is too short for it.
     """
 
-    sentences: FlowSentences
-    heads: tuple[HeadFlow, ...]
+    sentences: Annotated[FlowSentences, Setting()]
+    heads: Annotated[tuple[HeadFlow, ...], Compare(where="{0.name}")]
     spectra: dict[str, tuple[ValueControl, ...]]
-    recovery: Recovery
+    recovery: Annotated[Recovery, Compare("R^2 ", where="mean of heads")]
     over_directions: Estimate
-    graph: Graph
-    trees: Trees | None
+    graph: Annotated[Graph, Compare()]
+    trees: Annotated[Trees | None, Compare()]
     control: FlowControl | None
     over_gaussian: Estimate = UNKNOWN
     token_over_directions: Estimate = UNKNOWN

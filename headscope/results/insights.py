@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare
 from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Insight:
 
     number: int  # 0 to 10, as the source articles count
     claim: str  # What they say
-    verdict: str  # One of :data:`VERDICTS`
+    verdict: Annotated[str, Compare()]  # One of :data:`VERDICTS`
     #: One sentence each; empty where nothing was measured.
     measured: str
     control: str
@@ -84,7 +85,7 @@ class InsightsResult(Measured):
         What claim 2 was decided on.
     """
 
-    insights: tuple[Insight, ...]
+    insights: Annotated[tuple[Insight, ...], Compare(where="insight {0.number}")]
     thresholds: dict[str, Any]
     kept_roles: KeptRoles | None = None
 

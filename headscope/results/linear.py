@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, ComparedEstimate, Setting
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
@@ -32,7 +33,7 @@ class LinearError:
     form: str  # ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values
     error: Estimate  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
     #: The same with the best single scale, and with the best scale and offset.
-    scaled: Estimate
+    scaled: Annotated[Estimate, Compare("scaled error")]
     fitted: Estimate
     scale: float | None = None  # The best scale; None for a mean of heads
 
@@ -48,7 +49,7 @@ class StoredKeys:
     softmax: Estimate
     softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
     #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
-    difference: Estimate
+    difference: Annotated[Estimate, Compare("linear minus softmax")]
     difference_own: Estimate = UNKNOWN
 
 
@@ -56,16 +57,16 @@ class StoredKeys:
 class HeadLinear(Head):
     """One head without its softmax."""
 
-    errors: tuple[LinearError, ...]  # By form
+    errors: Annotated[tuple[LinearError, ...], Compare("{0.form} ")]  # By form
     #: Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
-    coherence: Estimate
-    coherence_centred: Estimate
+    coherence: Annotated[Estimate, Compare("key coherence")]
+    coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
     entropy: Estimate  # Of the pattern's rows over the largest they can have
     #: Values read back by its keys, and by its keys without their mean.
     stored: StoredKeys
     stored_centred: StoredKeys
     #: The model with this head alone linear, at its best scale; None where it was not run.
-    alone: Effect | None = None
+    alone: Annotated[Effect | None, Compare("linear alone ")] = None
 
     def error(self, form: str) -> LinearError:
         """Return what is known of a form."""
@@ -76,10 +77,10 @@ class HeadLinear(Head):
 class LinearForm:
     """One form in all heads."""
 
-    mean: LinearError  # Mean over heads
+    mean: Annotated[LinearError, Compare()]  # Mean over heads
     #: The model with every head in this form; with every head at its best scale.
-    whole: Effect
-    whole_scaled: Effect
+    whole: Annotated[Effect, Compare("as it is ")]
+    whole_scaled: Annotated[Effect, Compare("scaled ")]
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,16 @@ class HeadCorrelation:
     #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
     #: four.
     pearson: Estimate
-    spearman: Estimate
+    spearman: ComparedEstimate
     p: float | None  # Of Spearman's, two-sided, by the same t
     #: Layers that count; 0 in results of older versions, which took all heads together.
     layers: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of both numbers: ``coherence and linear scaled given entropy``."""
+        given = f" given {self.given}" if self.given else ""
+        return f"{self.number} and {self.form} {self.fit}{given}"
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ class KeyMemory:
     keys: int
     width: int
     #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
-    error: Estimate
+    error: Annotated[Estimate, Compare("error of reading back")]
     expected: float | None  # The closed form for random keys; None where there is none
     sems: float | None  # How many standard errors the measured error of random keys lies from it
     draws: int  # Draws of keys and values, or stretches of text
@@ -167,17 +174,20 @@ class LinearResult(Measured):
         What changed models were measured by beside the cosine.
     """
 
-    heads: tuple[HeadLinear, ...]
-    forms: tuple[LinearForm, ...]
+    heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]
+    forms: Annotated[tuple[LinearForm, ...], Compare(where="all heads {0.mean.form}")]
     mean_output: Effect
-    correlations: tuple[HeadCorrelation, ...]
-    memory: tuple[KeyMemory, ...]
-    stored: StoredKeys
+    correlations: Annotated[tuple[HeadCorrelation, ...], Compare(where="{0.name}")]
+    memory: Annotated[
+        tuple[KeyMemory, ...],
+        Compare(where="{0.keys} own keys, {0.readout}", unless=("kind", "random")),
+    ]
+    stored: Annotated[StoredKeys, Compare(where="own keys")]
     stored_centred: StoredKeys
     random_coherence: float
     bias_left_out: bool
     left_out: tuple[str, ...]
-    text: dict[str, Any]
+    text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     control: LinearControl | None = None
     task: EffectTask | None = None
 

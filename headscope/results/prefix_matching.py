@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from headscope.results.compared import Compare
 
 __all__ = ["Match", "PrefixMatching", "PrefixScore"]
 
@@ -15,7 +17,7 @@ class Match:
     score: float  # Where the tokens are repeated
     #: The same queries and places where the first half holds other tokens: what position explains.
     control: float
-    gain: float  # ``score`` less ``control``
+    gain: Annotated[float, Compare("", interval="interval")]  # ``score`` less ``control``
     interval: tuple[float, ...]  # 95% interval of ``gain``: Student's t over sequences
 
 
@@ -23,9 +25,11 @@ class Match:
 class PrefixScore:
     """Where the tokens of a second copy look in the first."""
 
-    after: Match  # At the token after the earlier occurrence: the induction score
-    same: Match  # At the earlier occurrence itself
-    before: Match  # At the token before it: the mirror image of ``after``
+    #: At the token after the earlier occurrence: the induction score.
+    after: Annotated[Match, Compare("after")]
+    same: Annotated[Match, Compare("same")]  # At the earlier occurrence itself
+    #: At the token before it: the mirror image of ``after``.
+    before: Annotated[Match, Compare("before")]
 
 
 @dataclass(frozen=True)

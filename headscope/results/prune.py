@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Setting
 from headscope.results.even import EvenPrice
 from headscope.results.exported import ExportedModel
 from headscope.results.heads import Head, layer_name, place_name
@@ -231,8 +232,8 @@ class PruneResult(Measured):
         What was asked for beside the numbers and could not be made.
     """
 
-    task: str
-    metric: str
+    task: Annotated[str, Setting()]
+    metric: Annotated[str, Setting()]
     higher_is_better: bool
     baseline: Baseline
     data: DataInfo
@@ -249,7 +250,7 @@ class PruneResult(Measured):
     kept: KeptModel | None = None
     saved: tuple[SavedModel, ...] = ()
     speed: SpeedResult | None = None
-    stack: str = "encoder"
+    stack: Annotated[str, Setting()] = "encoder"
     stacks: tuple[StackResult, ...] = ()
     areas: tuple[Area, ...] = ()
     gaps: tuple[AreaGap, ...] = ()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.heads import Head, layer_name
 from headscope.results.serialise import SCHEMA
 from headscope.results.shared_projections import SharedProjections
@@ -55,11 +56,14 @@ class MatrixRank:
 
     #: Descending; as many as the factors' width allows, the rest of the matrix's are 0.
     singular_values: tuple[float, ...]
-    numerical_rank: NumericalRank  # Singular values above the rounding of the stored dtype
-    stable_rank: float | None  # ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below
-    effective_rank: float | None  # exp(entropy of sigma / sum sigma)
+    #: Singular values above the rounding of the stored dtype.
+    numerical_rank: Annotated[NumericalRank, Compare("numerical", part="value")]
+    #: ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
+    stable_rank: Annotated[float | None, Compare("stable")]
+    #: exp(entropy of sigma / sum sigma).
+    effective_rank: Annotated[float | None, Compare("effective")]
     #: Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
-    dims: dict[str, int | None]
+    dims: Annotated[dict[str, int | None], Compare("dims ")]
 
 
 @dataclass(frozen=True)
@@ -75,17 +79,17 @@ class HeadRank(Head):
     """One head's matrices."""
 
     #: Of W_Q W_K^T, W_V W_O, W_Q and W_K.
-    qk: MatrixRank
-    ov: MatrixRank
-    w_q: MatrixRank
-    w_k: MatrixRank
+    qk: Annotated[MatrixRank, Compare("qk ")]
+    ov: Annotated[MatrixRank, Compare("ov ")]
+    w_q: Annotated[MatrixRank, Compare("w_q ")]
+    w_k: Annotated[MatrixRank, Compare("w_k ")]
     #: ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
     #: different spaces.
-    asymmetry: float | None
+    asymmetry: Annotated[float | None, Compare()]
     #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
-    qk_data: MatrixRank | None = None
+    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
     #: ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
-    pattern_asymmetry: MeanSem | None = None
+    pattern_asymmetry: Annotated[MeanSem | None, Compare("asymmetry of patterns")] = None
 
     @property
     def symmetry(self) -> float | None:
@@ -143,13 +147,13 @@ class LayerRank:
     heads: tuple[int, ...]  # The heads there are
     #: ``qk``, ``ov``, ``w_q``, ``w_k``, ``asymmetry``, ``qk_data``: As in :class:`HeadRank`, of all
     #: heads together.
-    qk: MatrixRank
-    ov: MatrixRank
-    w_q: MatrixRank
-    w_k: MatrixRank
-    asymmetry: float | None
+    qk: Annotated[MatrixRank, Compare("qk ")]
+    ov: Annotated[MatrixRank, Compare("ov ")]
+    w_q: Annotated[MatrixRank, Compare("w_q ")]
+    w_k: Annotated[MatrixRank, Compare("w_k ")]
+    asymmetry: Annotated[float | None, Compare()]
     overlap: Overlap  # Between the heads' subspaces
-    qk_data: MatrixRank | None = None
+    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
     qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
     #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
     folded: bool | None = None
@@ -218,15 +222,15 @@ class RankResult:
         None unless it was asked for.
     """
 
-    heads: tuple[HeadRank, ...]
-    layers: tuple[LayerRank, ...]
+    heads: Annotated[tuple[HeadRank, ...], Compare(where="{0.name}")]
+    layers: Annotated[tuple[LayerRank, ...], Compare(where="layer {0.layer}")]
     controls: dict[str, ControlRank | None]
-    settings: dict[str, Any]
+    settings: Annotated[dict[str, Any], Setting()]
     validation: ValidationSummary
     provenance: dict[str, Any]
     not_covered: tuple[str, ...] = ()
     text: dict[str, Any] | None = None
-    shared: SharedProjections | None = None
+    shared: Annotated[SharedProjections | None, Compare()] = None
     schema: int = SCHEMA
 
     @property

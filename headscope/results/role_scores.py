@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from headscope.results.compared import Compare
 
 __all__ = [
     "AlignmentScore",
@@ -36,7 +39,8 @@ class Label:
 class PositionalScore:
     """How often a head looks at one fixed relative position."""
 
-    score: float | None  # The largest of ``rates``; None without a trial
+    #: The largest of ``rates``; None without a trial.
+    score: Annotated[float | None, Compare("positional score", interval="interval")]
     offset: int | None  # Where it is reached; -1 is the token before
     #: By offset: share of the queries whose largest weight is there, and mean weight there.
     rates: dict[str, float | None]
@@ -75,7 +79,8 @@ class SyntacticScore:
     #: A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
     relation: str
     direction: str
-    accuracy: float  # Hits / trials over all sentences
+    #: Hits / trials over all sentences.
+    accuracy: Annotated[float, Compare("all sentences", interval="interval")]
     #: The same with attention to a word as the mean, not the sum, over its pieces.
     accuracy_mean: float
     #: Accuracy of the best fixed offset on the same trials, and that offset.
@@ -99,7 +104,7 @@ class RareScore:
 
     #: Share of the queries (words) whose largest weight is on the rarest word, on one of the two
     #: rarest.
-    rate: float | None
+    rate: Annotated[float | None, Compare("rare-word rate", interval="interval")]
     two_rarest: float | None
     #: ``chance``, ``null``, ``uniform``: The same rate of a head that picks at random, of this head
     #: with a random word as target, and of evenly spread attention.
@@ -119,19 +124,21 @@ class AlignmentScore:
 
     #: Mean over pairs of the rank correlation between content queries and the content keys that
     #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order.
-    score: float | None
+    score: Annotated[float | None, Compare("alignment", interval="interval")]
     interval: tuple[float, ...]  # 95% interval of ``score`` over pairs (Student's t)
     #: Of the score against 0 in either direction, Benjamini-Hochberg adjusted over heads.
     p_adjusted: float
     #: The same score when each target is given another pair's source of the same length: what
     #: position explains. None, and empty, without that pass.
-    swapped: float | None
+    swapped: Annotated[
+        float | None, Compare("alignment, swapped sources", interval="swapped_interval")
+    ]
     swapped_interval: tuple[float, ...]
     #: Share of the pairs in which all queries attend to the same key most; their correlation is 0.
     constant: float | None
     #: Share of the queries whose largest weight lies within 1 key of the straight line between the
     #: ends of both sequences, and the share for keys drawn at random.
-    diagonal: float | None
+    diagonal: Annotated[float | None, Compare()]
     diagonal_uniform: float | None
     pairs: int  # What was counted, and what is taken as sampled
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.efficient import EfficientResult
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
@@ -32,8 +33,8 @@ class SpectrumHead(Head):
     """One head's spectrum."""
 
     #: Share of the sum of sigma (of sigma^2) that the k largest hold.
-    share_at_k: MeanSem
-    share_sq_at_k: MeanSem
+    share_at_k: Annotated[MeanSem, Compare(interval="half_width")]
+    share_sq_at_k: Annotated[MeanSem, Compare("share of squares at k")]
     #: Half of the 95% interval of ``share_at_k``; None for a single sequence.
     half_width: float | None
     #: (length,): Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over
@@ -112,7 +113,8 @@ class Sampling:
 class Verdict:
     """For which heads "self-attention is low rank" holds."""
 
-    threshold: float  # Low rank: the whole 95% interval of the share at k lies above it
+    #: Low rank: the whole 95% interval of the share at k lies above it.
+    threshold: Annotated[float, Setting("low rank above")]
     random: float  # Not low rank: the whole interval lies at or below the share of random logits
     #: Names of heads.
     low_rank: tuple[str, ...]
@@ -166,15 +168,15 @@ class SpectrumResult(Measured):
         The control of every claim about learning; None unless it was asked for.
     """
 
-    length: int
-    sequences: int
-    k: int
+    length: Annotated[int, Setting()]
+    sequences: Annotated[int, Setting()]
+    k: Annotated[int, Setting()]
     sampling: Sampling
-    verdict: Verdict
-    heads: tuple[SpectrumHead, ...]
+    verdict: Annotated[Verdict, Setting()]
+    heads: Annotated[tuple[SpectrumHead, ...], Compare(where="{0.name}")]
     controls: dict[str, SpectrumControl]
     roles: Roles | None = None
-    efficient: EfficientResult | None = None
+    efficient: Annotated[EfficientResult | None, Compare()] = None
     random_weights: RandomWeights | None = None
 
     def over_random_weights(self) -> Difference | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
@@ -20,7 +21,8 @@ __all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
 class DrawnEffect:
     """What a change does to the output where something in it is drawn at random."""
 
-    cosine: Estimate  # Mean over lines and draws; both spreads enter the interval (Student's t)
+    #: Mean over lines and draws; both spreads enter the interval (Student's t).
+    cosine: Annotated[Estimate, Compare(better=1)]
     cosine_std: float | None  # Standard deviation between draws; None for a single one
     draws: int  # How often it was drawn; 1 where nothing is random
     #: The task's value, mean of the draws and standard deviation between them; None without a task,
@@ -35,12 +37,12 @@ class HeadSymmetry(Head):
 
     #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
     #: over lines.
-    asymmetry: Estimate
+    asymmetry: Annotated[Estimate, Compare("asymmetry of scores")]
     #: The model with this head's scores symmetric; with a random change of the same size; without
     #: the head. None where heads were not changed one by one.
-    symmetric: Effect | None = None
-    noise: Effect | None = None
-    removed: Effect | None = None
+    symmetric: Annotated[Effect | None, Compare("symmetric alone ")] = None
+    noise: Annotated[Effect | None, Compare("noise alone ")] = None
+    removed: Annotated[Effect | None, Compare("removed alone ")] = None
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ class RandomHeads:
 
     heads: int  # How many
     #: The same sets in both.
-    symmetric: DrawnEffect
-    removed: DrawnEffect
+    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]
+    removed: Annotated[DrawnEffect, Compare("removed ")]
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,14 @@ class SymmetricResult(Measured):
         What the model was measured by beside the cosine.
     """
 
-    heads: tuple[HeadSymmetry, ...]
-    whole: dict[str, DrawnEffect]
-    whole_difference: Estimate | None
-    sets: tuple[RandomHeads, ...]
-    equivalent_heads: Estimate
+    heads: Annotated[tuple[HeadSymmetry, ...], Compare(where="{0.name}")]
+    whole: Annotated[dict[str, DrawnEffect], Compare("{key} ", where="all heads")]
+    whole_difference: Annotated[Estimate | None, Compare("change of the metric", where="all heads")]
+    sets: Annotated[tuple[RandomHeads, ...], Compare(where="{0.heads} random heads")]
+    equivalent_heads: Annotated[Estimate, Compare("as many heads removed", where="all heads")]
     causal: bool
     left_out: tuple[str, ...]
-    text: dict[str, Any]
+    text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     task: EffectTask | None = None
 
     def to_frame(self) -> pandas.DataFrame:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class TransferCase:
     variant: str
     weights: str  # ``pretrained`` or ``random``: what the model started from
     size: int  # Training examples
+
+    @property
+    def name(self) -> str:
+        """Such as ``lora, pretrained, 1000 examples``."""
+        return f"{self.variant}, {self.weights}, {self.size} examples"
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,12 @@ class TransferDivergence(TransferCase):
     factor: float  # 1, 3 or 10
     #: That were counted, and of them those that diverged.
     runs: int
-    diverged: int
+    diverged: Annotated[int, Compare(words="{0.diverged} of {0.runs}")]
+
+    @property
+    def name(self) -> str:
+        """Such as ``lora, 1000 examples, 3 times its best rate``."""
+        return f"{self.variant}, {self.size} examples, {self.factor:g} times its best rate"
 
 
 @dataclass(frozen=True)
@@ -114,17 +125,19 @@ class TransferCell(TransferCase):
     parameters: int  # Trained numbers, the classifier's apart
     rate: float  # Learning rate of all runs
     seeds: int  # Runs
-    accuracy: float  # Mean over seeds, times 100
+    accuracy: Annotated[float, Compare(interval="low high")]  # Mean over seeds, times 100
     #: 95% interval over seeds and test examples; None from a single seed.
     low: float | None
     high: float | None
     spread: float | None  # Standard deviation of the accuracy over seeds
     #: Runs that did; see :class:`TransferRun`.
-    diverged: int
+    diverged: Annotated[
+        int, Compare("diverged or failed", words="{0.diverged}, {0.failed} of {0.seeds}")
+    ]
     failed: int
     #: Where the rate lies in the grid of the search: ``inside``; ``lowest``, where lower ones would
     #: train the classifier alone; at its ``edge``; or ``not searched``.
-    optimum: str = "not searched"
+    optimum: Annotated[str, Compare("best rate")] = "not searched"
 
 
 @dataclass(frozen=True)
@@ -135,7 +148,7 @@ class TransferBaseline:
     name: str
     size: int  # Training examples
     #: On the test part, times 100; mean over seeds, which draw the training examples.
-    accuracy: float
+    accuracy: Annotated[float, Compare(interval="low high")]
     #: 95% interval over seeds and test examples; None from a single seed.
     low: float | None
     high: float | None
@@ -242,19 +255,19 @@ class TransferResult(Measured):
         What ``spreads`` sum up, by factor.
     """
 
-    task: str
+    task: Annotated[str, Setting()]
     classes: tuple[str, ...]
-    sizes: tuple[int, ...]
+    sizes: Annotated[tuple[int, ...], Setting()]
     validation_examples: int
-    test_examples: int
+    test_examples: Annotated[int, Setting()]
     dropped: int
     seeds: int
     spread_seeds: int
-    steps: int
-    batch: int
+    steps: Annotated[int, Setting()]
+    batch: Annotated[int, Setting()]
     budget: float
-    cells: tuple[TransferCell, ...]
-    baselines: tuple[TransferBaseline, ...]
+    cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]
+    baselines: Annotated[tuple[TransferBaseline, ...], Compare(where="{0.name}, {0.size} examples")]
     differences: tuple[TransferDifference, ...]
     spreads: tuple[TransferSpread, ...]
     runs: tuple[TransferRun, ...]
@@ -262,7 +275,7 @@ class TransferResult(Measured):
     missed: tuple[TransferMissed, ...]
     not_possible: dict[str, str]
     stress: tuple[TransferStress, ...] = ()
-    divergence: tuple[TransferDivergence, ...] = ()
+    divergence: Annotated[tuple[TransferDivergence, ...], Compare(where="{0.name}")] = ()
 
     def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
         """Return a cell; None where no run of it was reached."""

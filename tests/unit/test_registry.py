@@ -17,7 +17,6 @@ from headscope.pipeline.tasks import TASKS
 from headscope.pruning.methods import METHODS
 from headscope.results import SECTIONS, section_of
 from headscope.show.view import View, view_of
-from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.rules import RULES
 
 ROOT = Path(__file__).parents[2]
@@ -35,8 +34,6 @@ def test_a_section_has_all_that_its_name_promises(name):
     assert callable(function), f"{name}: there is no headscope.pipeline.{name}.{name}"
     assert {"model", "command"} <= set(inspect.signature(function).parameters)
     assert isinstance(view_of(name), View)
-    for part in ("collect", "settings"):
-        assert callable(getattr(collector_of(name), part)), f"{name}: its facts have no {part}"
     assert name in COMMANDS, f"{name}: no command of that name in headscope.cli.app"
     options = options_by_command(typer.Context(typer.main.get_command(app)))
     assert "model" in options[name], f"{name}: its table in a config file has no options"

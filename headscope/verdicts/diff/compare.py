@@ -17,8 +17,7 @@ from headscope.results import SCHEMA
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
 from headscope.results.validate import certificate_of
 from headscope.safe_text import listed, visible
-from headscope.verdicts.diff.facts import facts_of
-from headscope.verdicts.diff.facts.fact import Facts, Interval, Key, Number
+from headscope.verdicts.diff.facts import Facts, Interval, Key, Number, facts_of
 from headscope.verdicts.diff.identity import identity
 from headscope.verdicts.reading import Results
 
@@ -149,9 +148,9 @@ class _Moves:
 
 
 def _worsening(old: Number, new: Number) -> float | None:
-    if not old.sign or old.value is None or new.value is None:
+    if not old.better or old.value is None or new.value is None:
         return None
-    return old.sign * (old.value - new.value)
+    return old.better * (old.value - new.value)
 
 
 def _shifted(interval: Interval | None, by: float) -> Interval:
