@@ -67,7 +67,8 @@ def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
 
 def is_plain(row: Any, name: str) -> bool:
     """Whether a field of a row is a number or text, or None where it is unknown."""
-    return name in _plain(type(row))
+    kind: type = type(row)
+    return name in _plain(kind)
 
 
 @cache
