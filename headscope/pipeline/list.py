@@ -14,36 +14,16 @@ __all__ = ["KINDS", "entries_of"]
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of thing that can be listed.
+    """One kind of thing that can be listed."""
 
-    Attributes
-    ----------
-    words : str
-        What they are, on one line.
-    page : str
-        The page of the docs about them.
-    entries : callable
-        Yields all of them. It loads the list that they are in when it is called, not before.
-    """
-
-    words: str
-    page: str
+    words: str  # What they are, on one line
+    page: str  # The page of the docs about them
+    #: Yields all of them. It loads the list that they are in when it is called, not before.
     entries: Callable[[str], Iterator[Entry]]
 
 
 def entries_of(kind: str | None = None) -> ListResult:
-    """List everything of one kind.
-
-    Parameters
-    ----------
-    kind : str, optional
-        A name of :data:`KINDS`; without one, the kinds themselves are listed.
-
-    Raises
-    ------
-    InputError
-        If there is no such kind.
-    """
+    """List everything of one kind."""
     if kind is None:
         kinds = (Entry(name, found.words, "", found.page) for name, found in KINDS.items())
         return ListResult("", tuple(kinds))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.results.causes import Causes, HeadCause, flat_cause
+from headscope.results.compared import Compare, Setting
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.prefix_matching import PrefixMatching, PrefixScore, flat_prefix
@@ -37,64 +38,42 @@ __all__ = [
 
 @dataclass(frozen=True)
 class HeadResult(Head):
-    """Everything measured about one head; a rate is None where nothing could be counted.
+    """Everything measured about one head; a rate is None where nothing could be counted."""
 
-    Attributes
-    ----------
-    primary : str
-        The first of its roles in the order positional, syntactic, rare, monotonic, anti_monotonic,
-        sharp, special, punctuation, broad, self, duplicate; ``none`` if it has no role.
-    roles : tuple of str
-        All of its roles, as in :data:`headscope.results.roles.ROLES`.
-    labels : tuple of Label
-        One for each role, and one for each relation of a syntactic head.
-    positional : PositionalScore or None
-        Its fixed offsets, labelled or not; None of cross-attention.
-    syntactic : tuple of SyntacticScore
-        Every relation and direction, labelled or not; empty without trees, and outside encoders.
-    rare : RareScore or None
-        Its attention to rare words, labelled or not; None outside encoders.
-    confidence : float
-        Mean largest weight on a content key.
-    entropy : float
-        Mean row entropy, nats.
-    relative_entropy, long_entropy : float
-        Mean of row entropy / ln n, n the keys that the row may see: over all rows, and over those
-        of sequences of 20 tokens or more (under a causal mask: that see as many).
-    special_mass, first_special_mass, last_special_mass, punctuation_mass : float
-        Mean mass on special tokens, on the first and the last of them, on punctuation.
-    self_rate, duplicate_rate : float
-        Share of rows that look at themselves; of repeated tokens that look at another copy.
-    alignment : AlignmentScore or None
-        How it follows the order of the source; only of cross-attention.
-    sharpness : SharpnessScore or None
-        How much weight it puts on one key; only of cross-attention.
-    cause : HeadCause or None
-        What its removal does to the model's output; None unless it was asked for.
-    prefix : PrefixScore or None
-        Whether it finds earlier copies of a token and their neighbours; None unless asked for.
-    """
-
+    #: The first of its roles in the order positional, syntactic, rare, monotonic, anti_monotonic,
+    #: sharp, special, punctuation, broad, self, duplicate; ``none`` if it has no role.
     primary: str
-    roles: tuple[str, ...]
-    labels: tuple[Label, ...]
-    positional: PositionalScore | None
-    syntactic: tuple[SyntacticScore, ...]
-    rare: RareScore | None
-    confidence: float | None
-    entropy: float | None
+    roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.results.roles.ROLES`
+    labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
+    #: Its fixed offsets, labelled or not; None of cross-attention.
+    positional: Annotated[PositionalScore | None, Compare()]
+    #: Every relation and direction, labelled or not; empty without trees, and outside encoders.
+    syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")]
+    #: Its attention to rare words, labelled or not; None outside encoders.
+    rare: Annotated[RareScore | None, Compare()]
+    confidence: float | None  # Mean largest weight on a content key
+    entropy: float | None  # Mean row entropy, nats
+    #: ``relative_entropy``, ``long_entropy``: Mean of row entropy / ln n, n the keys that the row
+    #: may see: over all rows, and over those of sequences of 20 tokens or more (under a causal
+    #: mask: that see as many).
     relative_entropy: float | None
+    #: Mean mass on special tokens, on the first and the last of them, on punctuation.
     special_mass: float | None
     first_special_mass: float | None
     last_special_mass: float | None
     punctuation_mass: float | None
+    #: Share of rows that look at themselves; of repeated tokens that look at another copy.
     self_rate: float | None
     duplicate_rate: float | None
     long_entropy: float | None = None
-    alignment: AlignmentScore | None = None
+    #: How it follows the order of the source; only of cross-attention.
+    alignment: Annotated[AlignmentScore | None, Compare()] = None
+    #: How much weight it puts on one key; only of cross-attention.
     sharpness: SharpnessScore | None = None
-    cause: HeadCause | None = None
-    prefix: PrefixScore | None = None
+    #: What its removal does to the model's output; None unless it was asked for.
+    cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
+    #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
+    prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
 
     @property
     def best_relation(self) -> tuple[SyntacticScore, Confirmation] | None:
@@ -108,62 +87,35 @@ class HeadResult(Head):
 
 @dataclass(frozen=True)
 class StackCorpus:
-    """What one stack of an encoder-decoder model has read.
+    """What one stack of an encoder-decoder model has read."""
 
-    Attributes
-    ----------
-    stack : str
-        ``encoder``, ``decoder`` or ``cross``.
-    sentences, skipped : int
-        Sources (of the encoder) or pairs that were measured, and that were left out; of
-        cross-attention those that are too short to show an order, too.
-    queries : int
-        Tokens that were measured.
-    """
-
-    stack: str
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    #: Sources (of the encoder) or pairs that were measured, and that were left out; of
+    #: cross-attention those that are too short to show an order, too.
     sentences: int
     skipped: int
-    queries: int
+    queries: int  # Tokens that were measured
 
 
 @dataclass(frozen=True)
 class CorpusInfo:
-    """What was read.
+    """What was read."""
 
-    Attributes
-    ----------
-    name, sha256 : str
-        Of the text or treebank, or of the pairs.
-    sentences, skipped : int
-        Measured, and left out because they are longer than the model allows or have an empty word;
-        pairs of source and target where ``pairs`` says so.
-    queries : int
-        Tokens that were measured; of pairs those of the targets, unless only sources were read.
-    trees : bool
-        Whether it has dependency trees.
-    language : str or None
-        Two-letter code, where it is known.
-    frequencies : str
-        Where the words' frequencies come from.
-    note : str
-        What a reader of any count on this corpus should know; mostly empty.
-    pairs : bool
-        Whether it holds pairs of source and target.
-    by_stack : tuple of StackCorpus
-        What each stack has read of the pairs; empty for sentences.
-    """
-
+    #: Of the text or treebank, or of the pairs.
     name: str
     sha256: str
+    #: Measured, and left out because they are longer than the model allows or have an empty word;
+    #: pairs of source and target where ``pairs`` says so.
     sentences: int
     skipped: int
+    #: Tokens that were measured; of pairs those of the targets, unless only sources were read.
     queries: int
-    trees: bool
-    language: str | None
-    frequencies: str
-    note: str = ""
-    pairs: bool = False
+    trees: bool  # Whether it has dependency trees
+    language: Annotated[str | None, Setting()]  # Two-letter code, where it is known
+    frequencies: Annotated[str, Setting()]  # Where the words' frequencies come from
+    note: str = ""  # What a reader of any count on this corpus should know; mostly empty
+    pairs: bool = False  # Whether it holds pairs of source and target
+    #: What each stack has read of the pairs; empty for sentences.
     by_stack: tuple[StackCorpus, ...] = ()
 
 
@@ -172,44 +124,23 @@ class SwappedControl:
     """Syntactic labels with trained attention and the tree of another sentence as long.
 
     Every one of them is a false positive.
-
-    Attributes
-    ----------
-    labels : int
-        Relations and directions, summed over heads.
-    heads : int
-        Heads that have one.
     """
 
-    labels: int
-    heads: int
+    labels: int  # Relations and directions, summed over heads
+    heads: int  # Heads that have one
 
 
 @dataclass(frozen=True)
 class ControlResult:
-    """What the same rules find where there is nothing to find.
+    """What the same rules find where there is nothing to find."""
 
-    Attributes
-    ----------
-    swapped : SwappedControl or None
-        None for text without trees.
-    seed, heads : int or None
-        Of the same architecture with random weights; None unless it was asked for, like all that
-        follows.
-    positional, syntactic, rare, special, punctuation, broad, self, duplicate : int or None
-        Heads with random weights that earned such a label. For syntactic and rare these are false
-        positives; for others they say what the role is worth: random heads are broad, too.
-    monotonic, anti_monotonic, sharp : int or None
-        The same of cross-attention heads.
-    false_positives : tuple of str
-        Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
-    by_stack : dict of str to dict of str to int
-        The same counts (``heads`` and roles) by stack; empty where all heads are of one stack.
-    """
-
-    swapped: SwappedControl | None = None
+    swapped: SwappedControl | None = None  # None for text without trees
+    #: Of the same architecture with random weights; None unless it was asked for, like all that
+    #: follows.
     seed: int | None = None
     heads: int | None = None
+    #: Heads with random weights that earned such a label. For syntactic and rare these are false
+    #: positives; for others they say what the role is worth: random heads are broad, too.
     positional: int | None = None
     syntactic: int | None = None
     rare: int | None = None
@@ -218,10 +149,13 @@ class ControlResult:
     broad: int | None = None
     self: int | None = None
     duplicate: int | None = None
+    #: Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
     false_positives: tuple[str, ...] = ()
+    #: The same of cross-attention heads.
     monotonic: int | None = None
     anti_monotonic: int | None = None
     sharp: int | None = None
+    #: The same counts (``heads`` and roles) by stack; empty where all heads are of one stack.
     by_stack: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
@@ -264,12 +198,12 @@ class ClassifyResult(Measured):
         the pattern itself.
     """
 
-    corpus: CorpusInfo
+    corpus: Annotated[CorpusInfo, Setting()]
     thresholds: dict[str, Any]
-    heads: tuple[HeadResult, ...]
+    heads: Annotated[tuple[HeadResult, ...], Compare(where="{0.name}")]
     control: ControlResult | None = None
     untestable: dict[str, str] = field(default_factory=dict)
-    causes: Causes | None = None
+    causes: Annotated[Causes | None, Compare(), Setting()] = None
     prefix: PrefixMatching | None = None
     norms: ValueNorms | None = None
 

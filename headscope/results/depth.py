@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Setting
 from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
@@ -19,111 +20,69 @@ Curve = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Protection:
-    """The share of the full model's residual that one part of the layers protects.
+    """The share of the full model's residual that one part of the layers protects."""
 
-    Attributes
-    ----------
-    part : str
-        skip, ffn or layernorm.
-    way : str
-        ``removed``: lost when the part is taken out of the full model; ``added``: gained when it
-        is put beside attention alone. Both as shares of the full model's ratio.
-    having, lacking : str
-        The two variants whose difference it is.
-    mean, std : Curve
-        Over windows; negative where the part costs residual.
-    low, high : Curve
-        95% interval of the mean (Student's t); None from a single window.
-    """
-
-    part: str
+    part: str  # skip, ffn or layernorm
+    #: ``removed``: lost when the part is taken out of the full model; ``added``: gained when it is
+    #: put beside attention alone. Both as shares of the full model's ratio.
     way: str
+    #: The two variants whose difference it is.
     having: str
     lacking: str
+    #: Over windows; negative where the part costs residual.
     mean: Curve
     std: Curve
+    #: 95% interval of the mean (Student's t); None from a single window.
     low: Curve
     high: Curve
 
 
 @dataclass(frozen=True)
 class Trend:
-    """A number by depth, over windows.
+    """A number by depth, over windows."""
 
-    Attributes
-    ----------
-    mean : Curve
-        Over the windows that count at a point.
-    low, high : Curve
-        95% interval of the mean (Student's t); None from fewer than two windows.
-    windows : tuple of int
-        That count at each point.
-    """
-
-    mean: Curve
+    mean: Curve  # Over the windows that count at a point
+    #: 95% interval of the mean (Student's t); None from fewer than two windows.
     low: Curve
     high: Curve
-    windows: tuple[int, ...]
+    windows: tuple[int, ...]  # That count at each point
 
 
 @dataclass(frozen=True)
 class DepthCurves:
-    """The ratio ||res(H)|| / ||H|| of one model by depth and variant, over windows.
+    """The ratio ||res(H)|| / ||H|| of one model by depth and variant, over windows."""
 
-    Attributes
-    ----------
-    variants, std : dict of str to Curve
-        Mean and standard deviation for ``attention``, ``attention+ffn``, ``attention+skip``,
-        ``full`` and ``full-without-layernorm``; point 0 is the embeddings.
-    attention_without_layernorm, attention_without_layernorm_std : Curve
-        Attention alone, its LayerNorm off too.
-    protected : tuple of Protection
-        What each part of the layers prevents.
-    collapsed_after : dict of str to int or None
-        By variant: layers after which its ratio stays below 1% of its start; None if it never does.
-    trends : dict of str to Trend
-        ``attention_of_start`` and ``skip_of_start``: the ratio of attention alone, and with its
-        skip, as shares of the embeddings'. ``layernorm_change``: attention alone minus the same
-        without LayerNorm, as a share of the start. ``ffn_gain``: ln of attention with feed-forward
-        over attention alone. ``step_change``: the factor by which a layer multiplies attention
-        alone, minus that of the layer before. The last two leave out windows that are rounding.
-    """
-
+    #: Mean and standard deviation for ``attention``, ``attention+ffn``, ``attention+skip``,
+    #: ``full`` and ``full-without-layernorm``; point 0 is the embeddings.
     variants: dict[str, Curve]
     std: dict[str, Curve]
+    #: Attention alone, its LayerNorm off too.
     attention_without_layernorm: Curve
     attention_without_layernorm_std: Curve
-    protected: tuple[Protection, ...]
+    protected: tuple[Protection, ...]  # What each part of the layers prevents
+    #: By variant: layers after which its ratio stays below 1% of its start; None if it never does.
     collapsed_after: dict[str, int | None]
+    #: ``attention_of_start`` and ``skip_of_start``: the ratio of attention alone, and with its
+    #: skip, as shares of the embeddings'. ``layernorm_change``: attention alone minus the same
+    #: without LayerNorm, as a share of the start. ``ffn_gain``: ln of attention with feed-forward
+    #: over attention alone. ``step_change``: the factor by which a layer multiplies attention
+    #: alone, minus that of the layer before. The last two leave out windows that are rounding.
     trends: dict[str, Trend] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
 class DepthControl(DepthCurves):
-    """The same curves for the same architecture with random weights, on the same windows.
+    """The same curves for the same architecture with random weights, on the same windows."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the weights.
-    """
-
-    seed: int
+    seed: int  # Of the weights
 
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Proof that the layers were taken apart rightly: the full variant is the model.
+    """Proof that the layers were taken apart rightly: the full variant is the model."""
 
-    Attributes
-    ----------
-    max_abs : float
-        Largest difference of any state from the model's own run, over all windows.
-    tolerance : float
-        What it may be, absolute where states are up to 1 and relative to the largest above that.
-    """
-
-    max_abs: float
+    max_abs: float  # Largest difference of any state from the model's own run, over all windows
+    #: What it may be, absolute where states are up to 1 and relative to the largest above that.
     tolerance: float
 
 
@@ -146,9 +105,9 @@ class DepthResult(Measured, DepthCurves):
     """
 
     decomposition: Decomposition
-    layer_norm: str
-    length: int
-    sequences: int
+    layer_norm: Annotated[str, Setting("LayerNorm")]
+    length: Annotated[int, Setting()]
+    sequences: Annotated[int, Setting()]
     available: int
     floor: float
     control: DepthControl | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from headscope.results.estimated import Estimated
+from headscope.results.compared import Compare
+from headscope.stats.estimate import Estimate
 
 __all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
 
@@ -19,9 +20,9 @@ class EffectTask:
     name: str
     metric: str
     higher_is_better: bool  # False for a loss
-    data: dict[str, Any]  # name and SHA-256 of what it was measured on
-    examples: int  # measured
-    baseline: Estimated  # of the unchanged model; interval over examples
+    data: dict[str, Any]  # Name and SHA-256 of what it was measured on
+    examples: int  # Measured
+    baseline: Estimate  # Of the unchanged model; interval over examples
 
 
 @dataclass(frozen=True)
@@ -30,15 +31,15 @@ class Effect:
 
     #: Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
     #: over lines.
-    cosine: Estimated
-    metric: float | None = None  # the task's value; None without a task
+    cosine: Annotated[Estimate, Compare(better=1)]
+    metric: float | None = None  # The task's value; None without a task
     #: Of the metric to the unchanged model's, paired over examples.
-    difference: Estimated | None = None
+    difference: Annotated[Estimate | None, Compare("change of the metric")] = None
 
 
-def estimated_columns(name: str, found: Estimated | None) -> Mapping[str, float | None]:
+def estimated_columns(name: str, found: Estimate | None) -> Mapping[str, float | None]:
     """Lay a number and its interval out as columns of a table."""
-    found = found or Estimated(None)
+    found = found or Estimate(None)
     return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
 
 

@@ -1,45 +1,7 @@
-"""A number with its interval."""
+"""The former home of :class:`headscope.stats.estimate.Estimate`."""
 
-from __future__ import annotations
+from headscope.stats.estimate import UNKNOWN, Estimate
 
-from dataclasses import dataclass
+__all__ = ["UNKNOWN", "Estimate", "Estimated"]
 
-__all__ = ["UNKNOWN", "Estimated"]
-
-
-@dataclass(frozen=True)
-class Estimated:
-    """A number with its 95% interval.
-
-    Attributes
-    ----------
-    value : float or None
-        None where it is not defined.
-    low, high : float or None
-        The interval's ends; None where it is unknown.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def around(cls, value: float | None, half_width: float | None = None) -> Estimated:
-        """Make one of a number and half of its interval, None where that is unknown."""
-        if value is None or half_width is None:
-            return cls(value)
-        return cls(value, value - half_width, value + half_width)
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def half_width(self) -> float | None:
-        """Half of the interval's width, or None."""
-        return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
-
-
-#: What results of older versions do not hold, and what was not measured.
-UNKNOWN = Estimated(None)
+Estimated = Estimate

@@ -9,14 +9,15 @@ __all__ = ["EvenPrice"]
 
 @dataclass(frozen=True)
 class EvenPrice:
-    """A model that lost equally many heads in every layer, beside one that did not have to."""
+    """A model that lost as many heads in every layer, beside one that did not have to."""
 
+    #: Of both models.
     method: str
     repair: str
-    per_layer: int  # heads that every layer lost
-    heads: int  # heads that each of the two models lost
+    per_layer: int  # Heads that every layer lost
+    heads: int  # Heads that each of the two models lost
     #: The metric of the even model, and of the one whose layers may lose different numbers.
     value: float
     uneven: float
-    difference: float  # even minus uneven, in the metric's unit
-    ci: tuple[float, ...] | None  # paired 95% interval of the difference; None where it is unknown
+    difference: float  # Even minus uneven, in the metric's unit
+    ci: tuple[float, ...] | None  # Paired 95% interval of the difference; None where it is unknown

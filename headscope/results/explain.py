@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.heads import Head, head_name
 from headscope.results.measured import Measured
 
@@ -28,25 +29,15 @@ _NEEDED = {
 
 @dataclass(frozen=True)
 class Matrix:
-    """Some numbers of a step.
+    """Some numbers of a step."""
 
-    Attributes
-    ----------
-    name : str
-        Such as ``q`` or ``pattern``.
-    shape : tuple of int
-        Of all of it: rows and columns.
-    rows, columns : tuple of str
-        What each row and column is called; empty where they are only counted.
-    values : tuple of (float or None,...)
-        Rounded to four significant digits. Of a learned matrix only its first rows and columns,
-        else all of it.
-    """
-
-    name: str
-    shape: tuple[int, ...]
+    name: str  # Such as ``q`` or ``pattern``
+    shape: tuple[int, ...]  # Of all of it: rows and columns
+    #: What each row and column is called; empty where they are only counted.
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    #: Rounded to four significant digits. Of a learned matrix only its first rows and columns, else
+    #: all of it.
     values: tuple[Values, ...]
 
     def __post_init__(self) -> None:
@@ -64,48 +55,26 @@ class Matrix:
 
 @dataclass(frozen=True)
 class StepCheck:
-    """One number of ours held against the model's own.
+    """One number of ours held against the model's own."""
 
-    Attributes
-    ----------
-    what : str
-        What was compared.
-    max_abs : float
-        Largest difference; where the model's own has entries beyond 10, in units of a tenth of the
-        largest.
-    tolerance : float
-        What it may be.
-    """
-
-    what: str
+    what: str  # What was compared
+    #: Largest difference; where the model's own has entries beyond 10, in units of a tenth of the
+    #: largest.
     max_abs: float
-    tolerance: float
+    tolerance: float  # What it may be
 
 
 @dataclass(frozen=True)
 class ExplainStep:
-    """One step of the way from the sentence to the layer's output.
+    """One step of the way from the sentence to the layer's output."""
 
-    Attributes
-    ----------
-    number : int
-        From 1.
-    key : str
-        ``input``, ``weights``, ``qkv``, ``heads``, ``scores``, ``mask``, ``softmax``, ``z``,
-        ``mix``, ``skip``, ``layernorm`` or ``ffn``.
-    numbers : dict of str to float or None
-        By name; docs/explain.md says what each means.
-    matrices : tuple of Matrix
-        What the step starts from or makes.
-    checks : tuple of StepCheck
-        Empty where nothing is computed yet.
-    """
-
-    number: int
+    number: int  # From 1
+    #: ``input``, ``weights``, ``qkv``, ``heads``, ``scores``, ``mask``, ``softmax``, ``z``,
+    #: ``mix``, ``skip``, ``layernorm`` or ``ffn``.
     key: str
-    numbers: dict[str, float | None]
-    matrices: tuple[Matrix, ...]
-    checks: tuple[StepCheck, ...]
+    numbers: dict[str, float | None]  # By name; docs/explain.md says what each means
+    matrices: tuple[Matrix, ...]  # What the step starts from or makes
+    checks: tuple[StepCheck, ...]  # Empty where nothing is computed yet
 
     def __post_init__(self) -> None:
         absent = set(_NEEDED.get(self.key, ())) - {matrix.name for matrix in self.matrices}
@@ -113,36 +82,22 @@ class ExplainStep:
             raise TypeError(f"the step {self.key!r} lacks its matrix {min(absent)!r}")
 
     def matrix(self, name: str) -> Matrix:
-        """Return the matrix of a name.
-
-        Raises
-        ------
-        KeyError
-            If the step has none of it.
-        """
+        """Return the matrix of a name."""
         found = {matrix.name: matrix for matrix in self.matrices}
         return found[name]
 
 
 @dataclass(frozen=True)
 class ExplainedHead(Head):
-    """What one head does with the sentence.
+    """What one head does with the sentence."""
 
-    Attributes
-    ----------
-    entropy : float
-        Of its rows, mean over tokens, in bits.
-    even : float
-        The same if each token attended evenly to every token it may see.
-    link : float
-        What a head is chosen by where none is named: the largest weight of a word's token on
-        another one, two or more positions away, less what that one gets from all words on average;
-        mean over the words' tokens.
-    """
-
-    entropy: float
-    even: float
-    link: float
+    #: Of its rows, mean over tokens, in bits.
+    entropy: Annotated[float, Compare("entropy on the sentence")]
+    even: float  # The same if each token attended evenly to every token it may see
+    #: What a head is chosen by where none is named: the largest weight of a word's token on another
+    #: one, two or more positions away, less what that one gets from all words on average; mean over
+    #: the words' tokens.
+    link: Annotated[float, Compare("link on the sentence")]
 
 
 @dataclass(frozen=True)
@@ -183,7 +138,7 @@ class ExplainResult(Measured):
         What this model does not allow, a sentence each.
     """
 
-    sentence: str
+    sentence: Annotated[str, Setting()]
     tokens: tuple[str, ...]
     special: tuple[bool, ...]
     stack: str
@@ -197,7 +152,7 @@ class ExplainResult(Measured):
     positions: str
     layer_norm: str
     steps: tuple[ExplainStep, ...]
-    heads: tuple[ExplainedHead, ...]
+    heads: Annotated[tuple[ExplainedHead, ...], Compare(where="{0.name}")]
     patterns: dict[str, tuple[tuple[float, ...], ...]]
     left_out: tuple[str, ...] = ()
 

@@ -15,19 +15,20 @@ class ExportedModel:
     folder: str
     file: str
     weights: str  # ``float32`` or ``int8``
+    #: How the model was made.
     method: str
     repair: str
-    size: int  # bytes of the graph, with any weights that lie beside it
+    size: int  # Bytes of the graph, with any weights that lie beside it
     #: What the graph takes and gives, by name.
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    opset: int  # version of the ONNX standard
-    onnxruntime: str  # version of the program that ran it
-    texts: int  # how many texts it was compared with the pruned torch model on
+    opset: int  # Version of the ONNX standard
+    onnxruntime: str  # Version of the program that ran it
+    texts: int  # How many texts it was compared with the pruned torch model on
     #: Largest absolute difference of any output to that model's, at real tokens.
     max_difference: float
-    value: float  # the task's metric of the pruned torch model, as its curve has it
-    measured: float  # the same of the graph, run by onnxruntime on the same data
+    value: float  # The task's metric of the pruned torch model, as its curve has it
+    measured: float  # The same of the graph, run by onnxruntime on the same data
     #: For int8: the metric minus that of the graph in float32, with its paired 95% interval.
     difference: float | None = None
     difference_ci: tuple[float, ...] | None = None

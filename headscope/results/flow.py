@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from headscope.results.estimated import UNKNOWN, Estimated
+from headscope.results.compared import Compare, ComparedEstimate, Setting
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
 from headscope.results.rank import ControlStatistics, MatrixRank
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -34,101 +35,58 @@ class Recovery:
     """Held-out R^2 of linear maps from z: the share of a target's variance that they recover.
 
     1 is all of it, 0 as much as the mean alone, less is worse; None where it was not measured.
-
-    Attributes
-    ----------
-    whole : Estimated
-        Of the mixture of states that the head reads, all d_model dimensions.
-    directions : Estimated
-        The same, where d_head random directions stand in the place of W_V.
-    token : Estimated
-        Of the state of the word that gets the largest weight, all dimensions.
-    value : Estimated
-        The same in the space that W_V reads.
-    other : Estimated
-        The same of a word of the sentence drawn at random.
-    token_directions : Estimated
-        As ``token``, where d_head random directions stand in the place of W_V.
-    gaussian : Estimated
-        As ``value``, of the same patterns with a W_V of Gaussian entries.
     """
 
-    whole: Estimated
-    directions: Estimated
-    token: Estimated
-    value: Estimated
-    other: Estimated
-    token_directions: Estimated = UNKNOWN
-    gaussian: Estimated = UNKNOWN
+    whole: ComparedEstimate  # Of the mixture of states that the head reads, all d_model dimensions
+    directions: (
+        ComparedEstimate  # The same, where d_head random directions stand in the place of W_V
+    )
+    token: ComparedEstimate  # Of the state of the word that gets the largest weight, all dimensions
+    value: ComparedEstimate  # The same in the space that W_V reads
+    other: ComparedEstimate  # The same of a word of the sentence drawn at random
+    #: As ``token``, where d_head random directions stand in the place of W_V.
+    token_directions: ComparedEstimate = UNKNOWN
+    #: As ``value``, of the same patterns with a W_V of Gaussian entries.
+    gaussian: ComparedEstimate = UNKNOWN
 
 
 @dataclass(frozen=True)
 class HeadGraph:
-    """What one head's attention looks like as a directed graph of words and special tokens.
+    """What one head's attention looks like as a directed graph of words and special tokens."""
 
-    Attributes
-    ----------
-    top_share : Estimated
-        Share of the attention between different nodes that a tenth of them receive, mean over
-        sentences.
-    hub : str
-        The node that receives most in most sentences of the half that it was chosen on.
-    hub_share : Estimated
-        Share of the other half's sentences in which it receives most.
-    hub_chance : float or None
-        The same if the hub were drawn at random among a sentence's nodes.
-    """
-
-    top_share: Estimated
-    hub: str
-    hub_share: Estimated
-    hub_chance: float | None
+    #: Share of the attention between different nodes that a tenth of them receive, mean over
+    #: sentences.
+    top_share: Annotated[Estimate, Compare("share of the largest hubs")]
+    hub: Annotated[
+        str, Compare()
+    ]  # The node that receives most in most sentences of the half that it was chosen on
+    hub_share: Estimate  # Share of the other half's sentences in which it receives most
+    hub_chance: float | None  # The same if the hub were drawn at random among a sentence's nodes
 
 
 @dataclass(frozen=True)
 class HeadTrees:
-    """Unlabelled attachment of one head's largest trees; the gold root is given.
+    """Unlabelled attachment of one head's largest trees; the gold root is given."""
 
-    Attributes
-    ----------
-    direction : str
-        ``dep->head`` or ``head->dep``: the better one on the half that is chosen on.
-    uas, uas_no_punct : dict of str to Estimated
-        By direction, on the other half: of all words but the root; and without punctuation.
-    """
-
-    direction: str
-    uas: dict[str, Estimated]
-    uas_no_punct: dict[str, Estimated]
+    direction: str  # ``dep->head`` or ``head->dep``: the better one on the half that is chosen on
+    #: By direction, on the other half: of all words but the root; and without punctuation.
+    uas: Annotated[dict[str, Estimate], Compare("UAS ")]
+    uas_no_punct: dict[str, Estimate]
 
 
 @dataclass(frozen=True)
 class HeadFlow(Head):
-    """What one head reads and passes on.
+    """What one head reads and passes on."""
 
-    Attributes
-    ----------
-    d_head : int
-        Width of its values.
-    w_v, ov : MatrixRank
-        Spectra of W_V and of W_V W_O.
-    recovery : Recovery
-        What z holds of what was read.
-    graph : HeadGraph
-        Its hubs.
-    trees : HeadTrees or None
-        None without gold trees.
-    penalties : dict of str to float
-        By number of ``recovery``: the penalty of its ridge map, in units of the mean variance of
-        what the map reads.
-    """
-
-    d_head: int
-    w_v: MatrixRank
-    ov: MatrixRank
-    recovery: Recovery
-    graph: HeadGraph
-    trees: HeadTrees | None
+    d_head: int  # Width of its values
+    #: Spectra of W_V and of W_V W_O.
+    w_v: Annotated[MatrixRank, Compare("effective rank of W_V", part="effective_rank")]
+    ov: Annotated[MatrixRank, Compare("effective rank of W_V W_O", part="effective_rank")]
+    recovery: Annotated[Recovery, Compare("R^2 ")]  # What z holds of what was read
+    graph: Annotated[HeadGraph, Compare()]  # Its hubs
+    trees: Annotated[HeadTrees | None, Compare()]  # None without gold trees
+    #: By number of ``recovery``: the penalty of its ridge map, in units of the mean variance of
+    #: what the map reads.
     penalties: dict[str, float] = field(default_factory=dict)
 
     def wide(self, matrix: str = "w_v") -> float | None:
@@ -144,169 +102,91 @@ class HeadFlow(Head):
 
 @dataclass(frozen=True)
 class ValueControl:
-    """The spectra of matrices that hold nothing, of one shape.
+    """The spectra of matrices that hold nothing, of one shape."""
 
-    Attributes
-    ----------
-    d_head : int
-        Width of the values.
-    w_v, ov : ControlStatistics
-        Means over draws, or over the heads of an untrained model.
-    """
-
-    d_head: int
+    d_head: int  # Width of the values
+    #: Means over draws, or over the heads of an untrained model.
     w_v: ControlStatistics
     ov: ControlStatistics
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A word or special token that receives more than its share.
+    """A word or special token that receives more than its share."""
 
-    Attributes
-    ----------
-    name : str
-        The word in lower case, or the special token.
-    received : float
-        What one occurrence receives from all other words, mean over heads and occurrences.
-    even : float
-        The same where attention is spread evenly.
-    ratio : Estimated
-        received / even.
-    occurrences : int
-        In the sentences that it was measured on.
-    """
-
-    name: str
+    name: str  # The word in lower case, or the special token
+    #: What one occurrence receives from all other words, mean over heads and occurrences.
     received: float
-    even: float
-    ratio: Estimated
-    occurrences: int
+    even: float  # The same where attention is spread evenly
+    ratio: Annotated[Estimate, Compare("beside even attention")]  # received / even
+    occurrences: int  # In the sentences that it was measured on
 
 
 @dataclass(frozen=True)
 class Graph:
-    """The graph of all heads together.
+    """The graph of all heads together."""
 
-    Attributes
-    ----------
-    top_share : Estimated
-        Mean of the heads' shares.
-    even_top_share : float or None
-        The same where attention is spread evenly.
-    hubs : tuple of Hub
-        Chosen on one half, measured on the other; most attended to first.
-    """
-
-    top_share: Estimated
-    even_top_share: float | None
-    hubs: tuple[Hub, ...]
+    top_share: Estimate  # Mean of the heads' shares
+    even_top_share: float | None  # The same where attention is spread evenly
+    #: Chosen on one half, measured on the other; most attended to first.
+    hubs: Annotated[tuple[Hub, ...], Compare(where="hub {0.name}")]
 
 
 @dataclass(frozen=True)
 class ChosenTrees:
-    """Heads that were chosen on one half of the sentences, and their trees on the other half.
+    """Heads that were chosen on one half of the sentences, and their trees on the other half."""
 
-    Attributes
-    ----------
-    heads : tuple of (str, str)
-        Name and direction of each; their attention is added up.
-    uas, uas_no_punct : Estimated
-        Attachment of all words but the root; and without punctuation.
-    over_baseline : Estimated
-        ``uas`` minus the strongest baseline's on the same sentences.
-    swapped : Estimated
-        The same head's attachment to the tree of another sentence of as many words.
-    """
-
+    #: (str, str): Name and direction of each; their attention is added up.
     heads: tuple[tuple[str, str], ...]
-    uas: Estimated
-    uas_no_punct: Estimated
-    over_baseline: Estimated
-    swapped: Estimated
+    #: Attachment of all words but the root; and without punctuation.
+    uas: Annotated[Estimate, Compare("UAS")]
+    uas_no_punct: Estimate
+    over_baseline: Estimate  # ``uas`` minus the strongest baseline's on the same sentences
+    #: The same head's attachment to the tree of another sentence of as many words.
+    swapped: Estimate
 
 
 @dataclass(frozen=True)
 class Trees:
-    """How well attention holds gold trees.
+    """How well attention holds gold trees."""
 
-    Attributes
-    ----------
-    best : ChosenTrees
-        The best single head.
-    combination : ChosenTrees
-        Several heads added up.
-    baselines, baselines_no_punct : dict of str to Estimated
-        ``previous`` (right-branching chain), ``next`` (left-branching), ``offset`` (the best
-        distance), ``root`` (every word hangs on the root), ``random``; the root is given to all.
-    offset : str
-        The distance that was chosen.
-    strongest : str
-        The baseline with most words attached rightly.
-    """
-
-    best: ChosenTrees
-    combination: ChosenTrees
-    baselines: dict[str, Estimated]
-    baselines_no_punct: dict[str, Estimated]
-    offset: str
-    strongest: str
+    best: Annotated[ChosenTrees, Compare(where="best head")]  # The best single head
+    combination: Annotated[ChosenTrees, Compare(where="heads added up")]  # Several heads added up
+    #: ``previous`` (right-branching chain), ``next`` (left-branching), ``offset`` (the best
+    #: distance), ``root`` (every word hangs on the root), ``random``; the root is given to all.
+    baselines: dict[str, Estimate]
+    baselines_no_punct: dict[str, Estimate]
+    offset: str  # The distance that was chosen
+    strongest: str  # The baseline with most words attached rightly
 
 
 @dataclass(frozen=True)
 class FlowControl:
-    """The same architecture with random weights on the same sentences.
+    """The same architecture with random weights on the same sentences."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the weights.
-    recovery : Recovery
-        Means over its heads.
-    gain : Recovery
-        The model's means minus these, sentence by sentence; the intervals include the spread of
-        the control's heads.
-    top_share : Estimated
-        As in :class:`Graph`.
-    best_uas, combination_uas : Estimated or None
-        Attachment of its best head and of its best combination; None without trees.
-    """
-
-    seed: int
-    recovery: Recovery
+    seed: int  # Of the weights
+    recovery: Recovery  # Means over its heads
+    #: The model's means minus these, sentence by sentence; the intervals include the spread of the
+    #: control's heads.
     gain: Recovery
-    top_share: Estimated
-    best_uas: Estimated | None
-    combination_uas: Estimated | None
+    top_share: Estimate  # As in :class:`Graph`
+    #: Attachment of its best head and of its best combination; None without trees.
+    best_uas: Estimate | None
+    combination_uas: Estimate | None
 
 
 @dataclass(frozen=True)
 class FlowSentences:
-    """What was read.
+    """What was read."""
 
-    Attributes
-    ----------
-    name : str
-        Of the corpus.
-    chosen_on, measured_on : int
-        Sentences of the half that maps are fitted and heads are chosen on, and of the other one.
-    repeated : int
-        Sentences of the second half that stand in the first too, and were left out.
-    skipped : int
-        Sentences that are too long for the model, or hold a word without a piece.
-    note : str
-        What a reader should know of the corpus; mostly empty.
-    tokens : int or None
-        Tokens of words that the maps were fitted on.
-    """
-
-    name: str
-    chosen_on: int
-    measured_on: int
-    repeated: int
-    skipped: int
-    note: str = ""
-    tokens: int | None = None
+    name: str  # Of the corpus
+    #: Sentences of the half that maps are fitted and heads are chosen on, and of the other one.
+    chosen_on: Annotated[int, Setting()]
+    measured_on: Annotated[int, Setting()]
+    repeated: int  # Sentences of the second half that stand in the first too, and were left out
+    skipped: int  # Sentences that are too long for the model, or hold a word without a piece
+    note: str = ""  # What a reader should know of the corpus; mostly empty
+    tokens: int | None = None  # Tokens of words that the maps were fitted on
 
 
 @dataclass(frozen=True)
@@ -323,7 +203,7 @@ class FlowResult(Measured):
         ``gaussian`` and, where random weights were measured, ``fresh``: one for every shape.
     recovery : Recovery
         Means over heads.
-    over_directions : Estimated
+    over_directions : Estimate
         ``recovery.whole`` minus ``recovery.directions``: mean over heads.
     graph : Graph
         Hubs of all heads together.
@@ -331,7 +211,7 @@ class FlowResult(Measured):
         None without gold trees.
     control : FlowControl or None
         None where it was not asked for.
-    over_gaussian, token_over_directions : Estimated
+    over_gaussian, token_over_directions : Estimate
         ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
         ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
         as the random directions are other ones for each.
@@ -339,16 +219,16 @@ class FlowResult(Measured):
         By number of ``recovery``: why it is not known, where the text is too short for it.
     """
 
-    sentences: FlowSentences
-    heads: tuple[HeadFlow, ...]
+    sentences: Annotated[FlowSentences, Setting()]
+    heads: Annotated[tuple[HeadFlow, ...], Compare(where="{0.name}")]
     spectra: dict[str, tuple[ValueControl, ...]]
-    recovery: Recovery
-    over_directions: Estimated
-    graph: Graph
-    trees: Trees | None
+    recovery: Annotated[Recovery, Compare("R^2 ", where="mean of heads")]
+    over_directions: Estimate
+    graph: Annotated[Graph, Compare()]
+    trees: Annotated[Trees | None, Compare()]
     control: FlowControl | None
-    over_gaussian: Estimated = UNKNOWN
-    token_over_directions: Estimated = UNKNOWN
+    over_gaussian: Estimate = UNKNOWN
+    token_over_directions: Estimate = UNKNOWN
     not_measured: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:

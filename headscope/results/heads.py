@@ -38,13 +38,7 @@ def place_name(place: Sequence[Any]) -> str:
 
 
 def parse_head(name: str) -> tuple[int, int]:
-    """Return layer and head of a name such as ``L3H5``; the stack before it is not looked at.
-
-    Raises
-    ------
-    ValueError
-        If the text is no such name.
-    """
+    """Return layer and head of a name such as ``L3H5``; the stack before it is not looked at."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is not the name of a head, such as L3H5")
@@ -53,19 +47,12 @@ def parse_head(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Head:
-    """What a row about one head begins with.
+    """What a row about one head begins with."""
 
-    Attributes
-    ----------
-    layer, head : int
-        Zero-based, in the unpruned model.
-    stack : str
-        ``encoder``, ``decoder`` or ``cross``.
-    """
-
+    #: Zero-based, in the unpruned model.
     layer: int
     head: int
-    stack: str = field(default="encoder", kw_only=True)
+    stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
     @property
     def layer_name(self) -> str:

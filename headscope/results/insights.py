@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare
 from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
@@ -18,106 +19,55 @@ VERDICTS = ("holds", "does not hold", "mixed", "not applicable", "not measured",
 
 @dataclass(frozen=True)
 class InsightPart:
-    """One part of a claim, decided by itself.
+    """One part of a claim, decided by itself."""
 
-    Attributes
-    ----------
-    name : str
-        What the part says.
-    verdict : str
-        One of :data:`VERDICTS` that is not "not applicable", or "open": the interval holds the
-        threshold.
-    measured : str
-        The numbers, with their intervals.
-    """
-
-    name: str
+    name: str  # What the part says
+    #: One of :data:`VERDICTS` that is not "not applicable", or "open": the interval holds the
+    #: threshold.
     verdict: str
-    measured: str
+    measured: str  # The numbers, with their intervals
 
 
 @dataclass(frozen=True)
 class Insight:
-    """One claim and what this model says to it.
+    """One claim and what this model says to it."""
 
-    Attributes
-    ----------
-    number : int
-        0 to 10, as the source articles count.
-    claim : str
-        What they say.
-    verdict : str
-        One of :data:`VERDICTS`.
-    measured, control : str
-        One sentence each; empty where nothing was measured.
-    rule : str
-        What decides, with its thresholds.
-    values : dict
-        The numbers behind the sentences.
-    parts : tuple of InsightPart
-        What the verdict is made of; those that are "not measured yet" do not count so far.
-    """
-
-    number: int
-    claim: str
-    verdict: str
+    number: int  # 0 to 10, as the source articles count
+    claim: str  # What they say
+    verdict: Annotated[str, Compare()]  # One of :data:`VERDICTS`
+    #: One sentence each; empty where nothing was measured.
     measured: str
     control: str
-    rule: str
-    values: dict[str, Any]
+    rule: str  # What decides, with its thresholds
+    values: dict[str, Any]  # The numbers behind the sentences
+    #: What the verdict is made of; those that are "not measured yet" do not count so far.
     parts: tuple[InsightPart, ...] = ()
 
 
 @dataclass(frozen=True)
 class KeptRoles:
-    """The model with only the heads of some roles, against as many heads drawn at random.
+    """The model with only the heads of some roles, against as many heads drawn at random."""
 
-    Attributes
-    ----------
-    roles : tuple of str
-        The roles that were kept.
-    kept : tuple of (layer, head)
-        The heads that have one of them.
-    n_heads : int
-        Heads of the model.
-    classified_on, measured_on : str
-        Two texts that share no sentence.
-    examples : int
-        That the metric was taken on.
-    metric : str
-        Name of what was measured.
-    higher_is_better : bool
-        False for a loss.
-    baseline : float
-        Of the whole model.
-    value : float or None
-        With the kept heads only; None where all heads, or none, have such a role.
-    difference_ci : tuple of two floats, or None
-        95% interval of value minus baseline, paired over examples; None where it is
-        unknown (a single example).
-    random : tuple of float
-        The metric of each random set of as many heads.
-    sets : int or None
-        How many different sets have as many heads in every layer as the kept ones: random sets are
-        drawn of these (2**53 stands for more). None in results of earlier versions, which drew from
-        all heads of the model alike.
-    left_out : int
-        Examples that were not measured, as heads had been classified on a sentence of theirs.
-    """
-
-    roles: tuple[str, ...]
-    kept: tuple[tuple[int, ...], ...]
-    n_heads: int
+    roles: tuple[str, ...]  # The roles that were kept
+    kept: tuple[tuple[int, ...], ...]  # (layer, head): The heads that have one of them
+    n_heads: int  # Heads of the model
+    #: Two texts that share no sentence.
     classified_on: str
     measured_on: str
-    examples: int
-    metric: str
-    higher_is_better: bool
-    baseline: float
-    value: float | None
+    examples: int  # That the metric was taken on
+    metric: str  # Name of what was measured
+    higher_is_better: bool  # False for a loss
+    baseline: float  # Of the whole model
+    value: float | None  # With the kept heads only; None where all heads, or none, have such a role
+    #: 95% interval of value minus baseline, paired over examples; None where it is unknown (a
+    #: single example).
     difference_ci: tuple[float, ...] | None
-    random: tuple[float, ...]
+    random: tuple[float, ...]  # The metric of each random set of as many heads
+    #: Examples that were not measured, as heads had been classified on a sentence of theirs.
     left_out: int = 0
+    #: How many different sets have as many heads in every layer as the kept ones: random sets are
+    #: drawn of these (2**53 stands for more). None in results of earlier versions, which drew from
+    #: all heads of the model alike.
     sets: int | None = None
 
 
@@ -135,7 +85,7 @@ class InsightsResult(Measured):
         What claim 2 was decided on.
     """
 
-    insights: tuple[Insight, ...]
+    insights: Annotated[tuple[Insight, ...], Compare(where="insight {0.number}")]
     thresholds: dict[str, Any]
     kept_roles: KeptRoles | None = None
 

@@ -12,9 +12,10 @@ __all__ = ["Candidate", "FailedArtefact", "KeptModel", "SavedModel"]
 class Candidate:
     """A model that may be kept."""
 
+    #: How it was made.
     method: str
     repair: str
-    value: float  # the metric that it earns on the *calibration* data
+    value: float  # The metric that it earns on the *calibration* data
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class KeptModel:
     #: Never a control such as random heads.
     method: str
     repair: str
-    fraction: float  # share of the model's heads that it lost
+    fraction: float  # Share of the model's heads that it lost
     #: The task's metric: a point of the curve of that method and repair, so with ``max_drop`` on
     #: the confirming half of the evaluation data, else on all of them.
     value: float
@@ -37,13 +38,14 @@ class KeptModel:
 class SavedModel:
     """A model that was written: where, which heads it lost, and what it is worth."""
 
-    folder: str  # where it was written
+    folder: str  # Where it was written
     form: str  # ``compact``: heads removed for real; ``dense``: zeros where they were
+    #: How it was made.
     method: str
     repair: str
-    heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head) or (stack, layer, head), sorted
+    heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head): Sorted, zero-based
     fraction: float | None = None  # None in results of earlier versions, as the next three
-    value: float | None = None  # what the curve says that the model is worth
+    value: float | None = None  # What the curve says that the model is worth
     #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
     #: rate may differ a little from ``value``: outputs that differ by rounding can swap a tie.
     measured: float | None = None
@@ -61,5 +63,5 @@ class FailedArtefact:
     #: What asked for it: ``save``, ``save_dense``, ``export`` or ``benchmark``; ``card`` for the
     #: speed that cards of a run without a benchmark name.
     option: str
-    folder: str | None  # where it should have been written; nothing of it is there
-    reason: str  # one sentence
+    folder: str | None  # Where it should have been written; nothing of it is there
+    reason: str  # One sentence

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, ComparedEstimate, Setting
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
-from headscope.results.estimated import UNKNOWN, Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -27,76 +28,45 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LinearError:
-    """How far a linear form of one head, or the mean of all heads, is from the head's own output.
+    """How far a linear form of a head, or of all on average, is from the head's own output."""
 
-    Attributes
-    ----------
-    form : str
-        ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values.
-    error : Estimated
-        ||y - z|| / ||z - mean z||: 1 is no better than one constant output.
-    scaled, fitted : Estimated
-        The same with the best single scale, and with the best scale and offset.
-    scale : float or None
-        The best scale; None for a mean of heads.
-    """
-
-    form: str
-    error: Estimated
-    scaled: Estimated
-    fitted: Estimated
-    scale: float | None = None
+    form: str  # ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values
+    error: Estimate  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
+    #: The same with the best single scale, and with the best scale and offset.
+    scaled: Annotated[Estimate, Compare("scaled error")]
+    fitted: Estimate
+    scale: float | None = None  # The best scale; None for a mean of heads
 
 
 @dataclass(frozen=True)
 class StoredKeys:
-    """Errors of reading back values that were stored under a head's own keys.
+    """Errors of reading back values that were stored under a head's own keys."""
 
-    Attributes
-    ----------
-    linear : Estimated
-        0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
-    least_squares, softmax : Estimated
-        Of the best linear readout; of a softmax with beta = sqrt(d_head).
-    softmax_own : Estimated
-        Of a softmax as sharp as the head's own scores.
-    difference, difference_own : Estimated
-        ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
-    """
-
-    linear: Estimated
-    least_squares: Estimated
-    softmax: Estimated
-    softmax_own: Estimated
-    difference: Estimated
-    difference_own: Estimated = UNKNOWN
+    #: 0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
+    linear: Estimate
+    #: Of the best linear readout; of a softmax with beta = sqrt(d_head).
+    least_squares: Estimate
+    softmax: Estimate
+    softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
+    #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
+    difference: Annotated[Estimate, Compare("linear minus softmax")]
+    difference_own: Estimate = UNKNOWN
 
 
 @dataclass(frozen=True)
 class HeadLinear(Head):
-    """One head without its softmax.
+    """One head without its softmax."""
 
-    Attributes
-    ----------
-    errors : tuple of LinearError
-        By form.
-    coherence, coherence_centred : Estimated
-        Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
-    entropy : Estimated
-        Of the pattern's rows over the largest they can have.
-    stored, stored_centred : StoredKeys
-        Values read back by its keys, and by its keys without their mean.
-    alone : Effect or None
-        The model with this head alone linear, at its best scale; None where it was not run.
-    """
-
-    errors: tuple[LinearError, ...]
-    coherence: Estimated
-    coherence_centred: Estimated
-    entropy: Estimated
+    errors: Annotated[tuple[LinearError, ...], Compare("{0.form} ")]  # By form
+    #: Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
+    coherence: Annotated[Estimate, Compare("key coherence")]
+    coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
+    entropy: Estimate  # Of the pattern's rows over the largest they can have
+    #: Values read back by its keys, and by its keys without their mean.
     stored: StoredKeys
     stored_centred: StoredKeys
-    alone: Effect | None = None
+    #: The model with this head alone linear, at its best scale; None where it was not run.
+    alone: Annotated[Effect | None, Compare("linear alone ")] = None
 
     def error(self, form: str) -> LinearError:
         """Return what is known of a form."""
@@ -105,118 +75,71 @@ class HeadLinear(Head):
 
 @dataclass(frozen=True)
 class LinearForm:
-    """One form in all heads.
+    """One form in all heads."""
 
-    Attributes
-    ----------
-    mean : LinearError
-        Mean over heads.
-    whole, whole_scaled : Effect
-        The model with every head in this form; with every head at its best scale.
-    """
-
-    mean: LinearError
-    whole: Effect
-    whole_scaled: Effect
+    mean: Annotated[LinearError, Compare()]  # Mean over heads
+    #: The model with every head in this form; with every head at its best scale.
+    whole: Annotated[Effect, Compare("as it is ")]
+    whole_scaled: Annotated[Effect, Compare("scaled ")]
 
 
 @dataclass(frozen=True)
 class HeadCorrelation:
-    """Whether one number of heads goes with the error of a linear form, within layers.
+    """Whether one number of heads goes with the error of a linear form, within layers."""
 
-    Attributes
-    ----------
-    number : str
-        ``coherence``, ``coherence_centred`` or ``entropy``.
-    form, fit : str
-        Of the error: ``linear`` and ``scaled``, say.
-    given : str
-        What is held constant: ``entropy`` or nothing.
-    heads : int
-        How many.
-    pearson, spearman : Estimated
-        Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
-        four.
-    p : float or None
-        Of Spearman's, two-sided, by the same t.
-    layers : int
-        Layers that count; 0 in results of older versions, which took all heads together.
-    """
-
-    number: str
+    number: str  # ``coherence``, ``coherence_centred`` or ``entropy``
+    #: Of the error: ``linear`` and ``scaled``, say.
     form: str
     fit: str
-    given: str
-    heads: int
-    pearson: Estimated
-    spearman: Estimated
-    p: float | None
+    given: str  # What is held constant: ``entropy`` or nothing
+    heads: int  # How many
+    #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
+    #: four.
+    pearson: Estimate
+    spearman: ComparedEstimate
+    p: float | None  # Of Spearman's, two-sided, by the same t
+    #: Layers that count; 0 in results of older versions, which took all heads together.
     layers: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of both numbers: ``coherence and linear scaled given entropy``."""
+        given = f" given {self.given}" if self.given else ""
+        return f"{self.number} and {self.form} {self.fit}{given}"
 
 
 @dataclass(frozen=True)
 class KeyMemory:
-    """Values stored under N keys of one width, and read back.
+    """Values stored under N keys of one width, and read back."""
 
-    Attributes
-    ----------
-    kind : str
-        ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
-    readout : str
-        ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``.
-    keys, width : int
-        N and d.
-    error : Estimated
-        Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
-    expected : float or None
-        The closed form for random keys; None where there is none.
-    sems : float or None
-        How many standard errors the measured error of random keys lies from it.
-    draws : int
-        Draws of keys and values, or stretches of text.
-    """
-
+    #: ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
     kind: str
-    readout: str
+    readout: str  # ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``
+    #: N and d.
     keys: int
     width: int
-    error: Estimated
-    expected: float | None
-    sems: float | None
-    draws: int
+    #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
+    error: Annotated[Estimate, Compare("error of reading back")]
+    expected: float | None  # The closed form for random keys; None where there is none
+    sems: float | None  # How many standard errors the measured error of random keys lies from it
+    draws: int  # Draws of keys and values, or stretches of text
 
 
 @dataclass(frozen=True)
 class LinearControl:
-    """The same architecture with random weights, on the same text.
+    """The same architecture with random weights, on the same text."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the weights.
-    coherence, coherence_centred : float or None
-        Mean over heads.
-    means : tuple of LinearError
-        By form, mean over heads.
-    correlations : tuple of HeadCorrelation
-        As for the model.
-    stored : StoredKeys
-        Mean over heads.
-    over_random : Estimated
-        ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
-        interval holds what another draw may give as well.
-    draws : int
-        Of random weights that this is a mean over.
-    """
-
-    seed: int
+    seed: int  # Of the weights
+    #: Mean over heads.
     coherence: float | None
     coherence_centred: float | None
-    means: tuple[LinearError, ...]
-    correlations: tuple[HeadCorrelation, ...]
-    stored: StoredKeys
-    over_random: Estimated = UNKNOWN
-    draws: int = 1
+    means: tuple[LinearError, ...]  # By form, mean over heads
+    correlations: tuple[HeadCorrelation, ...]  # As for the model
+    stored: StoredKeys  # Mean over heads
+    #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
+    #: interval holds what another draw may give as well.
+    over_random: Estimate = UNKNOWN
+    draws: int = 1  # Of random weights that this is a mean over
 
 
 @dataclass(frozen=True)
@@ -251,17 +174,20 @@ class LinearResult(Measured):
         What changed models were measured by beside the cosine.
     """
 
-    heads: tuple[HeadLinear, ...]
-    forms: tuple[LinearForm, ...]
+    heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]
+    forms: Annotated[tuple[LinearForm, ...], Compare(where="all heads {0.mean.form}")]
     mean_output: Effect
-    correlations: tuple[HeadCorrelation, ...]
-    memory: tuple[KeyMemory, ...]
-    stored: StoredKeys
+    correlations: Annotated[tuple[HeadCorrelation, ...], Compare(where="{0.name}")]
+    memory: Annotated[
+        tuple[KeyMemory, ...],
+        Compare(where="{0.keys} own keys, {0.readout}", unless=("kind", "random")),
+    ]
+    stored: Annotated[StoredKeys, Compare(where="own keys")]
     stored_centred: StoredKeys
     random_coherence: float
     bias_left_out: bool
     left_out: tuple[str, ...]
-    text: dict[str, Any]
+    text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     control: LinearControl | None = None
     task: EffectTask | None = None
 

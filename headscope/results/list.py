@@ -15,43 +15,21 @@ __all__ = ["Entry", "ListResult"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing that can be named on the command line, in a config file or in Python.
+    """One thing that can be named on the command line, in a config file or in Python."""
 
-    Attributes
-    ----------
-    name : str
-        As it is written there.
-    words : str
-        What it is, on one line.
-    source : str
-        The literature that it comes from; empty where there is none.
-    page : str
-        The page of the docs that defines it.
-    """
-
-    name: str
-    words: str
-    source: str
-    page: str
+    name: str  # As it is written there
+    words: str  # What it is, on one line
+    source: str  # The literature that it comes from; empty where there is none
+    page: str  # The page of the docs that defines it
 
 
 @dataclass(frozen=True)
 class ListResult:
-    """Everything of one kind.
+    """Everything of one kind."""
 
-    Attributes
-    ----------
-    kind : str
-        What was asked for, such as ``methods``; empty for the kinds themselves.
-    entries : tuple of Entry
-        In the order of the list that the program itself reads.
-    schema : int
-        Version of the JSON's fields.
-    """
-
-    kind: str
-    entries: tuple[Entry, ...]
-    schema: int = SCHEMA
+    kind: str  # What was asked for, such as ``methods``; empty for the kinds themselves
+    entries: tuple[Entry, ...]  # In the order of the list that the program itself reads
+    schema: int = SCHEMA  # Version of the JSON's fields
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per entry (pandas)."""

@@ -11,30 +11,31 @@ __all__ = ["DropLook", "DropPart", "MaxDrop", "OneMore"]
 class DropPart:
     """A pruned model on one part of the evaluation data."""
 
-    heads: int
-    examples: int
+    heads: int  # Heads that it lost
+    examples: int  # Examples of the part
     #: The task's metric of the unpruned model and of this one, on these examples.
     baseline: float
     value: float
     #: Value minus baseline, with its paired interval.
     difference: float
     ci: tuple[float, ...] | None
-    level: float  # of the interval: 0.95, or more where several models were looked at
+    level: float  # Of the interval: 0.95, or more where several models were looked at
 
 
 @dataclass(frozen=True)
 class DropLook:
     """One model that was tried."""
 
+    #: How it was made.
     method: str
     repair: str
-    heads: int  # heads that it lost
+    heads: int  # Heads that it lost
     part: str  # ``choosing`` or ``confirming``: the examples that it was judged by
     #: What it loses of the metric there, and the upper end of the interval.
     lost: float
     most_lost: float
-    level: float
-    allowed: bool  # whether that end is at most what may be lost
+    level: float  # Of that interval
+    allowed: bool  # Whether that end is at most what may be lost
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class OneMore:
     #: Heads that it lost: one more, or one more of every layer where layers lose equally many, or
     #: one more of all layers that share their weights.
     heads: int
-    value: float  # the task's metric
+    value: float  # The task's metric
     #: Value minus the unpruned model's, with its paired 95% interval.
     difference: float
     ci: tuple[float, ...] | None
@@ -60,24 +61,24 @@ class MaxDrop:
     A larger number may cost as little: it is one that is confirmed, not the largest there is.
     """
 
-    wanted: float  # the most that may be lost, in the metric's unit
-    count: int  # heads that were removed: the number that was confirmed
+    wanted: float  # The most that may be lost, in the metric's unit
+    count: int  # Heads that were removed: the number that was confirmed
     #: How they were chosen, and what was done to the others.
     method: str
     repair: str
-    chosen: DropPart  # the model that was chosen, on the part of the examples that it was chosen on
+    chosen: DropPart  # The model that was chosen, on the part of the examples that it was chosen on
     #: The model that was found, on the other part. It lost fewer heads than the chosen one where
     #: that one was not confirmed.
     confirmed: DropPart
-    refused: DropPart | None  # the chosen model on the other part, where that did not confirm it
+    refused: DropPart | None  # The chosen model on the other part, where that did not confirm it
     #: Smaller numbers that would be tried after a refusal, set before the first of them was; all
     #: together their intervals may fail as often as the first one.
     planned: int
     one_more: OneMore | None  # None where one more would be all of them
-    looks: tuple[DropLook, ...] = ()  # every model that was tried, in order
+    looks: tuple[DropLook, ...] = ()  # Every model that was tried, in order
     #: Sentences that stand in both parts, because too many examples hang together by them.
     shared: int = 0
-    per_layer: int | None = None  # heads that every layer lost, where all were to lose equally many
+    per_layer: int | None = None  # Heads that every layer lost, where all were to lose equally many
     #: ``confirming``: baseline, curves, ``one_more``, kept and saved models of the same result are
     #: measured on the part that had no say in the choice. ``all`` in results of earlier versions.
     measured_on: str = "all"

@@ -19,19 +19,11 @@ def warnings_of(*results: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Where a result comes from, and whether it is about the model's own attention.
+    """Where a result comes from, and whether it is about the model's own attention."""
 
-    Attributes
-    ----------
-    schema : int
-        Version of the JSON's fields, :data:`headscope.results.SCHEMA` when it was written.
-    provenance : dict
-        Versions, model, weights' SHA-256, data, what the tokenizer knows of them, warnings, seed,
-        dtype, device, command.
-    validation : ValidationSummary
-        The certificate of the run.
-    """
-
+    #: Version of the JSON's fields, :data:`headscope.results.SCHEMA` when it was written.
     schema: int
+    #: Versions, model, weights' SHA-256, data, what the tokenizer knows of them, warnings, seed,
+    #: dtype, device, command.
     provenance: dict[str, Any]
-    validation: ValidationSummary
+    validation: ValidationSummary  # The certificate of the run

@@ -12,20 +12,21 @@ __all__ = ["Curve", "Draw", "Point"]
 class Draw:
     """One random set of heads and what the model is worth without it."""
 
-    seed: int
-    heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head) or (stack, layer, head)
-    value: float  # the task's metric
+    seed: int  # Of the draw
+    #: (layer, head): As many as the point's fraction makes.
+    heads_removed: tuple[tuple[Any, ...], ...]
+    value: float  # The task's metric
 
 
 @dataclass(frozen=True)
 class Point:
     """The model without some heads."""
 
-    fraction: float  # share of the model's heads that is removed
-    #: (layer, head), or (stack, layer, head) for a model that has a decoder. For ``random``: of its
-    #: first draw.
+    fraction: float  # Share of the model's heads that is removed
+    #: (layer, head): With the stack for a model that has a decoder. For ``random``: of its first
+    #: draw.
     heads_removed: tuple[tuple[Any, ...], ...]
-    value: float  # the task's metric; for ``random`` the mean over draws
+    value: float  # The task's metric; for ``random`` the mean over draws
     #: 95% interval over examples; for ``random`` the lowest and highest draw. None where it is
     #: unknown.
     ci: tuple[float, ...] | None
@@ -35,11 +36,11 @@ class Point:
     difference: float | None = None
     difference_ci: tuple[float, ...] | None = None
     p_value: float | None = None
-    metrics: dict[str, float] | None = None  # every metric of the task
+    metrics: dict[str, float] | None = None  # Every metric of the task
     #: Kept heads with each role; None where the model was not classified.
     roles_left: dict[str, int] | None = None
-    draws: tuple[Draw, ...] = ()  # empty unless ``random``
-    spread: float | None = None  # standard deviation over draws
+    draws: tuple[Draw, ...] = ()  # Empty unless ``random``
+    spread: float | None = None  # Standard deviation over draws
     #: Of ``difference_ci``: higher where smaller numbers of heads were tried after a refusal.
     level: float = 0.95
 
@@ -51,7 +52,7 @@ class Curve:
     #: As on the command line; ``none`` where nothing was repaired.
     method: str
     repair: str
-    points: tuple[Point, ...]  # from few heads removed to many
+    points: tuple[Point, ...]  # From few heads removed to many
 
     @property
     def name(self) -> str:

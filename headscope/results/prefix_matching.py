@@ -3,75 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from headscope.results.compared import Compare
 
 __all__ = ["Match", "PrefixMatching", "PrefixScore"]
 
 
 @dataclass(frozen=True)
 class Match:
-    """Mean weight on one place of the first copy.
+    """Mean weight on one place of the first copy."""
 
-    Attributes
-    ----------
-    score : float
-        Where the tokens are repeated.
-    control : float
-        The same queries and places where the first half holds other tokens: what position explains.
-    gain : float
-        ``score`` less ``control``.
-    interval : tuple of two floats
-        95% interval of ``gain``: Student's t over sequences.
-    """
-
-    score: float
+    score: float  # Where the tokens are repeated
+    #: The same queries and places where the first half holds other tokens: what position explains.
     control: float
-    gain: float
-    interval: tuple[float, ...]
+    gain: Annotated[float, Compare("", interval="interval")]  # ``score`` less ``control``
+    interval: tuple[float, ...]  # 95% interval of ``gain``: Student's t over sequences
 
 
 @dataclass(frozen=True)
 class PrefixScore:
-    """Where the tokens of a second copy look in the first.
+    """Where the tokens of a second copy look in the first."""
 
-    Attributes
-    ----------
-    after : Match
-        At the token after the earlier occurrence: the induction score.
-    same : Match
-        At the earlier occurrence itself.
-    before : Match
-        At the token before it: the mirror image of ``after``.
-    """
-
-    after: Match
-    same: Match
-    before: Match
+    #: At the token after the earlier occurrence: the induction score.
+    after: Annotated[Match, Compare("after")]
+    same: Annotated[Match, Compare("same")]  # At the earlier occurrence itself
+    #: At the token before it: the mirror image of ``after``.
+    before: Annotated[Match, Compare("before")]
 
 
 @dataclass(frozen=True)
 class PrefixMatching:
-    """What the scores were measured on.
+    """What the scores were measured on."""
 
-    Attributes
-    ----------
-    sequences, copy : int
-        Sequences, and random tokens of each of the two copies.
-    uniform : float
-        What evenly spread attention puts on one place.
-    seed : int
-        Of the random tokens.
-    stack : str
-        Whose heads have a score.
-    random_weights : dict of str to float
-        Largest gain of any head with random weights, by place; empty without that control.
-    """
-
+    #: Sequences, and random tokens of each of the two copies.
     sequences: int
     copy: int
-    uniform: float
-    seed: int
-    stack: str
+    uniform: float  # What evenly spread attention puts on one place
+    seed: int  # Of the random tokens
+    stack: str  # Whose heads have a score
+    #: Largest gain of any head with random weights, by place; empty without that control.
     random_weights: dict[str, float] = field(default_factory=dict)
 
 

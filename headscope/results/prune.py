@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Setting
 from headscope.results.even import EvenPrice
 from headscope.results.exported import ExportedModel
 from headscope.results.heads import Head, layer_name, place_name
@@ -42,29 +43,30 @@ class DataInfo:
     #: Used, and left out because they are longer than the model allows.
     examples: int
     skipped: int
-    labels: bool | None = None  # whether the methods used labels; None for evaluation data
+    labels: bool | None = None  # Whether the methods used labels; None for evaluation data
 
 
 @dataclass(frozen=True)
 class Baseline:
     """The unpruned model."""
 
-    value: float  # the task's metric
+    value: float  # The task's metric
     ci: tuple[float, ...] | None  # 95% interval over examples; None where it is unknown
-    metrics: dict[str, float]  # every metric of the task
+    metrics: dict[str, float]  # Every metric of the task
 
 
 @dataclass(frozen=True)
 class HeadScores:
     """What a method thinks of each head."""
 
-    method: str  # as on the command line
+    method: str  # As on the command line
     #: (n_layers, n_heads), higher is rather kept; None where a layer has no such head. Where the
     #: heads of all stacks are ranked together, the layers of the encoder come first, then those of
     #: the decoder and of cross-attention.
     values: tuple[tuple[float | None, ...], ...]
     passes: dict[str, int]  # ``forward`` and ``backward`` passes over the calibration data
-    #: Which layer each row is; empty in results of earlier versions, which knew encoders only.
+    #: (stack, layer): Which layer each row is; empty in results of earlier versions, which knew
+    #: encoders only.
     layers: tuple[tuple[Any, ...], ...] = ()
 
     @property
@@ -95,7 +97,7 @@ class HeadEffect(Head):
     difference_ci: tuple[float, ...] | None
     p_value: float
     p_adjusted: float  # Benjamini-Hochberg over the rows of one table
-    significant: bool  # whether it is below 0.05
+    significant: bool  # Whether it is below 0.05
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class StackResult:
     """One stack of an encoder-decoder model, pruned alone while the others keep their heads."""
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
-    n_heads: int  # heads that can be removed
+    n_heads: int  # Heads that can be removed
     #: As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head does
     #: alone is the same whatever stack is pruned, so those tables are not repeated.
     curves: tuple[Curve, ...]
@@ -122,12 +124,13 @@ class StackResult:
 
 @dataclass(frozen=True)
 class Area:
-    """The area under a curve of one stack: the mean of the metric over all shares of its heads."""
+    """The area under a curve of one stack: the metric's mean over all shares of its heads."""
 
+    #: Whose curve it is.
     stack: str
     method: str
     repair: str
-    value: float  # in the metric's unit; by the trapezoidal rule over shares from 0 to 1
+    value: float  # In the metric's unit; by the trapezoidal rule over shares from 0 to 1
     ci: tuple[float, ...]  # 95%: bootstrap over examples; for ``random`` Student's t over draws
     #: The same from the first to the last head removed, over the shares that the curves of all
     #: stacks have in common: without the points where the stack has all its heads and none, the
@@ -155,9 +158,10 @@ class AreaGap:
     #: ``difference`` is the first's area minus the second's.
     stack: str
     other: str
+    #: Of both curves.
     method: str
     repair: str
-    difference: float  # in the metric's unit
+    difference: float  # In the metric's unit
     #: 95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
     ci: tuple[float, ...]
     #: The difference of the inner areas; None in results of earlier versions.
@@ -228,8 +232,8 @@ class PruneResult(Measured):
         What was asked for beside the numbers and could not be made.
     """
 
-    task: str
-    metric: str
+    task: Annotated[str, Setting()]
+    metric: Annotated[str, Setting()]
     higher_is_better: bool
     baseline: Baseline
     data: DataInfo
@@ -246,7 +250,7 @@ class PruneResult(Measured):
     kept: KeptModel | None = None
     saved: tuple[SavedModel, ...] = ()
     speed: SpeedResult | None = None
-    stack: str = "encoder"
+    stack: Annotated[str, Setting()] = "encoder"
     stacks: tuple[StackResult, ...] = ()
     areas: tuple[Area, ...] = ()
     gaps: tuple[AreaGap, ...] = ()
@@ -269,13 +273,7 @@ class PruneResult(Measured):
         return 1 if self.higher_is_better else -1
 
     def curve(self, method: str, repair: str = "none") -> Curve:
-        """Return the curve of a method with a repair.
-
-        Raises
-        ------
-        KeyError
-            If it was not measured.
-        """
+        """Return the curve of a method with a repair."""
         for curve in self.curves:
             if (curve.method, curve.repair) == (method, repair):
                 return curve

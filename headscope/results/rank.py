@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.heads import Head, layer_name
 from headscope.results.serialise import SCHEMA
 from headscope.results.shared_projections import SharedProjections
@@ -43,85 +44,52 @@ MATRICES = ("qk", "ov", "w_q", "w_k")
 
 @dataclass(frozen=True)
 class NumericalRank:
-    """How many singular values exceed ``rtol`` times the largest.
+    """How many singular values exceed ``rtol`` times the largest."""
 
-    Attributes
-    ----------
-    value : int or None
-        None where ``rtol`` is 1 or more: the stored dtype is too coarse to decide.
-    rtol : float
-        As asked for; by default the stored dtype's epsilon times the larger size.
-    """
-
-    value: int | None
-    rtol: float
+    value: int | None  # None where ``rtol`` is 1 or more: the stored dtype is too coarse to decide
+    rtol: float  # As asked for; by default the stored dtype's epsilon times the larger size
 
 
 @dataclass(frozen=True)
 class MatrixRank:
-    """The singular values of one matrix and what is read off them.
+    """The singular values of one matrix and what is read off them."""
 
-    Attributes
-    ----------
-    singular_values : tuple of float
-        Descending; as many as the factors' width allows, the rest of the matrix's are 0.
-    numerical_rank : NumericalRank
-        Singular values above the rounding of the stored dtype.
-    stable_rank : float or None
-        ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
-    effective_rank : float or None
-        exp(entropy of sigma / sum sigma).
-    dims : dict of str to int
-        Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
-    """
-
+    #: Descending; as many as the factors' width allows, the rest of the matrix's are 0.
     singular_values: tuple[float, ...]
-    numerical_rank: NumericalRank
-    stable_rank: float | None
-    effective_rank: float | None
-    dims: dict[str, int | None]
+    #: Singular values above the rounding of the stored dtype.
+    numerical_rank: Annotated[NumericalRank, Compare("numerical", part="value")]
+    #: ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
+    stable_rank: Annotated[float | None, Compare("stable")]
+    #: exp(entropy of sigma / sum sigma).
+    effective_rank: Annotated[float | None, Compare("effective")]
+    #: Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
+    dims: Annotated[dict[str, int | None], Compare("dims ")]
 
 
 @dataclass(frozen=True)
 class MeanSem:
-    """A mean over sequences.
+    """A mean over sequences."""
 
-    Attributes
-    ----------
-    mean : float
-        The mean.
-    sem : float or None
-        Its standard error; None for a single sequence.
-    """
-
-    mean: float
-    sem: float | None
+    mean: float  # The mean
+    sem: float | None  # Its standard error; None for a single sequence
 
 
 @dataclass(frozen=True)
 class HeadRank(Head):
-    """One head's matrices.
+    """One head's matrices."""
 
-    Attributes
-    ----------
-    qk, ov, w_q, w_k : MatrixRank
-        Of W_Q W_K^T, W_V W_O, W_Q and W_K.
-    asymmetry : float or None
-        ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
-        different spaces.
-    qk_data : MatrixRank or None
-        Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
-    pattern_asymmetry : MeanSem or None
-        ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
-    """
-
-    qk: MatrixRank
-    ov: MatrixRank
-    w_q: MatrixRank
-    w_k: MatrixRank
-    asymmetry: float | None
-    qk_data: MatrixRank | None = None
-    pattern_asymmetry: MeanSem | None = None
+    #: Of W_Q W_K^T, W_V W_O, W_Q and W_K.
+    qk: Annotated[MatrixRank, Compare("qk ")]
+    ov: Annotated[MatrixRank, Compare("ov ")]
+    w_q: Annotated[MatrixRank, Compare("w_q ")]
+    w_k: Annotated[MatrixRank, Compare("w_k ")]
+    #: ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
+    #: different spaces.
+    asymmetry: Annotated[float | None, Compare()]
+    #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
+    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
+    #: ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
+    pattern_asymmetry: Annotated[MeanSem | None, Compare("asymmetry of patterns")] = None
 
     @property
     def symmetry(self) -> float | None:
@@ -136,95 +104,60 @@ class HeadRank(Head):
 
 @dataclass(frozen=True)
 class Overlap:
-    """Mean squared cosine of the principal angles between heads' subspaces, (n_heads, n_heads).
+    """Mean squared cosine of the principal angles between heads' subspaces, (n_heads, n_heads)."""
 
-    Attributes
-    ----------
-    query, key : nested tuples of float
-        1: the same subspace; 0: orthogonal. The diagonal is 1.
-    query_key : nested tuples of float
-        Row: the head whose query subspace, column: the head whose key subspace.
-    """
-
+    #: 1: the same subspace; 0: orthogonal. The diagonal is 1.
     query: tuple[tuple[float, ...], ...]
     key: tuple[tuple[float, ...], ...]
+    #: Row: the head whose query subspace, column: the head whose key subspace.
     query_key: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
 class ControlStatistics:
-    """The same numbers of random matrices of the same shapes, averaged.
+    """The same numbers of random matrices of the same shapes, averaged."""
 
-    Attributes
-    ----------
-    singular_values : tuple of float
-        Mean of sigma / ||B||_F: a random matrix has no scale of its own.
-    numerical_rank, stable_rank, effective_rank, dims
-        Means of the fields of :class:`MatrixRank` with these names.
-    std : dict of str to float
-        Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...);
-        empty where there was one draw.
-    draws : int
-        Matrices averaged.
-    """
-
+    #: Mean of sigma / ||B||_F: a random matrix has no scale of its own.
     singular_values: tuple[float, ...]
+    #: Means of the fields of :class:`MatrixRank` with these names.
     numerical_rank: float | None
     stable_rank: float | None
     effective_rank: float | None
     dims: dict[str, float | None]
+    #: Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...); empty
+    #: where there was one draw.
     std: dict[str, float]
-    draws: int
+    draws: int  # Matrices averaged
 
 
 @dataclass(frozen=True)
 class DataControl:
-    """Gaussian factors in the data-aware form of one layer: with that layer's covariance.
+    """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
 
-    Attributes
-    ----------
-    heads, layer : ControlStatistics
-        Of single heads, and of as many concatenated as the layer has.
-    """
-
+    #: Of single heads, and of as many concatenated as the layer has.
     heads: ControlStatistics
     layer: ControlStatistics
 
 
 @dataclass(frozen=True)
 class LayerRank:
-    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T.
+    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T."""
 
-    Attributes
-    ----------
-    layer : int
-        Zero-based.
-    heads : tuple of int
-        The heads there are.
-    qk, ov, w_q, w_k, asymmetry, qk_data
-        As in :class:`HeadRank`, of all heads together.
-    overlap : Overlap
-        Between the heads' subspaces.
-    qk_data_control : DataControl or None
-        Gaussian factors in the same data-aware form.
-    folded : bool or None
-        Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
-    stack : str
-        ``encoder``, ``decoder`` or ``cross``.
-    """
-
-    layer: int
-    heads: tuple[int, ...]
-    qk: MatrixRank
-    ov: MatrixRank
-    w_q: MatrixRank
-    w_k: MatrixRank
-    asymmetry: float | None
-    overlap: Overlap
-    qk_data: MatrixRank | None = None
-    qk_data_control: DataControl | None = None
+    layer: int  # Zero-based
+    heads: tuple[int, ...]  # The heads there are
+    #: ``qk``, ``ov``, ``w_q``, ``w_k``, ``asymmetry``, ``qk_data``: As in :class:`HeadRank`, of all
+    #: heads together.
+    qk: Annotated[MatrixRank, Compare("qk ")]
+    ov: Annotated[MatrixRank, Compare("ov ")]
+    w_q: Annotated[MatrixRank, Compare("w_q ")]
+    w_k: Annotated[MatrixRank, Compare("w_k ")]
+    asymmetry: Annotated[float | None, Compare()]
+    overlap: Overlap  # Between the heads' subspaces
+    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
+    qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
+    #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
     folded: bool | None = None
-    stack: str = "encoder"
+    stack: str = "encoder"  # ``encoder``, ``decoder`` or ``cross``
 
     @property
     def symmetry(self) -> float | None:
@@ -239,41 +172,25 @@ class LayerRank:
 
 @dataclass(frozen=True)
 class LayerControl:
-    """Controls of one geometry: heads alone, and as many concatenated as the layer has.
+    """Controls of one geometry: heads alone, and as many concatenated as the layer has."""
 
-    Attributes
-    ----------
-    n_heads : int
-        Heads of such a layer.
-    heads, layers : dict of str to ControlStatistics
-        By matrix, as in :data:`MATRICES`.
-    asymmetry, layer_asymmetry : float or None
-        Means of ||B - B^T||_F / ||B||_F of heads, of layers.
-    overlap : dict of str to float
-        Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
-    """
-
-    n_heads: int
+    n_heads: int  # Heads of such a layer
+    #: By matrix, as in :data:`MATRICES`.
     heads: dict[str, ControlStatistics]
     layers: dict[str, ControlStatistics]
+    #: Means of ||B - B^T||_F / ||B||_F of heads, of layers.
     asymmetry: float | None
     layer_asymmetry: float | None
+    #: Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
     overlap: dict[str, float | None]
 
 
 @dataclass(frozen=True)
 class ControlRank:
-    """One control: ``gaussian`` (i.i.d. entries) or ``fresh`` (the architecture initialised anew).
+    """One control: ``gaussian`` (i.i.d. entries) or ``fresh`` (a new initialisation)."""
 
-    Attributes
-    ----------
-    seeds : tuple of int
-        One for each draw.
-    geometries : tuple of LayerControl
-        One for each number of heads that a layer of the model has.
-    """
-
-    seeds: tuple[int, ...]
+    seeds: tuple[int, ...]  # One for each draw
+    #: One for each number of heads that a layer of the model has.
     geometries: tuple[LayerControl, ...]
 
     def of(self, n_heads: int) -> LayerControl | None:
@@ -305,15 +222,15 @@ class RankResult:
         None unless it was asked for.
     """
 
-    heads: tuple[HeadRank, ...]
-    layers: tuple[LayerRank, ...]
+    heads: Annotated[tuple[HeadRank, ...], Compare(where="{0.name}")]
+    layers: Annotated[tuple[LayerRank, ...], Compare(where="layer {0.layer}")]
     controls: dict[str, ControlRank | None]
-    settings: dict[str, Any]
+    settings: Annotated[dict[str, Any], Setting()]
     validation: ValidationSummary
     provenance: dict[str, Any]
     not_covered: tuple[str, ...] = ()
     text: dict[str, Any] | None = None
-    shared: SharedProjections | None = None
+    shared: Annotated[SharedProjections | None, Compare()] = None
     schema: int = SCHEMA
 
     @property

@@ -12,21 +12,11 @@ __all__ = ["ReportResult", "SamplePatterns"]
 
 @dataclass(frozen=True)
 class SamplePatterns:
-    """One sentence and every head's attention pattern on it.
+    """One sentence and every head's attention pattern on it."""
 
-    Attributes
-    ----------
-    text : str
-        The sentence as it stands in the data.
-    tokens : tuple of str
-        Special tokens included.
-    patterns : dict of str to (query, key)
-        By head (``L3H5``), rounded to two digits.
-    """
-
-    text: str
-    tokens: tuple[str, ...]
-    patterns: dict[str, tuple[tuple[float, ...], ...]]
+    text: str  # The sentence as it stands in the data
+    tokens: tuple[str, ...]  # Special tokens included
+    patterns: dict[str, tuple[tuple[float, ...], ...]]  # By head (``L3H5``), rounded to two digits
 
 
 @dataclass(frozen=True)

@@ -24,41 +24,21 @@ _ALL = (*_SELF, "cross")
 
 @dataclass(frozen=True)
 class Role:
-    """One role, and how it is shown.
+    """One role, and how it is shown."""
 
-    Attributes
-    ----------
-    key : str
-        What results and limits call it.
-    name : str
-        What a reader sees.
-    mark : str
-        At most four characters for a map; ``positional`` and ``special`` heads show their offset
-        and token instead.
-    colour : str
-        Of the figures, ``#RRGGBB``.
-    style : str
-        Of the terminal, as rich writes styles.
-    light, dark : str
-        Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
-    stacks : tuple of str
-        Where heads can have it: ``encoder``, ``decoder``, ``cross``.
-    words : str
-        What a head with it does, on one line.
-    source : str
-        Who described it; empty where nobody did.
-    """
-
-    key: str
-    name: str
+    key: str  # What results and limits call it
+    name: str  # What a reader sees
+    #: At most four characters for a map; ``positional`` and ``special`` heads show their offset and
+    #: token instead.
     mark: str = ""
-    colour: str = ""
-    style: str = ""
+    colour: str = ""  # Of the figures, ``#RRGGBB``
+    style: str = ""  # Of the terminal, as rich writes styles
+    #: Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
     light: str = ""
     dark: str = ""
-    stacks: tuple[str, ...] = _ALL
-    words: str = ""
-    source: str = ""
+    stacks: tuple[str, ...] = _ALL  # Where heads can have it: ``encoder``, ``decoder``, ``cross``
+    words: str = ""  # What a head with it does, on one line
+    source: str = ""  # Who described it; empty where nobody did
 
 
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
@@ -203,13 +183,7 @@ _BY_KEY = {role.key: role for role in (*ROLES, NO_ROLE)}
 
 
 def role_of(key: str) -> Role:
-    """Return the role with this key.
-
-    Raises
-    ------
-    KeyError
-        If there is no such role.
-    """
+    """Return the role with this key."""
     return _BY_KEY[key]
 
 

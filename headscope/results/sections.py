@@ -1,149 +1,124 @@
-"""The sections of a report: THE list. One line each says name, result class, order and marks.
+"""The sections of a report: THE list. A field each says name, result class, order and marks.
 
 From the name of a section follows where everything else about it lives: its function in
-``headscope.pipeline``, its view in ``headscope.show``, its facts in ``headscope.verdicts.diff``,
-its table in a config file, its page in the docs. tests/unit/test_registry.py holds every section
-against that.
+``headscope.pipeline``, its view in ``headscope.show``, its table in a config file, its page in the
+docs. tests/unit/test_registry.py holds every section against that.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import typing
+import importlib
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from headscope.results.classify import ClassifyResult
-from headscope.results.depth import DepthResult
-from headscope.results.explain import ExplainResult
-from headscope.results.flow import FlowResult
-from headscope.results.insights import InsightsResult
-from headscope.results.linear import LinearResult
-from headscope.results.prune import PruneResult
-from headscope.results.rank import RankResult
-from headscope.results.spectrum import SpectrumResult
-from headscope.results.symmetric import SymmetricResult
-from headscope.results.transfer import TransferResult
-from headscope.results.validate import ValidationResult
+if TYPE_CHECKING:
+    from headscope.results.classify import ClassifyResult
+    from headscope.results.depth import DepthResult
+    from headscope.results.explain import ExplainResult
+    from headscope.results.flow import FlowResult
+    from headscope.results.insights import InsightsResult
+    from headscope.results.linear import LinearResult
+    from headscope.results.prune import PruneResult
+    from headscope.results.rank import RankResult
+    from headscope.results.spectrum import SpectrumResult
+    from headscope.results.symmetric import SymmetricResult
+    from headscope.results.transfer import TransferResult
+    from headscope.results.validate import ValidationResult
 
 __all__ = ["SECTIONS", "Section", "Sections", "section_of"]
 
 
 @dataclass(frozen=True)
 class Section:
-    """What is known of a section without measuring anything.
+    """What is known of a section without measuring anything: plain strings."""
 
-    Attributes
-    ----------
-    name : str
-        Of the section, its command and its table in a config file.
-    kind : type
-        Class of its result.
-    marks : frozenset of str
-        Fields that tell its JSON from that of the others.
-    files : tuple of str
-        What its JSON may be called in a folder; the first that is there counts.
-    uses : tuple of str
-        Sections whose result it makes use of.
-    """
+    name: str  # Of the section, its command and its table in a config file
+    module: str  # That its result class is in
+    result: str  # The name of that class
+    marks: frozenset[str]  # Fields that tell its JSON from that of the others
+    files: tuple[str, ...]  # What its JSON may be called; the first that is there counts
+    uses: tuple[str, ...]  # Sections whose result it makes use of
 
-    name: str
-    kind: type
-    marks: frozenset[str]
-    files: tuple[str, ...]
-    uses: tuple[str, ...] = ()
+    @property
+    def kind(self) -> type:
+        """The class of its result, imported when it is first asked for."""
+        return cast(type, getattr(importlib.import_module(self.module), self.result))
 
 
-def _told_by(*marks: str, also: tuple[str, ...] = (), uses: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"marks": frozenset(marks), "also": also, "uses": uses}
+def _in(module: str, marks: str, *, uses: str = "", file: str = "") -> dict[str, str]:
+    return {"module": f"headscope.{module}", "marks": marks, "uses": uses, "file": file}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
-    """One result for each section, in the order in which a report runs them; None where not run.
-
-    Attributes
-    ----------
-    validate, explain, classify, rank, spectrum, depth, flow : result or None
-        What the command of that name found.
-    transfer, linear, symmetric, prune, insights : result or None
-        The same.
-    """
+    """One result for each section, in the order in which a report runs them; None where not run."""
 
     validate: ValidationResult | None = field(
-        default=None, metadata=_told_by("passed", "layers", "tolerance", also=("validation.json",))
+        default=None,
+        metadata=_in("results.validate", "passed layers tolerance", file="validation.json"),
     )
     explain: ExplainResult | None = field(
-        default=None, metadata=_told_by("steps", "sentence", "patterns")
+        default=None, metadata=_in("results.explain", "steps sentence patterns")
     )
     classify: ClassifyResult | None = field(
-        default=None, metadata=_told_by("heads", "corpus", "thresholds")
+        default=None, metadata=_in("results.classify", "heads corpus thresholds")
     )
-    rank: RankResult | None = field(default=None, metadata=_told_by("heads", "layers", "controls"))
+    rank: RankResult | None = field(
+        default=None, metadata=_in("results.rank", "heads layers controls")
+    )
     spectrum: SpectrumResult | None = field(
-        default=None, metadata=_told_by("heads", "sampling", "verdict", uses=("classify",))
+        default=None, metadata=_in("results.spectrum", "heads sampling verdict", uses="classify")
     )
     depth: DepthResult | None = field(
-        default=None, metadata=_told_by("variants", "protected", "decomposition")
+        default=None, metadata=_in("results.depth", "variants protected decomposition")
     )
     flow: FlowResult | None = field(
-        default=None, metadata=_told_by("sentences", "spectra", "recovery")
+        default=None, metadata=_in("results.flow", "sentences spectra recovery")
     )
     transfer: TransferResult | None = field(
-        default=None, metadata=_told_by("cells", "baselines", "searched")
+        default=None, metadata=_in("results.transfer", "cells baselines searched")
     )
     linear: LinearResult | None = field(
-        default=None, metadata=_told_by("memory", "correlations", "stored")
+        default=None, metadata=_in("results.linear", "memory correlations stored")
     )
     symmetric: SymmetricResult | None = field(
-        default=None, metadata=_told_by("whole", "equivalent_heads", "sets")
+        default=None, metadata=_in("results.symmetric", "whole equivalent_heads sets")
     )
     prune: PruneResult | None = field(
-        default=None, metadata=_told_by("curves", "baseline", "task", uses=("classify",))
+        default=None, metadata=_in("results.prune", "curves baseline task", uses="classify")
     )
     insights: InsightsResult | None = field(
         default=None,
-        metadata=_told_by(
+        metadata=_in(
+            "results.insights",
             "insights",
-            uses=(
-                *("classify", "rank", "spectrum", "depth", "flow", "transfer", "linear"),
-                *("symmetric", "prune"),
-            ),
+            uses="classify rank spectrum depth flow transfer linear symmetric prune",
         ),
     )
 
     @property
     def sections(self) -> dict[str, Any]:
         """The results that there are, by section, in order."""
-        found = {name: getattr(self, name) for name in SECTIONS}
-        return {name: result for name, result in found.items() if result is not None}
+        results = {name: getattr(self, name) for name in SECTIONS}
+        return {name: result for name, result in results.items() if result is not None}
 
 
-def _read() -> dict[str, Section]:
-    kinds = typing.get_type_hints(Sections)
-    return {
-        f.name: Section(
-            name=f.name,
-            kind=typing.get_args(kinds[f.name])[0],
-            marks=f.metadata["marks"],
-            files=(f"{f.name}.json", *f.metadata["also"]),
-            uses=f.metadata["uses"],
-        )
-        for f in dataclasses.fields(Sections)
-    }
-
-
-_SECTIONS = _read()
+_SECTIONS = {
+    f.name: Section(
+        name=f.name,
+        module=f.metadata["module"],
+        result=str(f.type).removesuffix(" | None"),
+        marks=frozenset(f.metadata["marks"].split()),
+        files=(f"{f.name}.json", *f.metadata["file"].split()),
+        uses=tuple(f.metadata["uses"].split()),
+    )
+    for f in dataclasses.fields(Sections)
+}
 #: Their names, in order.
 SECTIONS = tuple(_SECTIONS)
 
 
 def section_of(name: str) -> Section:
-    """Return what is known of a section.
-
-    Raises
-    ------
-    KeyError
-        If there is none of that name.
-    """
+    """Return what is known of a section; KeyError if there is none of that name."""
     return _SECTIONS[name]

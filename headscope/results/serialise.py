@@ -41,11 +41,6 @@ def from_dict(cls: type[R], data: Any) -> R:
     """Build a result of class ``cls`` from what :func:`to_dict` gave.
 
     Fields that ``cls`` does not know are passed over; those with a default may be missing.
-
-    Raises
-    ------
-    TypeError
-        If a field is missing or its value has another type; the text says where.
     """
     return typing.cast("R", _convert(cls, data, ""))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.efficient import EfficientResult
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
@@ -29,81 +30,50 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SpectrumHead(Head):
-    """One head's spectrum.
+    """One head's spectrum."""
 
-    Attributes
-    ----------
-    share_at_k, share_sq_at_k : MeanSem
-        Share of the sum of sigma (of sigma^2) that the k largest hold.
-    half_width : float or None
-        Half of the 95% interval of ``share_at_k``; None for a single sequence.
-    curve, curve_sq : tuple of float, (length,)
-        Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over sequences.
-    curve_sem : tuple of float, or None for a single sequence
-        Standard error of ``curve``.
-    offset, offset_mass : int, float
-        The relative position (within 5) that gets most attention on average, and how much.
-    role : str or None
-        Primary role by ``headscope classify``, where there was a classification.
-    """
-
-    share_at_k: MeanSem
-    share_sq_at_k: MeanSem
+    #: Share of the sum of sigma (of sigma^2) that the k largest hold.
+    share_at_k: Annotated[MeanSem, Compare(interval="half_width")]
+    share_sq_at_k: Annotated[MeanSem, Compare("share of squares at k")]
+    #: Half of the 95% interval of ``share_at_k``; None for a single sequence.
     half_width: float | None
+    #: (length,): Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over
+    #: sequences.
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
-    curve_sem: tuple[float, ...] | None
+    curve_sem: tuple[float, ...] | None  # Standard error of ``curve``
+    #: The relative position (within 5) that gets most attention on average, and how much.
     offset: int
     offset_mass: float
+    #: Primary role by ``headscope classify``, where there was a classification.
     role: str | None = None
 
 
 @dataclass(frozen=True)
 class SpectrumControl:
-    """The same numbers of a pattern whose spectrum is known.
+    """The same numbers of a pattern whose spectrum is known."""
 
-    Attributes
-    ----------
-    share_at_k, share_sq_at_k, curve, curve_sq : float, tuple of float
-        As the means of :class:`SpectrumHead`.
-    std : float or None
-        Standard deviation of ``share_at_k`` between draws; None where nothing is drawn.
-    draws : int
-        Patterns that were drawn; 1 for a closed form.
-    """
-
+    #: As the means of :class:`SpectrumHead`.
     share_at_k: float
     share_sq_at_k: float
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
+    #: Standard deviation of ``share_at_k`` between draws; None where nothing is drawn.
     std: float | None = None
-    draws: int = 1
+    draws: int = 1  # Patterns that were drawn; 1 for a closed form
 
 
 @dataclass(frozen=True)
 class RandomDraw:
-    """One initialisation of the architecture: every head's share, on its part of the windows.
+    """One initialisation of the architecture: every head's share, on its part of the windows."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the weights.
-    sequences : int
-        Windows that it was measured on.
-    share_at_k, share_sq_at_k : float
-        Mean over heads.
-    lowest : float
-        The head with the lowest ``share_at_k``.
-    above : int
-        Heads whose ``share_at_k`` lies above the threshold of low rank.
-    """
-
-    seed: int
-    sequences: int
+    seed: int  # Of the weights
+    sequences: int  # Windows that it was measured on
+    #: Mean over heads.
     share_at_k: float
     share_sq_at_k: float
-    lowest: float
-    above: int
+    lowest: float  # The head with the lowest ``share_at_k``
+    above: int  # Heads whose ``share_at_k`` lies above the threshold of low rank
 
 
 @dataclass(frozen=True)
@@ -112,77 +82,41 @@ class RandomWeights:
 
     The windows are dealt out to several initialisations in turn, so that the spread between
     initialisations is known.
-
-    Attributes
-    ----------
-    draws : tuple of RandomDraw
-        The initialisations.
-    heads : int
-        Of the model.
-    share_at_k, share_sq_at_k : MeanSem
-        Mean over heads and initialisations; the error is that over initialisations.
-    half_width : float or None
-        Half of the 95% interval of ``share_at_k`` (Student's t); None for one initialisation.
-    curve, curve_sq : tuple of float, (length,)
-        Mean over heads and initialisations.
     """
 
-    draws: tuple[RandomDraw, ...]
-    heads: int
+    draws: tuple[RandomDraw, ...]  # The initialisations
+    heads: int  # Of the model
+    #: Mean over heads and initialisations; the error is that over initialisations.
     share_at_k: MeanSem
     share_sq_at_k: MeanSem
+    #: Half of the 95% interval of ``share_at_k`` (Student's t); None for one initialisation.
     half_width: float | None
+    #: (length,): Mean over heads and initialisations.
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Which windows of the text were measured, and how sure the means are.
+    """Which windows of the text were measured, and how sure the means are."""
 
-    Attributes
-    ----------
-    mode : str
-        ``adaptive`` (random order, until precise enough) or ``fixed``.
-    windows : int
-        Windows that the text has.
-    requested : int or None
-        Sequences asked for in the fixed mode.
-    precision : float or None
-        Half-width asked for in the adaptive mode.
-    reached : bool or None
-        Whether every head's half-width is below it; None in the fixed mode.
-    half_width : float or None
-        The widest of all heads.
-    minimum : int
-        Sequences that the adaptive mode measures at least.
-    """
-
-    mode: str
-    windows: int
-    requested: int | None
-    precision: float | None
-    reached: bool | None
-    half_width: float | None
-    minimum: int
+    mode: str  # ``adaptive`` (random order, until precise enough) or ``fixed``
+    windows: int  # Windows that the text has
+    requested: int | None  # Sequences asked for in the fixed mode
+    precision: float | None  # Half-width asked for in the adaptive mode
+    reached: bool | None  # Whether every head's half-width is below it; None in the fixed mode
+    half_width: float | None  # The widest of all heads
+    minimum: int  # Sequences that the adaptive mode measures at least
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """For which heads "self-attention is low rank" holds.
+    """For which heads "self-attention is low rank" holds."""
 
-    Attributes
-    ----------
-    threshold : float
-        Low rank: the whole 95% interval of the share at k lies above it.
-    random : float
-        Not low rank: the whole interval lies at or below the share of random logits.
-    low_rank, not_low_rank, between : tuple of str
-        Names of heads.
-    """
-
-    threshold: float
-    random: float
+    #: Low rank: the whole 95% interval of the share at k lies above it.
+    threshold: Annotated[float, Setting("low rank above")]
+    random: float  # Not low rank: the whole interval lies at or below the share of random logits
+    #: Names of heads.
     low_rank: tuple[str, ...]
     not_low_rank: tuple[str, ...]
     between: tuple[str, ...]
@@ -190,35 +124,20 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Roles:
-    """The classification that was used.
+    """The classification that was used."""
 
-    Attributes
-    ----------
-    corpus, corpus_sha256 : str
-        What it was made on.
-    positional : dict of str to int
-        The offset that each positional head attends to.
-    """
-
+    #: What it was made on.
     corpus: str
     corpus_sha256: str
-    positional: dict[str, int | None]
+    positional: dict[str, int | None]  # The offset that each positional head attends to
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two means.
+    """A difference of two means."""
 
-    Attributes
-    ----------
-    mean : float
-        The difference.
-    half_width : float or None
-        Half of its 95% interval; None where it is unknown.
-    """
-
-    mean: float
-    half_width: float | None
+    mean: float  # The difference
+    half_width: float | None  # Half of its 95% interval; None where it is unknown
 
 
 @dataclass(frozen=True)
@@ -249,15 +168,15 @@ class SpectrumResult(Measured):
         The control of every claim about learning; None unless it was asked for.
     """
 
-    length: int
-    sequences: int
-    k: int
+    length: Annotated[int, Setting()]
+    sequences: Annotated[int, Setting()]
+    k: Annotated[int, Setting()]
     sampling: Sampling
-    verdict: Verdict
-    heads: tuple[SpectrumHead, ...]
+    verdict: Annotated[Verdict, Setting()]
+    heads: Annotated[tuple[SpectrumHead, ...], Compare(where="{0.name}")]
     controls: dict[str, SpectrumControl]
     roles: Roles | None = None
-    efficient: EfficientResult | None = None
+    efficient: Annotated[EfficientResult | None, Compare()] = None
     random_weights: RandomWeights | None = None
 
     def over_random_weights(self) -> Difference | None:

@@ -14,7 +14,7 @@ class GraphTimes:
     #: Median time of a whole pass in onnxruntime, milliseconds.
     full_ms: float
     pruned_ms: float
-    int8_ms: float | None  # of the pruned graph with weights of 8 bits, if there is one
+    int8_ms: float | None  # Of the pruned graph with weights of 8 bits, if there is one
     ratio: float  # pruned / full
     #: Of the graphs' nodes that belong to attention, by onnxruntime's own profile.
     attention_full_ms: float
@@ -29,7 +29,7 @@ class SpeedRow:
     #: Tokens of each sequence, nothing padded; sequences.
     length: int
     batch_size: int
-    repeats: int  # passes of each model
+    repeats: int  # Passes of each model
     #: Median time of a whole forward pass, milliseconds.
     full_ms: float
     pruned_ms: float
@@ -43,7 +43,7 @@ class SpeedRow:
     #: pruned / full of those times, and of the multiplications in attention.
     attention_ratio: float
     attention_predicted_ratio: float
-    onnx: GraphTimes | None = None  # the same in onnxruntime, where a graph was exported
+    onnx: GraphTimes | None = None  # The same in onnxruntime, where a graph was exported
 
     @property
     def attention_saving_reached(self) -> float | None:
@@ -67,13 +67,14 @@ class SpeedResult:
     #: Where and in what both ran.
     device: str
     dtype: str
-    threads: int  # what torch, and onnxruntime, computed with
+    threads: int  # What torch, and onnxruntime, computed with
     #: The attention of transformers that both ran: what a user of the model runs.
     implementation: str
+    #: Of the two models.
     heads_full: int
     heads_pruned: int
     parameters_full: int
     parameters_pruned: int
-    rows: tuple[SpeedRow, ...]  # one for each shape of input
+    rows: tuple[SpeedRow, ...]  # One for each shape of input
     #: Version of the program that ran the graphs; None where there are none.
     onnxruntime: str | None = None

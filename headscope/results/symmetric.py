@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.effects import Effect, EffectTask, effect_columns, estimated_columns
-from headscope.results.estimated import Estimated
 from headscope.results.heads import Head
 from headscope.results.measured import Measured
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -18,63 +19,40 @@ __all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
 
 @dataclass(frozen=True)
 class DrawnEffect:
-    """What a change does to the output where something in it is drawn at random.
+    """What a change does to the output where something in it is drawn at random."""
 
-    Attributes
-    ----------
-    cosine : Estimated
-        Mean over lines and draws; both spreads enter the interval (Student's t).
-    cosine_std : float or None
-        Standard deviation between draws; None for a single one.
-    draws : int
-        How often it was drawn; 1 where nothing is random.
-    metric, metric_std : float or None
-        The task's value, mean of the draws and standard deviation between them; None without a
-        task, the latter for a single draw too.
-    """
-
-    cosine: Estimated
-    cosine_std: float | None
-    draws: int
+    #: Mean over lines and draws; both spreads enter the interval (Student's t).
+    cosine: Annotated[Estimate, Compare(better=1)]
+    cosine_std: float | None  # Standard deviation between draws; None for a single one
+    draws: int  # How often it was drawn; 1 where nothing is random
+    #: The task's value, mean of the draws and standard deviation between them; None without a task,
+    #: the latter for a single draw too.
     metric: float | None = None
     metric_std: float | None = None
 
 
 @dataclass(frozen=True)
 class HeadSymmetry(Head):
-    """One head, changed alone.
+    """One head, changed alone."""
 
-    Attributes
-    ----------
-    asymmetry : Estimated
-        ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
-        over lines.
-    symmetric, noise, removed : Effect or None
-        The model with this head's scores symmetric; with a random change of the same size; without
-        the head. None where heads were not changed one by one.
-    """
-
-    asymmetry: Estimated
-    symmetric: Effect | None = None
-    noise: Effect | None = None
-    removed: Effect | None = None
+    #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
+    #: over lines.
+    asymmetry: Annotated[Estimate, Compare("asymmetry of scores")]
+    #: The model with this head's scores symmetric; with a random change of the same size; without
+    #: the head. None where heads were not changed one by one.
+    symmetric: Annotated[Effect | None, Compare("symmetric alone ")] = None
+    noise: Annotated[Effect | None, Compare("noise alone ")] = None
+    removed: Annotated[Effect | None, Compare("removed alone ")] = None
 
 
 @dataclass(frozen=True)
 class RandomHeads:
-    """Sets of heads drawn at random, each made symmetric, and each removed.
+    """Sets of heads drawn at random, each made symmetric, and each removed."""
 
-    Attributes
-    ----------
-    heads : int
-        How many.
-    symmetric, removed : DrawnEffect
-        The same sets in both.
-    """
-
-    heads: int
-    symmetric: DrawnEffect
-    removed: DrawnEffect
+    heads: int  # How many
+    #: The same sets in both.
+    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]
+    removed: Annotated[DrawnEffect, Compare("removed ")]
 
 
 @dataclass(frozen=True)
@@ -88,12 +66,12 @@ class SymmetricResult(Measured):
     whole : dict of str to DrawnEffect
         All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
         ``removed``.
-    whole_difference : Estimated or None
+    whole_difference : Estimate or None
         The task's value with all scores symmetric minus the model's own, with its paired interval;
         None without a task.
     sets : tuple of RandomHeads
         Some heads at once, by their number.
-    equivalent_heads : Estimated
+    equivalent_heads : Estimate
         Random heads whose removal moves the output as far as symmetric scores in all heads do,
         between the numbers that were measured; None where all heads do not suffice.
     causal : bool
@@ -107,14 +85,14 @@ class SymmetricResult(Measured):
         What the model was measured by beside the cosine.
     """
 
-    heads: tuple[HeadSymmetry, ...]
-    whole: dict[str, DrawnEffect]
-    whole_difference: Estimated | None
-    sets: tuple[RandomHeads, ...]
-    equivalent_heads: Estimated
+    heads: Annotated[tuple[HeadSymmetry, ...], Compare(where="{0.name}")]
+    whole: Annotated[dict[str, DrawnEffect], Compare("{key} ", where="all heads")]
+    whole_difference: Annotated[Estimate | None, Compare("change of the metric", where="all heads")]
+    sets: Annotated[tuple[RandomHeads, ...], Compare(where="{0.heads} random heads")]
+    equivalent_heads: Annotated[Estimate, Compare("as many heads removed", where="all heads")]
     causal: bool
     left_out: tuple[str, ...]
-    text: dict[str, Any]
+    text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     task: EffectTask | None = None
 
     def to_frame(self) -> pandas.DataFrame:

@@ -14,20 +14,7 @@ __all__ = ["ThresholdSet", "parse_pairs"]
 
 
 def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[str, str]:
-    """Read ``NAME=VALUE`` items; of the same name the last one counts.
-
-    Parameters
-    ----------
-    items : iterable of str
-        As written on the command line.
-    example : str
-        What the error shows as a right one.
-
-    Raises
-    ------
-    InputError
-        If an item has no ``=``.
-    """
+    """Read ``NAME=VALUE`` items; of the same name the last one counts."""
     found = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -43,13 +30,7 @@ class ThresholdSet:
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
-        """Build thresholds from names and values (numbers, or text from the command line).
-
-        Raises
-        ------
-        InputError
-            For an unknown name, with the nearest known one, or a value of the wrong kind.
-        """
+        """Build thresholds from names and values (numbers, or text from the command line)."""
         kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
         parsed = {}
         for name, value in values.items():

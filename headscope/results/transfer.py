@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.results.compared import Compare, Setting
 from headscope.results.measured import Measured
 
 if TYPE_CHECKING:
@@ -27,297 +28,187 @@ __all__ = [
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What a run had reached after some steps.
+    """What a run had reached after some steps."""
 
-    Attributes
-    ----------
-    step : int
-        Batches trained on; 0 is the untrained classifier on the frozen model.
-    train_loss, validation_loss : float or None
-        Mean cross-entropy in nats: over the batches since the point before (over all training
-        examples at step 0), and over the validation part. None where it is not finite.
-    validation_accuracy : float
-        Times 100.
-    """
-
-    step: int
+    step: int  # Batches trained on; 0 is the untrained classifier on the frozen model
+    #: Mean cross-entropy in nats: over the batches since the point before (over all training
+    #: examples at step 0), and over the validation part. None where it is not finite.
     train_loss: float | None
     validation_loss: float | None
-    validation_accuracy: float
+    validation_accuracy: float  # Times 100
 
 
 @dataclass(frozen=True)
 class TransferCase:
-    """What a row of the tables is of.
+    """What a row of the tables is of."""
 
-    Attributes
-    ----------
-    variant : str
-        What was trained beside the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
-        ``weights``, ``lora``, ``all_biases``, ``attention`` or ``all``.
-    weights : str
-        ``pretrained`` or ``random``: what the model started from.
-    size : int
-        Training examples.
-    """
-
+    #: What was trained beside the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
+    #: ``weights``, ``lora``, ``all_biases``, ``attention`` or ``all``.
     variant: str
-    weights: str
-    size: int
+    weights: str  # ``pretrained`` or ``random``: what the model started from
+    size: int  # Training examples
+
+    @property
+    def name(self) -> str:
+        """Such as ``lora, pretrained, 1000 examples``."""
+        return f"{self.variant}, {self.weights}, {self.size} examples"
 
 
 @dataclass(frozen=True)
 class TransferRun(TransferCase):
-    """One fine-tuning.
+    """One fine-tuning."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the order and choice of examples, the classifier's start, what is drawn of the
-        parameters, and random weights.
-    rate : float
-        Learning rate.
-    accuracy, low, high : float
-        On the test part, times 100, at the step with the lowest validation loss; the 95%
-        interval is over the test examples.
-    kept_step, steps : int
-        Where that was, and the last step that was trained.
-    start_loss, end_loss : float or None
-        Training loss before the first step, and over the last batches; None where not finite.
-    diverged : bool
-        A loss was not finite, or the training loss ended more than a tenth above its start.
-    failed : bool
-        The accuracy is no higher than that of the most frequent training class.
-    curve : tuple of CurvePoint
-        By step.
-    """
-
+    #: Of the order and choice of examples, the classifier's start, what is drawn of the parameters,
+    #: and random weights.
     seed: int
-    rate: float
+    rate: float  # Learning rate
+    #: On the test part, times 100, at the step with the lowest validation loss; the 95% interval is
+    #: over the test examples.
     accuracy: float
     low: float
     high: float
+    #: Where that was, and the last step that was trained.
     kept_step: int
     steps: int
+    #: Training loss before the first step, and over the last batches; None where not finite.
     start_loss: float | None
     end_loss: float | None
+    #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
-    failed: bool
-    curve: tuple[CurvePoint, ...]
+    failed: bool  # The accuracy is no higher than that of the most frequent training class
+    curve: tuple[CurvePoint, ...]  # By step
 
 
 @dataclass(frozen=True)
 class TransferStress(TransferCase):
-    """One fine-tuning at a multiple of its variant's best rate; only whether it diverged counts.
+    """One fine-tuning at a multiple of its variant's best rate; only whether it diverged counts."""
 
-    Attributes
-    ----------
-    seed : int
-        As a run's; every factor has seeds of its own.
-    factor : float
-        3 or 10.
-    rate : float
-        The factor times the best rate.
-    start_loss, end_loss : float or None
-        Training loss before the first step, and over the last batches; None where not finite.
-    diverged : bool
-        A loss was not finite, or the training loss ended more than a tenth above its start.
-    """
-
-    seed: int
-    factor: float
-    rate: float
+    seed: int  # As a run's; every factor has seeds of its own
+    factor: float  # 3 or 10
+    rate: float  # The factor times the best rate
+    #: Training loss before the first step, and over the last batches; None where not finite.
     start_loss: float | None
     end_loss: float | None
+    #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
 
 
 @dataclass(frozen=True)
 class TransferDivergence(TransferCase):
-    """How many runs diverged at a multiple of a variant's best rate, of as many of each.
+    """How many runs diverged at a multiple of a variant's best rate, of as many of each."""
 
-    Attributes
-    ----------
-    factor : float
-        1, 3 or 10.
-    runs, diverged : int
-        That were counted, and of them those that diverged.
-    """
-
-    factor: float
+    factor: float  # 1, 3 or 10
+    #: That were counted, and of them those that diverged.
     runs: int
-    diverged: int
+    diverged: Annotated[int, Compare(words="{0.diverged} of {0.runs}")]
+
+    @property
+    def name(self) -> str:
+        """Such as ``lora, 1000 examples, 3 times its best rate``."""
+        return f"{self.variant}, {self.size} examples, {self.factor:g} times its best rate"
 
 
 @dataclass(frozen=True)
 class TransferTry(TransferCase):
-    """One learning rate of the grid.
+    """One learning rate of the grid."""
 
-    Attributes
-    ----------
-    rate : float
-        The rate.
-    validation_loss : float or None
-        Lowest of the first seed's run with it; None where no loss was finite.
-    chosen : bool
-        Whether all seeds use it.
-    """
-
-    rate: float
+    rate: float  # The rate
+    #: Lowest of the first seed's run with it; None where no loss was finite.
     validation_loss: float | None
-    chosen: bool
+    chosen: bool  # Whether all seeds use it
 
 
 @dataclass(frozen=True)
 class TransferCell(TransferCase):
-    """All runs of one variant, start and size.
+    """All runs of one variant, start and size."""
 
-    Attributes
-    ----------
-    parameters : int
-        Trained numbers, the classifier's apart.
-    rate : float
-        Learning rate of all runs.
-    seeds : int
-        Runs.
-    accuracy : float
-        Mean over seeds, times 100.
-    low, high : float or None
-        95% interval over seeds and test examples; None from a single seed.
-    spread : float or None
-        Standard deviation of the accuracy over seeds.
-    diverged, failed : int
-        Runs that did; see :class:`TransferRun`.
-    optimum : str
-        Where the rate lies in the grid of the search: ``inside``; ``lowest``, where lower ones
-        would train the classifier alone; at its ``edge``; or ``not searched``.
-    """
-
-    parameters: int
-    rate: float
-    seeds: int
-    accuracy: float
+    parameters: int  # Trained numbers, the classifier's apart
+    rate: float  # Learning rate of all runs
+    seeds: int  # Runs
+    accuracy: Annotated[float, Compare(interval="low high")]  # Mean over seeds, times 100
+    #: 95% interval over seeds and test examples; None from a single seed.
     low: float | None
     high: float | None
-    spread: float | None
-    diverged: int
+    spread: float | None  # Standard deviation of the accuracy over seeds
+    #: Runs that did; see :class:`TransferRun`.
+    diverged: Annotated[
+        int, Compare("diverged or failed", words="{0.diverged}, {0.failed} of {0.seeds}")
+    ]
     failed: int
-    optimum: str = "not searched"
+    #: Where the rate lies in the grid of the search: ``inside``; ``lowest``, where lower ones would
+    #: train the classifier alone; at its ``edge``; or ``not searched``.
+    optimum: Annotated[str, Compare("best rate")] = "not searched"
 
 
 @dataclass(frozen=True)
 class TransferBaseline:
-    """What needs no model.
+    """What needs no model."""
 
-    Attributes
-    ----------
-    name : str
-        ``majority``: the most frequent training class. ``words``: naive Bayes on the words.
-    size : int
-        Training examples.
-    accuracy : float
-        On the test part, times 100; mean over seeds, which draw the training examples.
-    low, high : float or None
-        95% interval over seeds and test examples; None from a single seed.
-    """
-
+    #: ``majority``: the most frequent training class. ``words``: naive Bayes on the words.
     name: str
-    size: int
-    accuracy: float
+    size: int  # Training examples
+    #: On the test part, times 100; mean over seeds, which draw the training examples.
+    accuracy: Annotated[float, Compare(interval="low high")]
+    #: 95% interval over seeds and test examples; None from a single seed.
     low: float | None
     high: float | None
 
 
 @dataclass(frozen=True)
 class TransferDifference:
-    """Accuracy of one cell minus another's, seed by seed and example by example.
+    """Accuracy of one cell minus another's, seed by seed and example by example."""
 
-    Attributes
-    ----------
-    variant, weights : str
-        The first cell.
-    other, other_weights : str
-        The one whose accuracy is subtracted.
-    size : int
-        Training examples of both.
-    seeds : int
-        That both have.
-    mean : float
-        In points (accuracy times 100).
-    low, high : float or None
-        95% interval over seeds and test examples; None from a single seed.
-    """
-
+    #: The first cell.
     variant: str
     weights: str
+    #: The one whose accuracy is subtracted.
     other: str
     other_weights: str
-    size: int
-    seeds: int
-    mean: float
+    size: int  # Training examples of both
+    seeds: int  # That both have
+    mean: float  # In points (accuracy times 100)
+    #: 95% interval over seeds and test examples; None from a single seed.
     low: float | None
     high: float | None
 
 
 @dataclass(frozen=True)
 class TransferSpread:
-    """How much more one variant varies over seeds than another, from pretrained weights.
+    """How much more one variant varies over seeds than another, from pretrained weights."""
 
-    Attributes
-    ----------
-    variant, other : str
-        The two.
-    size : int
-        Training examples.
-    seeds, other_seeds : int
-        Runs of each.
-    ratio, low, high : float or None
-        Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
-        of the F distribution, no deviation taken to be below one test example; None for a single
-        run.
-    bad, other_bad : int
-        Runs that diverged, at 1, 3 and 10 times each one's best rate.
-    more_bad, more_bad_low, more_bad_high : float or None
-        Difference of their shares, with Newcombe's 95% interval; None from a single run of each
-        factor.
-    tries : int
-        Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor.
-    learned : bool
-        Whether a run of the first variant lies above the majority class by twice its interval. At
-        chance, runs differ by chance.
-    """
-
+    #: The two.
     variant: str
     other: str
-    size: int
+    size: int  # Training examples
+    #: Runs of each.
     seeds: int
     other_seeds: int
+    #: Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
+    #: of the F distribution, no deviation taken to be below one test example; None for a single
+    #: run.
     ratio: float | None
     low: float | None
     high: float | None
+    #: Runs that diverged, at 1, 3 and 10 times each one's best rate.
     bad: int
     other_bad: int
+    #: Difference of their shares, with Newcombe's 95% interval; None from a single run of each
+    #: factor.
     more_bad: float | None
     more_bad_low: float | None
     more_bad_high: float | None
-    tries: int = 0
+    tries: int = 0  # Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor
+    #: Whether a run of the first variant lies above the majority class by twice its interval. At
+    #: chance, runs differ by chance.
     learned: bool = False
 
 
 @dataclass(frozen=True)
 class TransferMissed(TransferCase):
-    """A run that the time budget did not reach.
+    """A run that the time budget did not reach."""
 
-    Attributes
-    ----------
-    seed : int
-        Of the run.
-    factor : float
-        Times the best rate.
-    """
-
-    seed: int
-    factor: float = 1.0
+    seed: int  # Of the run
+    factor: float = 1.0  # Times the best rate
 
 
 @dataclass(frozen=True)
@@ -364,19 +255,19 @@ class TransferResult(Measured):
         What ``spreads`` sum up, by factor.
     """
 
-    task: str
+    task: Annotated[str, Setting()]
     classes: tuple[str, ...]
-    sizes: tuple[int, ...]
+    sizes: Annotated[tuple[int, ...], Setting()]
     validation_examples: int
-    test_examples: int
+    test_examples: Annotated[int, Setting()]
     dropped: int
     seeds: int
     spread_seeds: int
-    steps: int
-    batch: int
+    steps: Annotated[int, Setting()]
+    batch: Annotated[int, Setting()]
     budget: float
-    cells: tuple[TransferCell, ...]
-    baselines: tuple[TransferBaseline, ...]
+    cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]
+    baselines: Annotated[tuple[TransferBaseline, ...], Compare(where="{0.name}, {0.size} examples")]
     differences: tuple[TransferDifference, ...]
     spreads: tuple[TransferSpread, ...]
     runs: tuple[TransferRun, ...]
@@ -384,7 +275,7 @@ class TransferResult(Measured):
     missed: tuple[TransferMissed, ...]
     not_possible: dict[str, str]
     stress: tuple[TransferStress, ...] = ()
-    divergence: tuple[TransferDivergence, ...] = ()
+    divergence: Annotated[tuple[TransferDivergence, ...], Compare(where="{0.name}")] = ()
 
     def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
         """Return a cell; None where no run of it was reached."""

@@ -14,64 +14,41 @@ __all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary", "
 
 @dataclass(frozen=True)
 class LayerCheck:
-    """One layer of the certificate.
+    """One layer of the certificate."""
 
-    Attributes
-    ----------
-    stack : str
-        encoder, decoder or cross.
-    layer : int
-        Zero-based within the stack.
-    calls : int
-        How often our attention ran in a pass; must be 1.
-    max_abs_pattern, max_abs_out : float or None
-        Largest difference from the model's eager pattern and attention output (after W_O);
-        None if there was nothing to compare.
-    mean_abs_pattern : float or None
-        Mean absolute difference from the pattern recomputed in float32 or better from recorded q
-        and k, in units of the row's 1/n; the head that differs most.
-    rounding_pattern, rounding_out : float or None
-        Mean absolute difference of the pattern, and of the output from W_O's own recorded input, in
-        units of the dtype's rounding.
-    scale, scale_error : float or None
-        The factor on the expected scores that fits the patterns best, all heads together, and its
-        standard error; None where the scores are too flat for any factor to show.
-    rounding_z : float or None
-        Mean absolute difference of z from the recorded pattern times the recorded values, in units
-        of rounding; the head that differs most.
-    z_scale, z_scale_error : float or None
-        The factor on ``pattern v`` that fits the recorded z best, all heads together, and its
-        standard error; None where z is zero.
-    """
-
-    stack: str
-    layer: int
-    calls: int
+    stack: str  # encoder, decoder or cross
+    layer: int  # Zero-based within the stack
+    calls: int  # How often our attention ran in a pass; must be 1
+    #: Largest difference from the model's eager pattern and attention output (after W_O); None if
+    #: there was nothing to compare.
     max_abs_pattern: float | None
     max_abs_out: float | None
+    #: Mean absolute difference from the pattern recomputed in float32 or better from recorded q and
+    #: k, in units of the row's 1/n; the head that differs most.
     mean_abs_pattern: float | None = None
+    #: Mean absolute difference of the pattern, and of the output from W_O's own recorded input, in
+    #: units of the dtype's rounding.
     rounding_pattern: float | None = None
     rounding_out: float | None = None
+    #: The factor on the expected scores that fits the patterns best, all heads together, and its
+    #: standard error; None where the scores are too flat for any factor to show.
     scale: float | None = None
     scale_error: float | None = None
+    #: Mean absolute difference of z from the recorded pattern times the recorded values, in units
+    #: of rounding; the head that differs most.
     rounding_z: float | None = None
+    #: The factor on ``pattern v`` that fits the recorded z best, all heads together, and its
+    #: standard error; None where z is zero.
     z_scale: float | None = None
     z_scale_error: float | None = None
 
 
 @dataclass(frozen=True)
 class ProbeSize:
-    """One batch of the certificate.
+    """One batch of the certificate."""
 
-    Attributes
-    ----------
-    name : str
-        ``right-padded``, ``left-padded`` or ``unpadded``.
-    sequences, length, tokens, padded : int
-        Sequences, positions of each, real tokens and padded positions in all.
-    """
-
-    name: str
+    name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
+    #: Sequences, positions of each, real tokens and padded positions in all.
     sequences: int
     length: int
     tokens: int
@@ -140,21 +117,13 @@ def _max(values: Iterable[float | None]) -> float | None:
 
 @dataclass(frozen=True)
 class ValidationSummary:
-    """The certificate as other commands carry it.
+    """The certificate as other commands carry it."""
 
-    Attributes
-    ----------
-    passed : bool or None
-        None if it was not asked for.
-    max_abs_hidden, max_abs_pattern : float or None
-        Largest differences over real tokens, and over all layers; None if not compared.
-    calls, layers : int
-        How often our attention ran in a pass, and how many layers there are.
-    """
-
-    passed: bool | None
+    passed: bool | None  # None if it was not asked for
+    #: Largest differences over real tokens, and over all layers; None if not compared.
     max_abs_hidden: float | None = None
     max_abs_pattern: float | None = None
+    #: How often our attention ran in a pass, and how many layers there are.
     calls: int = 0
     layers: int = 0
 

@@ -9,45 +9,29 @@ __all__ = ["RoleSurvival", "ValueNorms"]
 
 @dataclass(frozen=True)
 class RoleSurvival:
-    """One role of one stack, by the pattern and by the norms of what it adds up.
+    """One role of one stack, by the pattern and by the norms of what it adds up."""
 
-    Attributes
-    ----------
-    role, stack : str
-        Key of the role; ``encoder``, ``decoder`` or ``cross``.
-    heads : int
-        That have it by the pattern.
-    kept, gained : tuple of str
-        Of those, the ones that have it by norms too; and heads that have it by norms alone.
-    interval : tuple of two floats
-        95% Wilson interval of the share that is kept; empty where no head has the role.
-    mass, norm_mass : float or None
-        Of special and punctuation: mean share that such tokens have by the pattern and by norms,
-        over the heads that have the role by the pattern.
-    control_heads, control_kept : int or None
-        The same counts with random weights; None unless they were asked for.
-    """
-
+    #: Key of the role; ``encoder``, ``decoder`` or ``cross``.
     role: str
     stack: str
-    heads: int
+    heads: int  # That have it by the pattern
+    #: Of those, the ones that have it by norms too; and heads that have it by norms alone.
     kept: tuple[str, ...]
     gained: tuple[str, ...]
+    #: 95% Wilson interval of the share that is kept; empty where no head has the role.
     interval: tuple[float, ...]
+    #: Of special and punctuation: mean share that such tokens have by the pattern and by norms,
+    #: over the heads that have the role by the pattern.
     mass: float | None = None
     norm_mass: float | None = None
+    #: The same counts with random weights; None unless they were asked for.
     control_heads: int | None = None
     control_kept: int | None = None
 
 
 @dataclass(frozen=True)
 class ValueNorms:
-    """How the labels of a run by norms differ from those of the same run by the pattern.
+    """How the labels of a run by norms differ from those of the same run by the pattern."""
 
-    Attributes
-    ----------
-    roles : tuple of RoleSurvival
-        In the order of priority, stack by stack; roles that no head has either way are left out.
-    """
-
+    #: In the order of priority, stack by stack; roles that no head has either way are left out.
     roles: tuple[RoleSurvival, ...]

@@ -24,11 +24,6 @@ def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
     """List what is not the same in all reports that have a section, what matters most first.
 
     The same in several sections is said once.
-
-    Parameters
-    ----------
-    reports : sequence of Results
-        Two or more.
     """
     found: dict[_Row, list[str]] = {}
     for section in SECTIONS:

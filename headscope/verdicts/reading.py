@@ -25,17 +25,10 @@ _REPORT = "report.json"
 
 @dataclass(frozen=True)
 class Results(Sections):
-    """The results that one file or folder holds, by section.
+    """The results that one file or folder holds, by section."""
 
-    Attributes
-    ----------
-    name : str
-        As the user gave it.
-    raw : dict of str to dict
-        The results as they were written, fields of later versions included.
-    """
-
-    name: str
+    name: str  # As the user gave it
+    #: The results as they were written, fields of later versions included.
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -43,11 +36,6 @@ def read_results(path: Path | InRevision) -> Results:
     """Read a result file, or a folder that holds some.
 
     In a folder ``report.json`` comes first; a section that it lacks is taken from its own file.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to read, or something that is damaged or no result of headscope.
     """
     name = str(path)
     if not path.is_dir():
@@ -67,13 +55,7 @@ def read_results(path: Path | InRevision) -> Results:
 
 
 def results_of(document: Mapping[str, Any], name: str) -> Results:
-    """Read what a result file holds, given as plain values.
-
-    Raises
-    ------
-    InputError
-        If it is damaged or no result of headscope; ``name`` says which.
-    """
+    """Read what a result file holds, given as plain values."""
     return _typed(_split(document, name), name)
 
 

@@ -127,7 +127,7 @@ alike-models | verdicts/alike.py | models differ by nature
 drop-percent | verdicts/diff/allowed_drop.py | a share of the new value
     abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
 worse-or-better | verdicts/diff/compare.py | old and new are swapped
-    old.sign * (old.value - new.value) => old.sign * (new.value - old.value)
+    old.better * (old.value - new.value) => old.better * (new.value - old.value)
 limit-of-loss | verdicts/limits/checks.py | a limit of a loss is upside down
     bad = found.sign * (value - limit) < 0\n => bad = value - limit < 0\n
 interference-random | verdicts/insights/routing_claims.py | no random weights

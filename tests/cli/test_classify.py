@@ -16,8 +16,8 @@ from headscope.core.errors import CheckpointError, ResumeError
 from headscope.results.classify import ClassifyResult
 from headscope.results.serialise import from_dict, to_json
 from headscope.show.cells import to_csv
-from headscope.verdicts.diff.facts import collector_of
-from headscope.verdicts.diff.facts.fact import Facts
+from headscope.verdicts.diff.facts import facts_of
+from headscope.verdicts.reading import Results
 
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [
@@ -184,8 +184,7 @@ def test_causes_are_shown_and_compared(causes):
         _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
         assert row["noise_high"] == str(high)
         assert float(row["after_gain"]) == head.prefix.after.gain
-    facts = Facts().of("classify")
-    collector_of("classify").collect(result, facts)
+    facts = facts_of(Results("x", classify=result), ["classify"])
     number = facts.numbers["classify", "L1H2", "loss when removed, zero"]
     cause = result.heads[6].cause
     assert (number.value, number.interval) == (cause.zero.loss, cause.zero.interval)

@@ -21,8 +21,8 @@ from headscope.results.serialise import from_dict, to_dict
 from headscope.show.prune import words
 from headscope.show.prune.page import section
 from headscope.tasks.metric_words import number
-from headscope.verdicts.diff.facts import collector_of
-from headscope.verdicts.diff.facts.fact import Facts
+from headscope.verdicts.diff.facts import facts_of
+from headscope.verdicts.reading import Results
 
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
 IDLE = {(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)}
@@ -148,8 +148,7 @@ def test_even_takes_one_idle_head_of_each_layer(desk):
     assert (again.max_drop, again.even) == (result.max_drop, result.even)
     text = " ".join(section(result).texts)
     assert "4 of 16 heads (25%) are confirmed to cost at most 0.50 points" in text
-    facts = Facts("prune")
-    collector_of("prune").collect(result, facts)
+    facts = facts_of(Results("x", prune=result), ["prune"])
     assert facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4
 
 

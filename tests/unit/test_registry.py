@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import inspect
+import re
+import typing
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,10 @@ import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.pruning.options import METHODS, Repair
+from headscope.results.compared import Compare, marked
 from headscope.results.sections import SECTIONS, section_of
 from headscope.show.view import View, view_of
 from headscope.tasks.making import TASKS
-from headscope.verdicts.diff.facts import collector_of
 from headscope.verdicts.diff.rules import RULES
 
 ROOT = Path(__file__).parents[2]
@@ -34,11 +36,32 @@ def test_a_section_has_all_that_its_name_promises(name):
     assert callable(function), f"{name}: there is no headscope.pipeline.{name}.{name}"
     assert {"model", "command"} <= set(inspect.signature(function).parameters)
     assert isinstance(view_of(name), View)
-    for part in ("collect", "settings"):
-        assert callable(getattr(collector_of(name), part)), f"{name}: its facts have no {part}"
     assert name in COMMANDS, f"{name}: no command of that name in headscope.cli.app"
     options = options_by_command(typer.Context(typer.main.get_command(app)))
     assert "model" in options[name], f"{name}: its table in a config file has no options"
+
+
+def _classes(kind, seen):
+    """A result class, and every dataclass that its fields hold."""
+    if dataclasses.is_dataclass(kind) and kind not in seen:
+        seen.add(kind)
+        for hint in typing.get_type_hints(kind).values():
+            _classes(hint, seen)
+    for part in typing.get_args(kind):
+        _classes(part, seen)
+    return seen
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_what_diff_compares_is_there(name):
+    """A marker names fields that exist; a field that is left out is left out on purpose."""
+    kind, numbers = section_of(name).kind, 0
+    for part in _classes(kind, set()):
+        for field, mark in marked(part, Compare):
+            numbers += 1
+            named = [*mark.interval.split(), *re.findall(r"\{0\.(\w+)", mark.words)]
+            assert all(hasattr(part, n) or n in part.__dataclass_fields__ for n in named), field
+    assert numbers or name in ("validate", "depth", "prune"), f"{name}: diff compares nothing of it"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -21,18 +21,7 @@ __all__ = ["gather"]
 
 
 def gather(reports: Sequence[Results]) -> CompareResult:
-    """Lay reports side by side: each section's key numbers, and what else its view compares.
-
-    Parameters
-    ----------
-    reports : sequence of Results
-        Two or more, in the order of the columns.
-
-    Raises
-    ------
-    InputError
-        If there are fewer, they have no section in common with each other, or one is damaged.
-    """
+    """Lay reports side by side: each section's key numbers, and what else its view compares."""
     if len(reports) < 2:
         raise InputError("Comparing takes two reports or more; give another.")
     rows = tuple(row for section in SECTIONS for row in _rows(section, reports))

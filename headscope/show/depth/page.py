@@ -12,7 +12,7 @@ from headscope.show.depth import words
 from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest, points_of
 from headscope.show.view import KeyNumber
-from headscope.verdicts.diff.facts.fact import Z
+from headscope.verdicts.diff.facts import Z
 
 #: Where the axis ends: lower still, the variants that do not collapse would lie on each other.
 _LOWEST = 1e-4

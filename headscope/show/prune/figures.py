@@ -7,8 +7,8 @@ import itertools
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headscope.results import Curve
 from headscope.results.heads import layer_name
+from headscope.results.points import Curve
 from headscope.results.prune import HeadScores, PruneResult
 from headscope.results.roles import role_name, role_of
 from headscope.show import drawing as draw

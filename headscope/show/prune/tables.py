@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from headscope.results import Curve
-from headscope.results.points import Point
+from headscope.results.points import Curve, Point
 from headscope.results.prune import HeadEffect, PruneResult
 from headscope.show.cells import make_table, model_line, p_text
 from headscope.show.prune import words

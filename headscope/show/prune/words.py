@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from headscope.results import Curve
 from headscope.results.even import EvenPrice
 from headscope.results.exported import ExportedModel
 from headscope.results.kept_model import FailedArtefact, KeptModel, SavedModel
 from headscope.results.max_drop import MaxDrop
-from headscope.results.points import Point
+from headscope.results.points import Curve, Point
 from headscope.results.prune import Area, AreaGap, PruneResult
 from headscope.tasks.metric_words import METRIC_NAMES as METRIC_NAMES
 from headscope.tasks.metric_words import SHORT_NAMES, refused_words

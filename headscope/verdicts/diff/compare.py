@@ -17,8 +17,7 @@ from headscope.core.safe_text import listed, visible
 from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, TextChange
 from headscope.results.serialise import SCHEMA
 from headscope.results.validate import certificate_of
-from headscope.verdicts.diff.facts import facts_of
-from headscope.verdicts.diff.facts.fact import Facts, Interval, Key, Number
+from headscope.verdicts.diff.facts import Facts, Interval, Key, Number, facts_of
 from headscope.verdicts.diff.identity import identity
 from headscope.verdicts.reading import Results
 
@@ -41,12 +40,6 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
 
     Numbers without an interval have moved when they differ by more than ``tolerance`` as a share of
     the larger (of 1, where it is smaller).
-
-    Raises
-    ------
-    InputError
-        If the tolerance is none, if they have no section in common, or if both are of a later
-        schema than this headscope knows.
     """
     if not 0 <= tolerance < math.inf:
         raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
@@ -155,9 +148,9 @@ class _Moves:
 
 
 def _worsening(old: Number, new: Number) -> float | None:
-    if not old.sign or old.value is None or new.value is None:
+    if not old.better or old.value is None or new.value is None:
         return None
-    return old.sign * (old.value - new.value)
+    return old.better * (old.value - new.value)
 
 
 def _shifted(interval: Interval | None, by: float) -> Interval:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from headscope.results.diff import Identity
-from headscope.verdicts.diff.facts import collector_of
+from headscope.verdicts.diff.facts import settings_of
 from headscope.verdicts.reading import Results
 
 __all__ = ["Described", "conditions", "identity"]
@@ -64,7 +64,7 @@ def conditions(results: Results, section: str) -> dict[tuple[str, str], Describe
         "data name": data.get("name"),
         "pooling": _pooling(model),
         **{name: value for name, value in origin.items() if name not in _NO_SETTINGS},
-        **collector_of(section).settings(result),
+        **settings_of(result),
     }
     described = {
         ("schema", ""): Described(result.schema, str(result.schema)),

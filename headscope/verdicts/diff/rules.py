@@ -46,13 +46,7 @@ class _Kind:
 
 
 def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
-    """Read rules as they are written: ``role-changed``, ``metric-drop=2%``; commas between some.
-
-    Raises
-    ------
-    InputError
-        For an unknown rule (with the nearest known one) or a limit that is none.
-    """
+    """Read rules as they are written: ``role-changed``, ``metric-drop=2%``; commas between some."""
     written = (part for text in texts for part in text.split(","))
     return tuple(dict.fromkeys(_parse(part) for part in written))
 
@@ -77,26 +71,14 @@ def _parse(text: str) -> Rule:
 
 
 def check_rules(rules: Iterable[Rule], metric: str) -> None:
-    """Refuse a limit that makes no sense for the metric at hand.
-
-    Raises
-    ------
-    InputError
-        With what would make sense.
-    """
+    """Refuse a limit that makes no sense for the metric at hand."""
     for rule in rules:
         if rule.limit is not None and (why := rule.limit.nonsense(metric)):
             raise InputError(f"{rule} would guard nothing here: {why}.")
 
 
 def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
-    """Return the comparison with the rules that fire, each with its reason.
-
-    Raises
-    ------
-    InputError
-        For a limit that makes no sense for the metric at hand.
-    """
+    """Return the comparison with the rules that fire, each with its reason."""
     rules = tuple(rules)
     if diff.metric:
         check_rules(rules, diff.metric)

@@ -33,13 +33,7 @@ class Kind:
     least: float = -math.inf
 
     def read(self, where: str, value: object) -> float:
-        """Return the value if it is of this kind, as a float if it may be one.
-
-        Raises
-        ------
-        InputError
-            If it is not; the text begins with ``where``.
-        """
+        """Return the value if it is of this kind, as a float if it may be one."""
         if (
             isinstance(value, bool | int | float)
             and type(value) in self.types

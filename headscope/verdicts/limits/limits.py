@@ -44,13 +44,7 @@ class Limits:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
-        """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``.
-
-        Raises
-        ------
-        InputError
-            For an unknown limit, with the nearest known one, or a value of the wrong type.
-        """
+        """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``."""
         values = {key.replace("-", "_"): value for key, value in table.items()}
         kinds = {name: _kind(where, name) for name in values if name not in _READERS}
         if ("baseline" in values) != ("fail_on" in values):
@@ -61,13 +55,7 @@ class Limits:
 
 
 def check_baseline(limits: Limits, baseline: Results) -> None:
-    """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric.
-
-    Raises
-    ------
-    InputError
-        With what would make sense.
-    """
+    """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric."""
     if baseline.prune is not None:
         check_rules(parse_rules(limits.fail_on), baseline.prune.metric)
 
@@ -92,13 +80,7 @@ def limit_failures(
 
 
 def require_limits(new: Results, limits: Limits, baseline: Results | None = None) -> None:
-    """Raise where a limit fails.
-
-    Raises
-    ------
-    CheckFailedError
-        With every reason.
-    """
+    """Raise where a limit fails."""
     failures = limit_failures(new, limits, baseline)
     if failures:
         count = "1 limit failed" if len(failures) == 1 else f"{len(failures)} limits failed"

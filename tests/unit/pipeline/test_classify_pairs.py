@@ -22,8 +22,8 @@ from headscope.results.classify import ClassifyResult
 from headscope.results.serialise import from_dict, to_dict, to_json
 from headscope.session.known_roles import find_roles
 from headscope.session.resume import RunState
-from headscope.verdicts.diff.facts.classify import collect, settings
-from headscope.verdicts.diff.facts.fact import Facts, Number
+from headscope.verdicts.diff.facts import Number, facts_of, settings_of
+from headscope.verdicts.reading import Results
 from tests.reference import lowest_argmax
 
 PAIRS = some_pairs(70, seed=5)
@@ -312,8 +312,7 @@ def test_roles_are_found_by_stack(bart, folders):
 
 
 def test_what_diff_compares(bart):
-    facts = Facts("classify")
-    collect(bart, facts)
+    facts = facts_of(Results("x", classify=bart), ["classify"])
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
     found = {key[1:]: number for key, number in facts.numbers.items()}
     low, high = head.alignment.interval
@@ -323,4 +322,4 @@ def test_what_diff_compares(bart):
     assert found["cross:L2H3", "confidence"].interval == head.sharpness.interval
     assert found["random weights, cross", "monotonic heads"].value == 0
     assert ("random weights, encoder", "monotonic heads") not in found
-    assert settings(bart)["pairs"] == len(PAIRS)
+    assert settings_of(bart)["pairs"] == len(PAIRS)

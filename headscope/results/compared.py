@@ -1,0 +1,78 @@
+"""Markers on the fields of results: what ``headscope diff`` compares, and what must be equal.
+
+``Annotated[float, Compare(interval="ci", better=1)]`` says it where the field stands. A field
+without a marker is looked at only where nothing else differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+from headscope.stats.estimate import Estimate
+
+__all__ = ["Compare", "ComparedEstimate", "Setting", "is_plain", "marked"]
+
+
+@dataclass(frozen=True)
+class Compare:
+    """A field that is compared: a number, words, or rows that have such fields themselves.
+
+    Templates are filled in with the row that the field belongs to, or with each row of a table, as
+    ``{0}``; ``{key}`` is a row's key in a dict.
+    """
+
+    #: What it is called, or what the names of nested fields begin with (a template). None: as the
+    #: field, and for nested fields nothing.
+    name: str | None = None
+    where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
+    interval: str = ""  # The field with its interval or half width, or two: ``low high``
+    better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
+    part: str = ""  # The attribute of the value that is compared
+    words: str = ""  # Compared as words: a template
+    #: Rows in which this field has this value are not compared.
+    unless: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A field that has to be equal for two results to measure the same."""
+
+    name: str = ""  # What it is called; as the field where empty
+    keys: tuple[str, ...] = ()  # Of a dict: only these
+
+
+M = TypeVar("M", Compare, Setting)
+ComparedEstimate = Annotated[Estimate, Compare()]
+
+
+def marked(kind: type, marker: type[M]) -> Iterator[tuple[str, M]]:
+    """Yield the fields of a dataclass that have a marker, with it."""
+    return ((name, mark) for name, mark in _marks(kind) if isinstance(mark, marker))
+
+
+@cache
+def _marks(kind: type) -> tuple[tuple[str, Any], ...]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return tuple(
+        (field.name, mark)
+        for field in dataclasses.fields(kind)
+        for mark in getattr(hints[field.name], "__metadata__", ())
+    )
+
+
+def is_plain(row: Any, name: str) -> bool:
+    """Whether a field of a row is a number or text, or None where it is unknown."""
+    kind: type = type(row)
+    return name in _plain(kind)
+
+
+@cache
+def _plain(kind: type) -> frozenset[str]:
+    hints = typing.get_type_hints(kind).items()
+    plain = {int, float, str}
+    return frozenset(name for name, hint in hints if plain & {hint, *typing.get_args(hint)})
