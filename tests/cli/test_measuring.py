@@ -18,7 +18,7 @@ from headscope.results import from_dict
 from headscope.results.estimated import Estimated
 from headscope.results.sections import section_of
 from headscope.show.linear import words as linear_words
-from headscope.show.symmetric import words as symmetric_words
+from headscope.show.symmetric.view import whole_sentence
 from headscope.show.transfer import VIEW
 
 VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
@@ -214,7 +214,7 @@ def test_sentences_of_effects_say_which_way_it_came_out(model):
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
         assert words in linear_words.correlation_sentence(changed)
     beyond = dataclasses.replace(symmetric, equivalent_heads=Estimated(None))
-    assert "further than removing every head" in symmetric_words.whole_sentence(beyond)
+    assert "further than removing every head" in whole_sentence(beyond)
 
 
 #: A few seconds' worth on a tiny model.
