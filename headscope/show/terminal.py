@@ -26,6 +26,7 @@ from headscope.show.cells import decimal, head_map, make_table
 __all__ = ["matrix_cell", "terminal"]
 
 _STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
+_PREFIXES = {"formula": "   ", "check": "Check: "}
 #: Columns of a terminal, those of a row's name, and heads that stand side by side.
 _WIDE, _NAME, _HEADS = 80, 8, 12
 #: Rows and columns that are shown of a matrix that has no token across.
@@ -49,8 +50,8 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
         first = False
         title = getattr(block, "title", "")
         if isinstance(block, Text | Custom):
-            style = _STYLES[block.style] if isinstance(block, Text) else ""
-            yield rich_text.Text(block.text, style=style)
+            style = block.style if isinstance(block, Text) else ""
+            yield rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")
             yield from terminal(block.blocks, spaced=False)
