@@ -33,8 +33,8 @@ class Place(Flag):
 
 TERMINAL, PAGE, BOTH = Place.TERMINAL, Place.PAGE, Place.TERMINAL | Place.PAGE
 NOWHERE = Place(0)
-#: Title, attribute or function of a row, and how it is written: digits, or a function.
-Column = tuple[str, str | Callable[[Any], Any], int | Callable[[Any], str]]
+#: Title; attribute, place or function of a row; and how it is written: digits, or a function.
+Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,10 @@ class Series:
     kind: Literal["line", "points", "bars"] = "line"
     colour: str | Sequence[str] = BLUE
     marker: str = "o"
+    dash: Literal["-", "--", ":"] = "-"
+    hollow: bool = False
+    #: Number of each point's group, which chooses its colour from dark to light.
+    groups: Sequence[int] = ()
     #: Low and high end at each x, drawn as a band.
     band: Sequence[tuple[float, float]] = ()
 
@@ -83,7 +87,11 @@ class Chart:
     file: str = ""
     #: Lines across the panel at a value of y (of x for bars), by their name.
     levels: Mapping[str, float] | None = None
-    log: bool = False
+    #: The same at a value of x.
+    x_levels: Mapping[str, float] | None = None
+    #: "doubling" has a tick at each x, equally far apart; "small" is linear up to 1, then logs.
+    x_scale: Literal["linear", "doubling"] = "linear"
+    y_scale: Literal["linear", "log", "small"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
     on: Place = PAGE
 
@@ -126,6 +134,9 @@ class Panels:
     file: str
     across: int
     size: tuple[float, float]
+    alt: str = ""
+    #: What groups of points are: a caption of the colours, and a name for each.
+    groups: tuple[str, Sequence[str]] = ("", ())
     on: Place = NOWHERE
 
 
@@ -157,11 +168,15 @@ def table_cells(table: Table) -> list[list[str]]:
     """Write every cell of a table, the same for all renderers."""
     return [
         [
-            _cell(attrgetter(field)(row) if isinstance(field, str) else field(row), digits)
+            _cell(row[field] if isinstance(field, int) else _getter(field)(row), digits)
             for _, field, digits in table.columns
         ]
         for row in table.rows
     ]
+
+
+def _getter(field: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return attrgetter(field) if isinstance(field, str) else field
 
 
 def _cell(value: Any, digits: int | Callable[[Any], str]) -> str:

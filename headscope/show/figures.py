@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 
 from headscope.results.estimated import Estimated
@@ -39,9 +41,16 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         )
     if isinstance(block, Panels):
         figure = draw.new_figure(*block.size)
-        grid = figure.subplots(-(-len(block.panels) // block.across), block.across)
+        alike = all(isinstance(panel, Chart) for panel in block.panels)
+        grid = figure.subplots(-(-len(block.panels) // block.across), block.across, sharey=alike)
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
             _chart(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
+        caption, names = block.groups
+        if names:
+            shades = ScalarMappable(BoundaryNorm(np.arange(-0.5, len(names)), 256), "viridis")
+            draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
+                range(len(names)), names
+            )
         figure.suptitle(block.title, fontsize=11)
         return figure
     figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))
@@ -71,12 +80,24 @@ def _chart(axes: Axes, chart: Chart) -> None:
         axes.axvline(0, color="black", lw=0.8)
     else:
         axes.grid(axis="y", color="0.92", lw=0.8)
-    for name, level in (chart.levels or {}).items():
-        (axes.axvline if bars else axes.axhline)(level, color="0.3", lw=1, ls="--", label=name)
-    if chart.levels:
+    levels = (axes.axvline, axes.axhline) if bars else (axes.axhline, axes.axvline)
+    for across, lines in zip(levels, (chart.levels, chart.x_levels), strict=True):
+        for name, level in (lines or {}).items():
+            across(level, color="0.3", lw=1, ls="--", label=name)
+    if bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
-    if chart.log:
+    if chart.x_scale == "doubling":
+        axes.set_xscale("log", base=2)
+        ticks = sorted({x for series in chart.series for x in series.x})
+        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+        axes.minorticks_off()
+    if chart.y_scale == "log":
         axes.set_yscale("log")
+    if chart.y_scale == "small":
+        axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_ylim(bottom=-0.02)
+        ticks = [y for y in (0, 0.25, 0.5, 1, 2, 4, 8, 16, 32) if y < axes.get_ylim()[1]]
+        axes.set_yticks(ticks, [f"{y:g}" for y in ticks])
     draw.plain_axes(axes, chart.x, chart.y, chart.title, title_size=10 if chart.file else 9)
 
 
@@ -86,9 +107,21 @@ def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
     if series.band:
         low, high = np.array([series.band[i] for i in known]).T
         axes.fill_between(x, low, high, color=series.colour, alpha=0.15, lw=0)
-    line = "-" if series.kind == "line" else "none"
+    if series.groups:
+        groups = [series.groups[i] for i in known]
+        highest = max(series.groups) + 0.5
+        axes.scatter(x, y, c=groups, cmap="viridis", s=16, vmin=-0.5, vmax=highest)
+        return
     axes.plot(
-        x, y, ls=line, color=series.colour, lw=1.5, marker=series.marker, ms=5, label=series.name
+        x,
+        y,
+        ls=series.dash if series.kind == "line" else "none",
+        lw=1.5,
+        marker=series.marker,
+        ms=5,
+        markerfacecolor="none" if series.hollow else series.colour,
+        color=series.colour,
+        label=series.name,
     )
     for i in known:
         if isinstance(estimate := series.y[i], Estimated) and estimate.interval is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from headscope.results import ExplainResult, ExplainStep, Matrix
 from headscope.results.estimated import Estimated
@@ -69,11 +70,13 @@ def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterat
         yield b.Table(columns, step.matrices)
     if step.key == "heads":
         cost = step.matrix("cost")
-        columns = [("heads", lambda row: f"{row[0]} wide", str)]
-        for name, title in _COST.items():
-            place = cost.columns.index(name)
-            columns.append((title, lambda row, place=place: row[1][place], _count))
-        yield b.Table(columns, _rows(cost), "What this sentence costs")
+        counted = [
+            {"heads": f"{name} wide", **dict(zip(cost.columns, values, strict=True))}
+            for name, values in _rows(cost)
+        ]
+        columns = [("heads", itemgetter("heads"), str)]
+        columns += [(title, itemgetter(name), _count) for name, title in _COST.items()]
+        yield b.Table(columns, counted, "What this sentence costs")
     if step.key == "mix":
         columns = [
             ("adds", lambda row: row[0], str),

@@ -58,12 +58,12 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
         (
             ("heads", lambda row: row[0], str),
             ("symmetric", lambda row: row[1].symmetric.cosine, 3),
-            ("std of draws", lambda row: row[1].symmetric.cosine_std, 3),
+            ("std", lambda row: row[1].symmetric.cosine_std, 3),
             ("removed", lambda row: row[1].removed.cosine, 3),
-            ("std of draws", lambda row: row[1].removed.cosine_std, 3),
+            ("std", lambda row: row[1].removed.cosine_std, 3),
         ),
         rows,
-        "Random heads, the same sets made symmetric and removed: cosine to the model's",
+        "Random heads, made symmetric or removed: cosine to the model's, std over draws",
     )
     if alone:
         most = sorted(alone, key=_cosine)[:3]
