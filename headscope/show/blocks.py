@@ -42,7 +42,7 @@ class Text:
     """A paragraph; an empty one is left out."""
 
     text: str
-    style: Literal["", "lead", "formula", "check", "soft"] = ""
+    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed"] = ""
     on: Place = BOTH
 
 
