@@ -71,7 +71,7 @@ def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterat
     if step.key == "heads":
         cost = step.matrix("cost")
         counted = [
-            {"heads": f"{name} wide", **dict(zip(cost.columns, values, strict=True))}
+            {**dict(zip(cost.columns, values, strict=True)), "heads": f"{name} wide"}
             for name, values in _rows(cost)
         ]
         columns = [("heads", itemgetter("heads"), str)]

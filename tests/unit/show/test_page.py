@@ -181,6 +181,7 @@ def test_hostile_tokens_are_inert_on_the_page(explained):
     assert data is not None
     assert not set("<>&\u2028\u2029") & set(data[1])
     shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
+    assert "2 x 8 wide" in shown
     assert "\u202e" not in shown
     assert max(map(len, shown.splitlines())) <= 80
 
