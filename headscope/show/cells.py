@@ -73,6 +73,11 @@ def model_line(result: Any, heads: int | None = None) -> Text:
     )
 
 
+def model_name(result: Any) -> str:
+    """Return the last part of the model's path or id."""
+    return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+
+
 def frame_csv(frame: pandas.DataFrame) -> str:
     """Write a frame as CSV, without its index."""
     text: str = frame.to_csv(index=False, lineterminator="\n")

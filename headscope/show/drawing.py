@@ -14,9 +14,13 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.scale import LinearScale, LogScale, ScaleBase, SymmetricalLogScale
 
-#: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
+from headscope.show.blocks import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from headscope.show.cells import model_name
+
+__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION", "cell_text"]
+__all__ += ["figure_files", "fractions", "head_grid", "heat_map", "label_grid", "legend_beside"]
+__all__ += ["model_name", "new_figure", "note", "plain_axes", "signed_scale", "small_colour_bar"]
+__all__ += ["Array", "Values", "swarm"]
 
 Values = Sequence[Sequence[float | None]]
 Array = np.ndarray
@@ -38,15 +42,11 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
         figure.set_layout_engine("none")  # where all stands is found once, for both
         png, svg = io.BytesIO(), io.BytesIO()
         FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]
-        with mpl.rc_context({"svg.hashsalt": "headscope"}):  # fixed ids in SVG files
+        # Fixed ids; text that stays text is a third of the size, and can be searched.
+        with mpl.rc_context({"svg.hashsalt": "headscope", "svg.fonttype": "none"}):
             FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})  # type: ignore[no-untyped-call]
         files |= {f"{name}.png": png.getvalue(), f"{name}.svg": svg.getvalue()}
     return files
-
-
-def model_name(result: Any) -> str:
-    """Return the last part of the model's path or id."""
-    return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
 
 
 def plain_axes(

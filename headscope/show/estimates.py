@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
-from headscope.show.cells import decimal
+from headscope.show.cells import decimal, model_line
 
-__all__ = ["cosine_text", "effect_text", "ranged", "task_line"]
+__all__ = ["cosine_text", "effect_text", "ranged", "run_lines", "task_line"]
 
 
 def ranged(found: Estimated | None, digits: int = 3) -> str:
@@ -39,3 +41,15 @@ def task_line(task: EffectTask) -> str:
         f"{task.name} on {task.data['name']}: {task.examples:,} examples, {task.metric} "
         f"{ranged(task.baseline, 2)} unchanged"
     )
+
+
+def run_lines(result: Any) -> str:
+    """Say on which model, text and task a result was measured, a line each."""
+    text = result.text
+    lines = [
+        model_line(result).plain,
+        f"Text    {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens",
+    ]
+    if result.task is not None:
+        lines.append(f"Task    {task_line(result.task)}")
+    return "\n".join(lines)

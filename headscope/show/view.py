@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headscope.results.estimated import Estimated
-from headscope.show.cells import to_csv
+from headscope.show.cells import frame_csv, to_csv
 
 if TYPE_CHECKING:
+    import pandas
     from rich.console import RenderableType
 
+    from headscope.show.blocks import Block
     from headscope.show.page.parts import Card, Part, Place, Scale
 
-__all__ = ["KeyNumber", "View", "view_of"]
+__all__ = ["KeyNumber", "View", "view", "view_of"]
 
 R = TypeVar("R")
 #: The number of what is said in words.
@@ -88,9 +90,36 @@ class View(Generic[R]):
     more: Callable[[R], Iterable[Part]] = lambda result: ()
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
+    #: Where the result is described as blocks: its title on the page, and what is shown.
+    title: str = ""
+    blocks: Callable[[R], Iterable[Block]] | None = None
+
+
+def view(
+    title: str,
+    blocks: Callable[[R], Iterable[Block]],
+    frames: Mapping[str, Callable[[R], pandas.DataFrame]],
+    **more: Any,
+) -> View[R]:
+    """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name."""
+
+    def human(result: R) -> Iterable[RenderableType]:
+        from headscope.show.terminal import terminal
+
+        return terminal(blocks(result))
+
+    def files(result: R) -> Mapping[str, bytes]:
+        from headscope.show import drawing
+        from headscope.show.figures import figures_of
+
+        tables = {f"{name}.csv": frame_csv(frame(result)) for name, frame in frames.items()}
+        figures = drawing.figure_files(dict(figures_of(blocks(result))))
+        return {name: text.encode() for name, text in tables.items()} | figures
+
+    return View(human, files, title=title, blocks=blocks, **more)
 
 
 def view_of(section: str) -> View[Any]:
     """Return the view of a section: ``VIEW`` of ``headscope.show.SECTION``."""
-    view: View[Any] = importlib.import_module(f"headscope.show.{section}").VIEW
-    return view
+    found: View[Any] = importlib.import_module(f"headscope.show.{section}").VIEW
+    return found

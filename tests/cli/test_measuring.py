@@ -17,8 +17,8 @@ from headscope.pipeline.explain import walk
 from headscope.results.estimated import Estimated
 from headscope.results.sections import section_of
 from headscope.results.serialise import from_dict
-from headscope.show.linear import words as linear_words
-from headscope.show.symmetric import words as symmetric_words
+from headscope.show.linear.view import correlation_sentence
+from headscope.show.symmetric.view import whole_sentence
 from headscope.show.transfer import VIEW
 
 VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
@@ -212,9 +212,9 @@ def test_sentences_of_effects_say_which_way_it_came_out(model):
     ):
         row = dataclasses.replace(linear.correlations[0], spearman=Estimated(0.0, *interval))
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
-        assert words in linear_words.correlation_sentence(changed)
+        assert words in correlation_sentence(changed)
     beyond = dataclasses.replace(symmetric, equivalent_heads=Estimated(None))
-    assert "further than removing every head" in symmetric_words.whole_sentence(beyond)
+    assert "further than removing every head" in whole_sentence(beyond)
 
 
 #: A few seconds' worth on a tiny model.

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from markupsafe import Markup
 
 from headscope.results.explain import ExplainResult
-from headscope.show.explain.words import token_names
 from headscope.show.page.data import page_json
 
 __all__ = ["arrows"]
@@ -20,9 +19,8 @@ _LEAST = 0.02
 _LONGEST = 18
 
 
-def arrows(result: ExplainResult) -> Markup:
+def arrows(result: ExplainResult, names: list[str]) -> Markup:
     """Draw the explained head; the page's script draws the others when they are chosen."""
-    names = token_names(result)
     height = _TOP + _ROW * len(names)
     return Markup(
         '<figure class="arrows"><div class="tools">'

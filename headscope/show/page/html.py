@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -17,6 +17,7 @@ from headscope.results.report import ReportResult
 from headscope.results.roles import PRIMARY
 from headscope.show.cells import model_line
 from headscope.show.classify.words import first_part, found_sentence, marks, role_counts
+from headscope.show.page.body import body, svg_files
 from headscope.show.page.cards import cards, scales
 from headscope.show.page.data import page_json
 from headscope.show.page.parts import Card, Part
@@ -33,8 +34,12 @@ _LEGEND = (
 _CARD_FIELDS = ("name", "mark", "roles", "keys", "labels", "facts", "ranks", "values")
 
 
-def report_html(report: ReportResult) -> str:
+def report_html(
+    report: ReportResult, files: Mapping[str, Mapping[str, bytes]] | None = None
+) -> str:
     """Write the page; the same result gives the same text.
+
+    ``files`` are those that sections have written already: the page shows their figures.
 
     Notes
     -----
@@ -44,7 +49,7 @@ def report_html(report: ReportResult) -> str:
     """
     made = cards(report)
     shown = scales(report, made)
-    parts = list(_parts(report))
+    parts = list(_parts(report, files or {}))
     claims = report.insights.insights if report.insights is not None else ()
     classified = report.classify
     columns, rows = _grid(report, made)
@@ -175,17 +180,21 @@ def _contents(claims: bool, grid: bool, parts: Sequence[Part]) -> list[tuple[str
     return [*first, *middle, *((part.anchor, part.title) for part in parts), *last]
 
 
-def _parts(report: ReportResult) -> Iterator[Part]:
+def _parts(report: ReportResult, files: Mapping[str, Mapping[str, bytes]]) -> Iterator[Part]:
     """Yield the key numbers, what each section has to show, and how the report was made."""
     numbers = list(key_numbers(report))
     if numbers:
         header = ("", "this model", "control")
         yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3)
     for name, result in report.sections.items():
-        part = view_of(name).section(result)
-        if part is not None:
+        view = view_of(name)
+        if view.blocks is not None and view.title:
+            shown = list(view.blocks(result))
+            drawn = files.get(name) or svg_files(shown)
+            yield Part(name, view.title, body=body(shown, drawn))
+        elif (part := view.section(result)) is not None:
             yield part
-        yield from view_of(name).more(result)
+        yield from view.more(result)
     if report.left_out:
         rows = [(name, visible(why)) for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)

@@ -66,7 +66,7 @@ def write_report(
     document = report_document(report, digests, hashes)
     pages = {
         "report.md": report_markdown(report).encode(),
-        "report.html": report_html(report).encode(),
+        "report.html": report_html(report, made).encode(),
         REPORT: report_json(document).encode("utf-8", "backslashreplace"),
     }
     content = {name: data for files in made.values() for name, data in files.items()}

@@ -18,15 +18,16 @@ from tiny_models import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.results.explain import ExplainResult, Matrix
+from headscope.results.explain import ExplainResult
 from headscope.results.report import ReportResult, SamplePatterns
+from headscope.show.blocks import Matrix
 from headscope.show.explain import VIEW
-from headscope.show.explain.grids import corner, square, weight_text
 from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Line, chart
 from headscope.show.report.files import report_json
+from headscope.show.terminal import matrix_cell, terminal
 from headscope.show.view import KeyNumber, View
 
 
@@ -51,7 +52,7 @@ def grid(
 
 def test_page_asks_for_nothing_and_escapes_its_data():
     page = report_html(hostile(grid(2, 2, 12)))
-    assert not re.search(r"""(?:src|href)=["'](?!#|data:,)""", page)
+    assert not re.search(r"""(?:src|href)=["'](?!#|data:)""", page)
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert not set("<>&\u2028\u2029") & set(data[1])
@@ -181,6 +182,7 @@ def test_hostile_tokens_are_inert_on_the_page(explained):
     assert data is not None
     assert not set("<>&\u2028\u2029") & set(data[1])
     shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
+    assert "2 x 8 wide" in shown
     assert "\u202e" not in shown
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -188,12 +190,20 @@ def test_hostile_tokens_are_inert_on_the_page(explained):
 def test_a_square_says_how_much_of_it_is_shown():
     names = [f"t{i}" for i in range(20)]
     rows = tuple(tuple(1.0 if i == j else 0.0 for j in range(20)) for i in range(20))
-    matrix = Matrix("pattern", (20, 20), tuple(names), tuple(names), rows)
-    text = text_of(square(matrix, names, weight_text, cell=5))
+    text = text_of(*terminal([Matrix("pattern", rows, names, names, (20, 20), weights=True)]))
     assert "queries down, keys across, first 14 of 20 tokens" in text
     expected = [[f"t{i}", *"." * i, "1.00", *"." * (13 - i)] for i in range(14)]
     assert [line.split() for line in text.splitlines()[2:]] == expected
     given = (None, 0.0, 0.0049, 0.005, 0.123, 0.994, 0.996, 1.0)
-    assert [weight_text(v) for v in given] == [".", ".", ".", ".01", ".12", ".99", "1.00", "1.00"]
-    wide = Matrix("x", (3, 20), ("a", "b", "c"), (), tuple(row for row in rows[:3]))
-    assert "x (3 x 20), first 8 of 20 columns" in text_of(corner(wide, ("a", "b", "c")))
+    assert [matrix_cell(v, True) for v in given] == [
+        ".",
+        ".",
+        ".",
+        ".01",
+        ".12",
+        ".99",
+        "1.00",
+        "1.00",
+    ]
+    wide = Matrix("x", rows[:3], ("a", "b", "c"), shape=(3, 20))
+    assert "x (3 x 20), first 8 of 20 columns" in text_of(*terminal([wide]))

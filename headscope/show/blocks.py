@@ -1,0 +1,187 @@
+"""What a person is shown of a result, as a list of plain values that each renderer draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Flag, auto
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
+
+from headscope.results.estimated import Estimated
+from headscope.show.cells import decimal
+from headscope.show.estimates import ranged
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION"]
+__all__ += ["BOTH", "PAGE", "TERMINAL", "Block", "Chart", "Column", "Custom", "Details", "HeadMap"]
+__all__ += ["Matrix", "Panels", "Series", "Table", "Text", "table_cells"]
+
+#: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
+
+
+class Place(Flag):
+    """Where a block appears; figure files and CSV files have names of their own."""
+
+    TERMINAL = auto()
+    PAGE = auto()
+
+
+TERMINAL, PAGE, BOTH = Place.TERMINAL, Place.PAGE, Place.TERMINAL | Place.PAGE
+NOWHERE = Place(0)
+#: Title; attribute, place or function of a row; and how it is written: digits, or a function.
+Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph; an empty one is left out."""
+
+    text: str
+    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed"] = ""
+    on: Place = BOTH
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table: its first column is text, the others are numbers."""
+
+    columns: Sequence[Column]
+    rows: Iterable[Any]
+    title: str = ""
+    on: Place = BOTH
+
+
+@dataclass(frozen=True)
+class Series:
+    """Some values of a chart; an estimate has its interval as a bar, None is left out."""
+
+    name: str
+    x: Sequence[Any]
+    y: Sequence[Estimated | float | None]
+    kind: Literal["line", "points", "bars"] = "line"
+    colour: str | Sequence[str] = BLUE
+    marker: str = "o"
+    dash: Literal["-", "--", ":"] = "-"
+    hollow: bool = False
+    #: Number of each point's group, which chooses its colour from dark to light.
+    groups: Sequence[int] = ()
+    #: Low and high end at each x, drawn as a band.
+    band: Sequence[tuple[float, float]] = ()
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Lines, points or bars over x; ``alt`` says where the numbers are."""
+
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    alt: str = ""
+    #: Name of the figure's file, without its ending; a panel of a larger figure has none.
+    file: str = ""
+    #: Lines across the panel at a value of y (of x for bars), by their name.
+    levels: Mapping[str, float] | None = None
+    #: The same at a value of x.
+    x_levels: Mapping[str, float] | None = None
+    #: "doubling" has a tick at each x, equally far apart; "small" is linear up to 1, then logs.
+    x_scale: Literal["linear", "doubling"] = "linear"
+    y_scale: Literal["linear", "log", "small"] = "linear"
+    size: tuple[float, float] = (6.6, 4.2)
+    on: Place = PAGE
+
+
+@dataclass(frozen=True)
+class HeadMap:
+    """A number of every head: (row's name, head) -> value."""
+
+    title: str
+    legend: str
+    values: Mapping[tuple[str, int], float | None]
+    digits: int
+    file: str = ""
+    #: Values from here on are bold in the terminal.
+    bold_from: float | None = None
+    on: Place = TERMINAL
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Tokens by tokens, shaded by value; without names of columns the corner of a wide matrix."""
+
+    title: str
+    values: Sequence[Sequence[float | None]]
+    rows: Sequence[str]
+    columns: Sequence[str] = ()
+    #: Of all of it, where ``values`` are only the first rows and columns.
+    shape: tuple[int, ...] = ()
+    #: Weights have two digits and go from 0 to 1; scores have one.
+    weights: bool = False
+    on: Place = BOTH
+
+
+@dataclass(frozen=True)
+class Panels:
+    """Charts and matrices side by side in one figure file."""
+
+    title: str
+    panels: Sequence[Chart | Matrix]
+    file: str
+    across: int
+    size: tuple[float, float]
+    alt: str = ""
+    #: What groups of points are: a caption of the colours, and a name for each.
+    groups: tuple[str, Sequence[str]] = ("", ())
+    on: Place = NOWHERE
+
+
+@dataclass(frozen=True)
+class Details:
+    """A part that the page folds up and the terminal shows under its title."""
+
+    title: str
+    blocks: Sequence[Block]
+    on: Place = BOTH
+
+
+@dataclass(frozen=True)
+class Custom:
+    """The way out: what no other block can show."""
+
+    #: Markup that is safe already.
+    html: str = ""
+    text: str = ""
+    figure: Callable[[Axes], None] | None = None
+    file: str = ""
+    on: Place = BOTH
+
+
+Block = Text | Table | Chart | HeadMap | Matrix | Panels | Details | Custom
+
+
+def table_cells(table: Table) -> list[list[str]]:
+    """Write every cell of a table, the same for all renderers."""
+    return [
+        [
+            _cell(row[field] if isinstance(field, int) else _getter(field)(row), digits)
+            for _, field, digits in table.columns
+        ]
+        for row in table.rows
+    ]
+
+
+def _getter(field: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return attrgetter(field) if isinstance(field, str) else field
+
+
+def _cell(value: Any, digits: int | Callable[[Any], str]) -> str:
+    if isinstance(value, str):
+        return value
+    if callable(digits):
+        return digits(value)
+    return ranged(value, digits) if isinstance(value, Estimated) else decimal(value, digits)

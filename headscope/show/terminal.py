@@ -1,0 +1,150 @@
+"""Blocks in the terminal: rich tables and paragraphs, 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich import text as rich_text
+from rich.cells import set_cell_size
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+
+from headscope.core.safe_text import visible
+from headscope.show.blocks import (
+    TERMINAL,
+    Block,
+    Custom,
+    Details,
+    HeadMap,
+    Matrix,
+    Table,
+    Text,
+    table_cells,
+)
+from headscope.show.cells import decimal, head_map, make_table
+
+__all__ = ["matrix_cell", "terminal"]
+
+_STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
+_STYLES |= {"passed": "bold green", "failed": "bold red"}
+_PREFIXES = {"formula": "   ", "check": "Check: "}
+#: Columns of a terminal, those of a row's name, and heads that stand side by side.
+_WIDE, _NAME, _HEADS = 80, 8, 12
+#: Rows and columns that are shown of a matrix that has no token across.
+_ROWS, _ACROSS = 4, 8
+#: How cells look from a share of the scale on: the more, the more vivid, on dark and light ground.
+_SHADES = (
+    (0.6, "bold #ffffff on #005fd7"),
+    (0.35, "#ffffff on #4a74ad"),
+    (0.15, "#ffffff on #6f7f93"),
+)
+
+
+def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[RenderableType]:
+    """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``."""
+    first = True
+    for block in blocks:
+        if TERMINAL not in block.on or block == Text(""):
+            continue
+        if (spaced and not first) or isinstance(block, Details):
+            yield rich_text.Text("")
+        first = False
+        title = getattr(block, "title", "")
+        if isinstance(block, Text | Custom):
+            style = block.style if isinstance(block, Text) else ""
+            yield rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
+        elif isinstance(block, Details):
+            yield rich_text.Text(title, style="bold underline")
+            yield from terminal(block.blocks, spaced=False)
+        elif isinstance(block, Table):
+            if title:
+                yield rich_text.Text(title)
+            yield make_table([name for name, *_ in block.columns], table_cells(block))
+        elif isinstance(block, HeadMap):
+            yield rich_text.Text(f"{title}: {block.legend}")
+            yield from _head_map(block)
+        elif isinstance(block, Matrix):
+            yield from _square(block) if block.columns else _corner(block)
+
+
+def matrix_cell(value: float | None, weights: bool) -> str:
+    """Write a weight with two digits, a score with one; what is hidden or tiny is a dot."""
+    if value is None or (weights and value < 0.005):
+        return "."
+    if not weights:
+        return f"{value:z.1f}"
+    return f"{value:.2f}".replace("0.", ".", 1) if value < 0.995 else "1.00"
+
+
+def _head_map(block: HeadMap) -> Iterator[RenderableType]:
+    bold = float("inf") if block.bold_from is None else block.bold_from
+    cells = {
+        place: rich_text.Text(decimal(value, block.digits), "bold red" if value >= bold else "")
+        for place, value in block.values.items()
+        if value is not None
+    }
+    layers = dict.fromkeys(layer for layer, _ in block.values)
+    yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
+
+
+def _square(block: Matrix) -> Iterator[RenderableType]:
+    """Shade tokens by tokens; shading repeats what the numbers say."""
+    cell = 5 if block.weights else 6
+    n = min((_WIDE - _NAME - 1) // cell, len(block.rows))
+    known = [v for row in block.values[:n] for v in row[:n] if v is not None]
+    low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    if block.weights:
+        low, high = 0.0, 1.0
+    elif high > 0:
+        low = 0.0  # what lies below it is not shaded
+    part = "" if n == len(block.rows) else f", first {n} of {len(block.rows)} tokens"
+    yield rich_text.Text(f"{block.title}: queries down, keys across{part}", style="bold")
+    table = _matrix_table([_short(name, cell - 1) for name in block.columns[:n]], cell - 1)
+    for name, row in zip(block.rows[:n], block.values, strict=False):
+        table.add_row(_short(name, _NAME), *(_shaded(v, block.weights, low, high) for v in row[:n]))
+    yield table
+
+
+def _corner(block: Matrix) -> Iterator[RenderableType]:
+    """Show the first rows and columns of a matrix, and how much of it that is."""
+    values = [row[:_ACROSS] for row in block.values[:_ROWS]]
+    columns = len(values[0]) if values else 0
+    parts = [
+        f"{shown} of {size} {what}"
+        for shown, size, what in zip(
+            (len(values), columns), block.shape, ("rows", "columns"), strict=True
+        )
+        if shown < size
+    ]
+    size = " x ".join(map(str, block.shape))
+    part = f", first {' and '.join(parts)}" if parts else ""
+    yield rich_text.Text(f"{block.title} ({size}){part}", style="bold")
+    table = _matrix_table([""] * columns, 8, header=False)
+    for i, row in enumerate(values):
+        name = _short(block.rows[i], _NAME) if block.rows else str(i)
+        plain = ("-" if v is None else f"{v:.3f}" if abs(v) < 100 else f"{v:.4g}" for v in row)
+        table.add_row(name, *plain)
+    yield table
+
+
+def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> RichTable:
+    table = RichTable(
+        box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold", show_header=header
+    )
+    table.add_column("", width=_NAME, no_wrap=True)
+    for name in columns:
+        table.add_column(name, width=width, justify="right", no_wrap=True)
+    return table
+
+
+def _short(name: str, width: int) -> str:
+    """Cut a name to a number of terminal cells: characters of some scripts take two."""
+    return set_cell_size(visible(name), width).rstrip()
+
+
+def _shaded(value: float | None, weights: bool, low: float, high: float) -> rich_text.Text:
+    text = matrix_cell(value, weights)
+    if value is None or high <= low:
+        return rich_text.Text(text)
+    share = (value - low) / (high - low)
+    return rich_text.Text(text, next((style for least, style in _SHADES if share >= least), ""))
