@@ -11,6 +11,18 @@ from typing import TYPE_CHECKING
 from headscope.registration import register
 
 if TYPE_CHECKING:
+    from headscope.api import classify as classify
+    from headscope.api import depth as depth
+    from headscope.api import explain as explain
+    from headscope.api import flow as flow
+    from headscope.api import insights as insights
+    from headscope.api import linear as linear
+    from headscope.api import rank as rank
+    from headscope.api import report as report
+    from headscope.api import spectrum as spectrum
+    from headscope.api import symmetric as symmetric
+    from headscope.api import transfer as transfer
+    from headscope.api import validate as validate
     from headscope.errors import HeadscopeError as HeadscopeError
     from headscope.measures.classify.thresholds import Thresholds as Thresholds
     from headscope.models.compact import remove_heads as remove_heads
@@ -18,21 +30,9 @@ if TYPE_CHECKING:
     from headscope.models.loading import wrap as wrap
     from headscope.models.saving import save as save
     from headscope.models.saving import save_dense as save_dense
-    from headscope.pipeline.classify import classify as classify
-    from headscope.pipeline.depth import depth as depth
-    from headscope.pipeline.explain import explain as explain
-    from headscope.pipeline.flow import flow as flow
-    from headscope.pipeline.insights import insights as insights
-    from headscope.pipeline.linear import linear as linear
     from headscope.pipeline.prune import measure as measure
     from headscope.pipeline.prune import prune as prune
     from headscope.pipeline.prune import scores as scores
-    from headscope.pipeline.rank import rank as rank
-    from headscope.pipeline.report import report as report
-    from headscope.pipeline.spectrum import spectrum as spectrum
-    from headscope.pipeline.symmetric import symmetric as symmetric
-    from headscope.pipeline.transfer import transfer as transfer
-    from headscope.pipeline.validate import validate as validate
     from headscope.results import ClassifyResult as ClassifyResult
     from headscope.results import DepthResult as DepthResult
     from headscope.results import ExplainResult as ExplainResult
@@ -56,19 +56,9 @@ _RESULTS = (
 )
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
-    "pipeline.classify": "classify",
-    "pipeline.depth": "depth",
-    "pipeline.explain": "explain",
-    "pipeline.flow": "flow",
-    "pipeline.linear": "linear",
-    "pipeline.rank": "rank",
-    "pipeline.spectrum": "spectrum",
-    "pipeline.symmetric": "symmetric",
-    "pipeline.transfer": "transfer",
-    "pipeline.validate": "validate",
+    "api": "classify depth explain flow insights linear rank report spectrum symmetric transfer "
+    "validate",
     "pipeline.prune": "prune scores measure",
-    "pipeline.report": "report",
-    "pipeline.insights": "insights",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
     "models.saving": "save save_dense",

@@ -12,6 +12,8 @@ from headscope import __version__
 from headscope.cli import config
 from headscope.cli.boundary import error_boundary
 from headscope.cli.collector import rest_collector
+from headscope.cli.command import epilog_of, made_command
+from headscope.cli.commands import MADE
 from headscope.cli.launched import check_shared, launched_together
 from headscope.cli.memory import bound_memory
 from headscope.cli.threads import calm_threads
@@ -51,6 +53,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 for name in COMMANDS:
+    if name in MADE:
+        app.command(name, epilog=epilog_of(MADE[name].options))(made_command(name, *MADE[name]))
+        continue
     module = importlib.import_module(f"headscope.cli.{name}")
     app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
 app.add_typer(config.config, name="config", epilog=config.EXAMPLES)

@@ -173,7 +173,13 @@ _CONVERTED: dict[str, tuple[str, Callable[[Any], Any]]] = {
 
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments; :func:`arguments` says how."""
+    import headscope
+    from headscope.cli.made import made_arguments
+
+    options = getattr(getattr(headscope, name), "options", None)
     try:
+        if options is not None:
+            return made_arguments(options, table)
         return arguments(name, table)
     except OptionError as slip:
         raise slip.in_table(name) from None

@@ -17,10 +17,14 @@ import typer
 
 import headscope
 from headscope.cli.arguments import OptionError, arguments
+from headscope.cli.made import made_arguments, parameters_of
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
 from headscope.cli.settings import given
-from headscope.cli.shared_options import of_every_model_command
+from headscope.cli.shared_options import OUTPUT, of_every_model_command
+from headscope.core.options import OptionError as OptionValueError
+from headscope.core.options import options_of
 from headscope.errors import ArtefactError
+from headscope.session.options import ModelOptions
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,14 @@ class Call:
     unit: str | None
     context: typer.Context
     values: dict[str, Any]
+    options: type | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Return the options as arguments of the command's function; errors are usage errors."""
         thresholds = given(self.context, self.command).get("thresholds")
         try:
+            if self.options is not None:
+                return made_arguments(self.options, {**self.values, "thresholds": thresholds})
             return arguments(self.command, {**self.values, "thresholds": thresholds})
         except OptionError as slip:
             raise slip.on_command_line() from None
@@ -69,6 +76,8 @@ class Call:
             failure = None
             try:
                 result = self.result(function, {**keywords, **told})
+            except OptionValueError as error:
+                raise error.spelled(f"--{error.option.replace('_', '-')}") from None
             except ArtefactError as error:  # what was found out is not lost with a folder
                 if error.result is None:
                     raise
@@ -110,3 +119,45 @@ def model_command(unit: str | None = None) -> Callable[[Callable[..., None]], Ca
         return command
 
     return decorate
+
+
+def made_command(
+    name: str,
+    options: type[ModelOptions],
+    body: Callable[[Call], Any] | None = None,
+    flags: type | None = None,
+) -> Callable[..., None]:
+    """Make a command of a class of options: what ``headscope.NAME`` takes, as flags.
+
+    ``body`` says what is special about it, and ``flags`` what the command line has beside.
+    """
+    context, model, *rest = inspect.signature(
+        of_every_model_command, eval_str=True
+    ).parameters.values()
+    parameters = {option.name: option for option in parameters_of(options)}
+    shared = {option.name: option for option in rest}
+    if "validate" in options_of(options):
+        shared = {"output": OUTPUT, **shared}
+    if flags is not None:
+        parameters = {**{option.name: option for option in parameters_of(flags)}, **parameters}
+    parameters = {**parameters, **{n: o for n, o in shared.items() if n not in parameters}}
+
+    def command(context: typer.Context, **values: Any) -> None:
+        call = Call(name, options.unit, context, values, options)
+        call.run() if body is None else body(call)
+
+    command.__name__ = name
+    command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            option.replace(kind=option.KEYWORD_ONLY)
+            for option in (context, model, *parameters.values())
+        ]
+    )
+    return command
+
+
+def epilog_of(options: type[ModelOptions]) -> str:
+    """Return the examples at the end of a command's help."""
+    title = "Example" if len(options.examples) == 1 else "Examples"
+    return "\n\n".join([f"{title}:", *(f"`{line}`" for line in options.examples)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,10 @@ NoValidate = Annotated[
 Output = Annotated[
     Path | None, Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False)
 ]
+#: The parameter of commands that write a folder.
+OUTPUT = inspect.Parameter(
+    "output", inspect.Parameter.KEYWORD_ONLY, annotation=Output, default=None
+)
 Resume = Annotated[
     bool, Option("--resume", help="Go on from an interrupted run in the folder of -o.")
 ]

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from headscope.data.plain import PlainText, as_plain
-from headscope.errors import InputError, UnsupportedModelError
+from headscope.errors import UnsupportedModelError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import mean_of
 from headscope.measures.paired_change import interval_of
@@ -23,7 +23,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.prefix import Prefix
 from headscope.models.routing import Router, routed
 from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
-from headscope.pipeline.parameters import check_seed
 from headscope.pipeline.progress import Progress
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.tasks import Task, make_task, read_examples
@@ -32,6 +31,7 @@ from headscope.pipeline.validate import require_valid
 from headscope.results import SCHEMA
 from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
+from headscope.session.options import EffectOptions
 
 __all__ = ["Effects", "Opened", "TaskEffect", "boot", "readable", "spread_lines", "task_of"]
 
@@ -55,45 +55,22 @@ class Opened:
     common: dict[str, Any]
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        text: str | Path | PlainText | Sequence[str] | None,
-        name: str,
-        *,
-        sentences: int,
-        task: str | None,
-        data: str | Path | None,
-        limit: int | None,
-        validate: bool,
-        seed: int,
-        command: str,
-        **options: Any,
-    ) -> Opened:
-        """Open, check and certify a model, and read its text; parameters as of ``name``.
-
-        Raises
-        ------
-        InputError
-            For a model, text or option that cannot be used.
-        UnsupportedModelError
-            If no head reads a text.
-        ValidationFailedError
-            If our attention does not equal the model's.
-        """
-        check_seed(seed)
-        source = spread_lines(as_plain(text), sentences, limit)
-        whole = open_for_tasks(model, **options)
+    def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
+        """Open, check and certify a model, and read its text; ``name`` is the command."""
+        seed, limit = options.seed, options.limit
+        source = spread_lines(as_plain(options.text), options.sentences, limit)
+        whole = open_for_tasks(model, **options.loading)
         need_tokenizer(whole, name)
         whole.pooling.check()
         if not whole.sites:  # the certificate says why
-            require_valid(whole, validate)
+            require_valid(whole, options.validate)
         loaded = readable(whole, name)
-        validation = require_valid(loaded, validate)
-        effects = Effects(loaded, source, task_of(loaded, task, data, limit, seed), seed)
+        validation = require_valid(loaded, options.validate)
+        task = task_of(loaded, options.task, options.data, limit, seed)
+        effects = Effects(loaded, source, task, seed)
         common = {
             "schema": SCHEMA,
-            "provenance": provenance(loaded, command=command, seed=seed, data=source),
+            "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
             "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
             "text": effects.describe(),
@@ -130,25 +107,7 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
 
 
 def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> PlainText:
-    """Return some lines of a text, spread evenly over it; all of them where it has fewer.
-
-    Parameters
-    ----------
-    text : PlainText
-        Read again in every pass.
-    lines : int
-        How many.
-    limit : int, optional
-        Of the first lines only.
-
-    Raises
-    ------
-    InputError
-        If ``lines`` or ``limit`` is less than 1.
-    """
-    for name, value in (("sentences", lines), ("limit", limit)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}; give 1 or more.")
+    """Return some lines of a text, or of its first ones, spread evenly; all where it has fewer."""
     of = min(text.n_lines, limit or text.n_lines)
     chosen = {i * of // min(lines, of) for i in range(min(lines, of))}
 
@@ -161,16 +120,8 @@ def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> Plain
 def task_of(
     loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
 ) -> Task | None:
-    """Make the task that changed models are measured by; None where none is asked for.
-
-    Raises
-    ------
-    InputError
-        For data without a task, or a task that the model cannot do.
-    """
+    """Make the task that changed models are measured by; None where none is asked for."""
     if task is None:
-        if data is not None:
-            raise InputError("data is what a task is measured on; name the task too.")
         return None
     examples = read_examples(task, data, limit)
     return make_task(task, examples, loaded, seed=seed, limit=limit)

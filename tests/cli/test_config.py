@@ -13,7 +13,6 @@ from headscope.cli import settings
 from headscope.cli.app import app
 from headscope.cli.arguments import OptionError, arguments, section_settings, table_arguments
 from headscope.cli.prune import RepairName
-from headscope.cli.rank import Biases
 from headscope.errors import InputError
 
 GROUP = typer.main.get_command(app)
@@ -153,7 +152,7 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
 @pytest.mark.parametrize(
     ("command", "values", "expected"),
     [
-        ("rank", {"biases": Biases.exclude, "rtol": None}, {"biases": False}),
+        ("rank", {"biases": "exclude", "rtol": None}, {"biases": False}),
         ("rank", {"share_projections": "48, 96"}, {"share_projections": (48, 96)}),
         ("depth", {"no_validate": True, "log": True, "format": "csv"}, {"validate": False}),
         (

@@ -20,11 +20,11 @@ from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert, write_translator
 
 import headscope
+from headscope import classify
 from headscope.cli.prune import EXAMPLES
 from headscope.data.examples import sample_texts
 from headscope.errors import ArtefactError
 from headscope.models.saving import write_model
-from headscope.pipeline.classify import classify
 from headscope.pipeline.prune import PruneOptions
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.speed import benchmark

@@ -14,8 +14,8 @@ from tiny_models import tiny_bert
 from transformers import BertModel
 
 import headscope
+from headscope import rank
 from headscope.errors import InputError
-from headscope.pipeline.rank.run import rank
 from headscope.results import HeadRank, RankResult, from_dict, to_json
 
 H, R, D = 4, 8, 32

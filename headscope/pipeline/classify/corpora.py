@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TypeAlias
-
 from headscope.data.corpus import Corpus, as_corpus
-from headscope.data.examples import Examples
-from headscope.data.pair_corpus import Pair, PairCorpus, open_pairs, pairs_in_memory
-from headscope.data.sentence import Sentence
+from headscope.data.pair_corpus import PairCorpus, open_pairs, pairs_in_memory
 from headscope.errors import HeadscopeError, InputError
 from headscope.models.loaded import LoadedModel
-
-#: A corpus in any form that a user may have it in.
-AnyCorpus: TypeAlias = (
-    Corpus | PairCorpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
-)
+from headscope.session.corpus_options import AnyCorpus
 
 
 def open_corpus(corpus: AnyCorpus) -> Corpus | PairCorpus:

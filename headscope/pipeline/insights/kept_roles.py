@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.api import classify
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples
 from headscope.digest import sha256_of
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import places
 from headscope.pipeline.progress import Progress, silent
 from headscope.pipeline.tasks import Task, make_task, read_examples, select
@@ -29,15 +29,6 @@ from headscope.verdicts.insights.labelled_heads import ROLES
 DRAWS = 39
 
 Place = tuple[int, int]
-
-
-def check_draws(draws: int) -> None:
-    """Refuse too few random sets of heads, before anything is measured."""
-    if draws < DRAWS:
-        raise InputError(
-            f"draws is {draws}; give {DRAWS} or more, so that one random set may do as well as the "
-            "labelled heads and still be the one in twenty that chance allows."
-        )
 
 
 def measure_kept_roles(
@@ -66,7 +57,6 @@ def measure_kept_roles(
     InputError
         For too few draws, or data most of which heads were classified on.
     """
-    check_draws(draws)
     examples = read_examples(task, data)
     sample = sample_corpus()
     left_out = 0

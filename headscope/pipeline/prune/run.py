@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from headscope.api import classify
 from headscope.data.examples import Examples
 from headscope.models.onnx.graph import check_exportable
 from headscope.models.saving import check_saves
-from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import (
     Classification,
     KnownRoles,

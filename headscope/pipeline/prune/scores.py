@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headscope.api import classify
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify import classify
 from headscope.pipeline.known_roles import Classification, find_roles, read_classification
 from headscope.pipeline.opening import Model, open_for_tasks, public_function
 from headscope.pipeline.prune.calibrating import make_given, units_of

@@ -13,9 +13,10 @@ import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
+import headscope
+from headscope.core.options import options_of
 from headscope.errors import InputError, UnsupportedModelError
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
@@ -24,6 +25,7 @@ from headscope.pipeline.sections.keys import model_identity, plain, section_key
 from headscope.pipeline.sections.previous import Previous
 from headscope.results import SECTIONS, Sections, section_of
 from headscope.results.thresholds import ThresholdSet
+from headscope.session.options import ModelOptions
 
 #: Arguments that a run of sections decides for itself, and those that name or make files.
 _GIVEN = {"model", "validate", "progress", "announce", "command", "options", "settings", "sections"}
@@ -141,26 +143,44 @@ def _call(name: str, run: Run, results: Mapping[str, Any]) -> Any:
     }
     takes = _parameters(name)
     given = {key: value for key, value in shared.items() if key in takes and value is not None}
-    function = getattr(_home(name), name)
+    function = _function(name)
     return function(run.loaded, command=run.command, **{**given, **run.arguments(name)})
+
+
+def _function(name: str) -> Any:
+    """Return the function of a section."""
+    return getattr(headscope, name)
+
+
+def _options(name: str) -> type[ModelOptions]:
+    """Return the class of what a section can be asked."""
+    kind: type[ModelOptions] = _function(name).options
+    return kind
+
+
+def _home(name: str) -> Any:
+    return importlib.import_module(f"headscope.pipeline.{name}")
 
 
 def _in_widest(name: str) -> bool:
     """Say whether a section has a type of its own: the widest of the device."""
+    if hasattr(_function(name), "options"):
+        return _options(name).widest_dtype
     return bool(getattr(_home(name), "WIDEST_DTYPE", False))
 
 
-def _home(name: str) -> ModuleType:
-    """Return the module or package of a section's function."""
-    return importlib.import_module(f"headscope.pipeline.{name}")
-
-
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(getattr(_home(name), name)).parameters
+    every = inspect.signature(_function(name)).parameters
+    if not hasattr(_function(name), "options"):
+        return every
+    declared = options_of(_options(name))
+    return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
 
 
 def _report_defaults(name: str) -> dict[str, Any]:
     """Return the settings that a report has by default where the function has others."""
+    if hasattr(_function(name), "options"):
+        return _options(name).report_defaults()
     found: dict[str, Any] = getattr(_home(name), "report_defaults", dict)()
     return found
 

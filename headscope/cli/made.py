@@ -1,0 +1,147 @@
+"""Commands made of options classes: parameters for typer, and their values as arguments."""
+
+from __future__ import annotations
+
+import collections.abc
+import enum
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import headscope
+from headscope.cli.arguments import OptionError
+from headscope.core.options import Declared, options_of
+from headscope.errors import InputError
+from headscope.session.options import ordered
+
+
+def parameters_of(kind: type) -> list[inspect.Parameter]:
+    """Return the parameters of a typer command for a class of options."""
+    found = []
+    for option in ordered(kind).values():
+        if option.marker.spelled is not None:
+            found += parameters_of(option.marker.spelled)
+        elif not option.marker.python_only:
+            found.append(_parameter(option))
+    return found
+
+
+def _parameter(option: Declared) -> inspect.Parameter:
+    marker = option.marker
+    kind, default = _on_command_line(option)
+    if marker.argument:
+        kind = typing.get_args(kind)[0] if default is None else kind
+        default = inspect.Parameter.empty
+        extra = typer.Argument(metavar=marker.metavar, help=marker.help, show_default=False)
+    else:
+        extra = typer.Option(
+            *marker.flags,
+            help=marker.help,
+            metavar=marker.metavar,
+            rich_help_panel=marker.panel,
+            file_okay=not marker.folder,
+        )
+    return inspect.Parameter(
+        option.spelled_as,
+        inspect.Parameter.KEYWORD_ONLY,
+        annotation=Annotated[kind, extra],
+        default=default,
+    )
+
+
+def _on_command_line(option: Declared) -> tuple[Any, Any]:
+    """Return the type and the default that an option has on the command line."""
+    marker, default = option.marker, option.default
+    kind: Any = option.kind
+    if option.inverted:
+        return bool, False
+    if marker.kind is not None:
+        kind = marker.kind
+    elif marker.read is not None:
+        return str | None, None
+    else:
+        several = typing.get_origin(kind) is collections.abc.Sequence
+        parts = typing.get_args(kind)
+        if marker.choices:
+            names = _choice(marker.choices)
+            if default is not None:
+                default = names(marker.choices[default] if kind is bool else default)
+            kind = names
+        elif several:
+            kind = parts[0]
+        elif Path in parts:
+            kind = Path
+        if several:
+            kind = types.GenericAlias(list, kind)
+    return (kind | None if default is None else kind), default
+
+
+def _choice(names: tuple[str, ...]) -> Any:
+    """Return an enumeration of names, as typer takes it."""
+    return enum.StrEnum("Choice", {name: name for name in names})
+
+
+def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn values of the command line, or of a table, into arguments in Python.
+
+    A value that is None is left out: the class has its default.
+    """
+    found: dict[str, Any] = {}
+    for option in options_of(kind).values():
+        marker = option.marker
+        if marker.spelled is not None:
+            inner = arguments_of(marker.spelled, values)
+            set_here = {name: value for name, value in inner.items() if value is not False}
+            if len(set_here) > 1:
+                raise OptionError(*set_here)
+            if set_here:
+                found[option.name] = marker.spelled(**set_here).value()
+            continue
+        value = values.get(option.spelled_as)
+        if value is None or marker.python_only:
+            continue
+        found[option.name] = _in_python(option, value)
+    return found
+
+
+def _in_python(option: Declared, value: Any) -> Any:
+    marker = option.marker
+    if option.inverted:
+        return not value
+    if marker.read is not None:
+        try:
+            return marker.read(value)
+        except ValueError as error:
+            raise OptionError(option.spelled_as, why=str(error)) from None
+    if isinstance(value, list):
+        return [getattr(item, "value", item) for item in value]
+    value = getattr(value, "value", value) if isinstance(value, enum.Enum) else value
+    return marker.choices.index(value) == 1 if marker.choices and option.kind is bool else value
+
+
+def made_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn values into arguments, the thresholds and the saved state among them."""
+    found, every = arguments_of(kind, values), options_of(kind)
+    thresholds = every.get("thresholds")
+    if thresholds is not None and thresholds.marker.thresholds:
+        found.pop("thresholds", None)
+        table, flags = values.get("thresholds") or {}, values.get("threshold") or []
+        if table or flags:
+            from headscope.results.thresholds import parse_pairs
+
+            pairs = parse_pairs(flags, example=thresholds.marker.example)
+            kind_of = getattr(headscope, thresholds.marker.thresholds)
+            found["thresholds"] = kind_of.parse({**table, **pairs})
+    output = values.get("output")
+    if output is None and values.get("resume"):
+        raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
+    if output is not None and "state" in every and "resume" in values:
+        from headscope.show.files import state_name
+
+        found["state"] = output / state_name(kind.__name__.removesuffix("Options").lower())
+    return found

@@ -1,0 +1,1 @@
+"""What every room may use: options as fields of a dataclass."""
