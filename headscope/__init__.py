@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headscope.api import flow as flow
     from headscope.api import insights as insights
     from headscope.api import linear as linear
+    from headscope.api import prune as prune
     from headscope.api import rank as rank
     from headscope.api import report as report
     from headscope.api import spectrum as spectrum
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from headscope.models.saving import save as save
     from headscope.models.saving import save_dense as save_dense
     from headscope.pipeline.prune import measure as measure
-    from headscope.pipeline.prune import prune as prune
     from headscope.pipeline.prune import scores as scores
     from headscope.results import ClassifyResult as ClassifyResult
     from headscope.results import DepthResult as DepthResult
@@ -56,9 +56,9 @@ _RESULTS = (
 )
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
-    "api": "classify depth explain flow insights linear rank report spectrum symmetric transfer "
-    "validate",
-    "pipeline.prune": "prune scores measure",
+    "api": "classify depth explain flow insights linear prune rank report spectrum symmetric "
+    "transfer validate",
+    "pipeline.prune": "scores measure",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
     "models.saving": "save save_dense",

@@ -8,6 +8,7 @@ from headscope.analyses.depth.options import DepthOptions
 from headscope.analyses.explain.options import ExplainOptions
 from headscope.analyses.flow.options import FlowOptions
 from headscope.analyses.linear.options import LinearOptions
+from headscope.analyses.prune_options import PruneOptions
 from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.symmetric.options import SymmetricOptions
@@ -21,6 +22,7 @@ from headscope.results import (
     FlowResult,
     InsightsResult,
     LinearResult,
+    PruneResult,
     RankResult,
     ReportResult,
     SpectrumResult,
@@ -36,6 +38,7 @@ explain = entry(ExplainOptions, ExplainResult, "headscope.pipeline.explain.run")
 flow = entry(FlowOptions, FlowResult, "headscope.pipeline.flow.run")
 insights = entry(InsightsOptions, InsightsResult, "headscope.pipeline.insights.run")
 linear = entry(LinearOptions, LinearResult, "headscope.pipeline.linear.run")
+prune = entry(PruneOptions, PruneResult, "headscope.pipeline.prune.run:prune")
 rank = entry(RankOptions, RankResult, "headscope.pipeline.rank.run")
 report = entry(ReportOptions, ReportResult, "headscope.pipeline.report.run")
 spectrum = entry(SpectrumOptions, SpectrumResult, "headscope.pipeline.spectrum.run")

@@ -13,13 +13,14 @@ from headscope.analyses.depth.options import DepthFlags, DepthOptions
 from headscope.analyses.explain.options import ExplainOptions
 from headscope.analyses.flow.options import FlowOptions
 from headscope.analyses.linear.options import LinearOptions
+from headscope.analyses.prune_options import PruneOptions
 from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.symmetric.options import SymmetricOptions
 from headscope.analyses.transfer.options import TransferOptions
 from headscope.analyses.validate.options import ValidateOptions
-from headscope.cli.arguments import section_settings
 from headscope.cli.command import Call
+from headscope.cli.made import section_settings
 from headscope.cli.output import print_note
 from headscope.cli.report import run_report
 from headscope.reports.options import InsightsOptions, ReportFlags, ReportOptions, SectionFlags
@@ -66,6 +67,7 @@ MADE = {
     "flow": Made(FlowOptions),
     "insights": Made(InsightsOptions, _insights, SectionFlags),
     "linear": Made(LinearOptions),
+    "prune": Made(PruneOptions),
     "rank": Made(RankOptions),
     "report": Made(ReportOptions, run_report, ReportFlags),
     "spectrum": Made(SpectrumOptions, _spectrum),

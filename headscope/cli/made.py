@@ -1,4 +1,7 @@
-"""Commands made of options classes: parameters for typer, and their values as arguments."""
+"""From an options class to typer's parameters, and from their values to Python's arguments.
+
+The same way leads from a table of a config file, and from those of a report's sections.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import enum
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import headscope
-from headscope.cli.arguments import OptionError
+from headscope.cli.settings import given, options_by_command
 from headscope.core.options import Declared, options_of
 from headscope.errors import InputError
 from headscope.session.options import ordered
@@ -86,7 +89,31 @@ def _choice(names: tuple[str, ...]) -> Any:
     return enum.StrEnum("Choice", {name: name for name in names})
 
 
-def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+class UsageError(Exception):
+    """One option whose value cannot be read, and why; or two of which only one may be given.
+
+    Whoever reads options says where they stand: on the command line or in a table.
+    """
+
+    def __init__(self, *options: str, why: str = "") -> None:
+        super().__init__(*options, why)
+        self.options, self.why = options, why
+
+    def on_command_line(self) -> typer.BadParameter:
+        """Return it as a usage error that names the flags."""
+        flags = [f"--{option.replace('_', '-')}" for option in self.options]
+        if self.why:
+            return typer.BadParameter(self.why, param_hint=f"'{flags[0]}'")
+        return typer.BadParameter(f"give {' or '.join(flags)}, not both")
+
+    def in_table(self, name: str) -> InputError:
+        """Return it as a known failure that names the table of the config file."""
+        if self.why:
+            return InputError(f"[{name}] {self.options[0]}: {self.why}.")
+        return InputError(f"[{name}] sets {' and '.join(self.options)}; give one of them.")
+
+
+def _plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn values of the command line, or of a table, into arguments in Python.
 
     A value that is None is left out: the class has its default.
@@ -95,10 +122,10 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     for option in options_of(kind).values():
         marker = option.marker
         if marker.spelled is not None:
-            inner = arguments_of(marker.spelled, values)
+            inner = _plain_arguments(marker.spelled, values)
             set_here = {name: value for name, value in inner.items() if value is not False}
             if len(set_here) > 1:
-                raise OptionError(*set_here)
+                raise UsageError(*set_here)
             if set_here:
                 found[option.name] = marker.spelled(**set_here).value()
             continue
@@ -117,16 +144,16 @@ def _in_python(option: Declared, value: Any) -> Any:
         try:
             return marker.read(value)
         except ValueError as error:
-            raise OptionError(option.spelled_as, why=str(error)) from None
+            raise UsageError(option.spelled_as, why=str(error)) from None
     if isinstance(value, list):
         return [getattr(item, "value", item) for item in value]
     value = getattr(value, "value", value) if isinstance(value, enum.Enum) else value
     return marker.choices.index(value) == 1 if marker.choices and option.kind is bool else value
 
 
-def made_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn values into arguments, the thresholds and the saved state among them."""
-    found, every = arguments_of(kind, values), options_of(kind)
+    found, every = _plain_arguments(kind, values), options_of(kind)
     thresholds = every.get("thresholds")
     if thresholds is not None and thresholds.marker.thresholds:
         found.pop("thresholds", None)
@@ -145,3 +172,50 @@ def made_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
         found["state"] = output / state_name(kind.__name__.removesuffix("Options").lower())
     return found
+
+
+#: Options that a report sets for all its sections at once, or that keep something.
+_FOR_ALL_SECTIONS = {
+    *("output", "device", "revision", "allow_pickle", "no_validate", "pooling"),
+    *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
+}
+#: What a command on several sections measures them on.
+_INPUTS = ("treebank", "text", "limit")
+
+
+def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a table of a config file into arguments."""
+    options: type = getattr(headscope, name).options
+    try:
+        return arguments_of(options, table)
+    except UsageError as slip:
+        raise slip.in_table(name) from None
+
+
+def section_settings(
+    context: typer.Context, sections: Iterable[str], flags: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return each section's arguments: what its table in the config file sets, then the flags.
+
+    Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
+    text and has them.
+    """
+    known, found = options_by_command(context), {}
+    inputs = {name: flags[name] for name in _INPUTS if flags[name] is not None}
+    for name in sections:
+        # What depth measures falls below the rounding of float32: it alone has a type of its own.
+        common = _FOR_ALL_SECTIONS | (set() if name == "depth" else {"dtype"})
+        table = {key: value for key, value in given(context, name).items() if key not in common}
+        if "text" in known[name]:
+            table = _overlaid(table, {key: v for key, v in inputs.items() if key in known[name]})
+        found[name] = table_arguments(name, table)
+    return found
+
+
+def _overlaid(table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
+    """Lay flags over a table; a treebank takes the place of a text, and the other way round."""
+    if "treebank" in flags:
+        flags = {name: value for name, value in flags.items() if name != "text"}
+    if flags.keys() & {"treebank", "text"}:
+        table = {name: v for name, v in table.items() if name not in ("treebank", "text")}
+    return table | flags

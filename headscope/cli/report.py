@@ -12,8 +12,8 @@ from typer import Context
 import headscope
 from headscope.cli import settings
 from headscope.cli import shared_options as shared
-from headscope.cli.arguments import section_settings, table_arguments
 from headscope.cli.command import Call
+from headscope.cli.made import section_settings, table_arguments
 from headscope.cli.output import (
     print_data,
     print_human,
@@ -50,7 +50,7 @@ def run_report(call: Call) -> None:
         "previous": None if call.values["fresh"] else folder,
     }
     measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
-    with ready_folder(folder), progress_bar(quiet, call.unit) as progress:
+    with ready_folder(folder), progress_bar(quiet, call.options.unit) as progress:
         result = call.result(measure, {**keywords, "progress": progress})
         digests = {name: content_digest(found) for name, found in result.sections.items()}
         document = write_report(result, folder, digests, Previous.read(folder).document)

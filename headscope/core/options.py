@@ -118,16 +118,18 @@ class Declared:
     def check(self, value: Any) -> None:
         """Refuse a value out of bounds, or one that is no choice."""
         marker = self.marker
-        if isinstance(value, bool):
-            return
-        if isinstance(value, int | float):
+        if isinstance(value, list | tuple):
+            for item in value:
+                self.check(item)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
             if not marker.allows(value):
                 why = f", {marker.why}" if marker.why else ""
                 shown = f"{value:g}" if isinstance(value, float) else value
                 raise OptionError(self.name, f"is {shown}; give {marker.bounds()}{why}.")
-        elif marker.choices and not marker.others and value not in (*marker.choices, None):
-            choices = ", ".join(marker.choices)
-            raise OptionError(self.name, f"is {value!r}; choose from {choices}.")
+        elif isinstance(value, str) and not marker.others and marker.choices:
+            allowed = ", ".join(marker.choices)
+            if value not in marker.choices:
+                raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
 
 
 def options_of(kind: Any) -> dict[str, Declared]:

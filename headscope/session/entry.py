@@ -49,13 +49,14 @@ def entry(
 ) -> Callable[Concatenate[Model, P], Result]:
     """Make the public function that opens the options' class and calls ``run(model, options)``.
 
-    ``run`` names the module, which is loaded when the function is first called. Options that there
-    are not are refused by name, and so are those of loading where the model is in memory already.
-    What is computed is computed in full precision.
+    ``run`` names the module, and perhaps its function, loaded when first called. Names that are no
+    options are refused, and so are options of loading where the model is in memory already.
+    Computed is in full precision.
     """
     kind = cast(type, options)
     name = kind.__name__.removesuffix("Options").lower()
     declared = ordered(kind)
+    module, _, inner = run.partition(":")
     signature = _signature(kind, declared, result)
 
     def function(*args: Any, **keywords: Any) -> Any:
@@ -70,7 +71,7 @@ def entry(
         from headscope.models.routing import quiet_transformers
 
         with full_precision(), quiet_transformers():
-            return importlib.import_module(run).run(opened, chosen)
+            return getattr(importlib.import_module(module), inner or "run")(opened, chosen)
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = "headscope"

@@ -21,7 +21,7 @@ from tiny_models import tiny_bert, write_translator
 
 import headscope
 from headscope import classify
-from headscope.cli.prune import EXAMPLES
+from headscope.analyses import prune_options
 from headscope.data.examples import sample_texts
 from headscope.errors import ArtefactError
 from headscope.models.saving import write_model
@@ -49,7 +49,7 @@ def shown() -> list[str]:
     page = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     assert page is not None
     lines = [line.partition(" #")[0].strip() for line in page[1].splitlines()]
-    commands = [*re.findall(r"`(headscope prune .*?)`", EXAMPLES), *lines]
+    commands = [*prune_options.PruneOptions.examples, *lines]
     alike = {re.sub(r"\S+\.tsv|\S+\.csv|--save \S+", "", command): command for command in commands}
     return [command for command in alike.values() if "--keep-roles" not in command]
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headscope.api import prune
 from headscope.data.pairs import as_pairs
 from headscope.data.plain import as_plain
 from headscope.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.progress import Progress
-from headscope.pipeline.prune import prune
 from headscope.pipeline.tasks import select
 from headscope.results import PruneResult
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from headscope.analyses import prune_options
 from headscope.api import classify
-from headscope.data.examples import Examples
 from headscope.models.onnx.graph import check_exportable
 from headscope.models.saving import check_saves
 from headscope.pipeline.known_roles import (
-    Classification,
     KnownRoles,
     find_roles,
     read_classification,
 )
-from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks, public_function
-from headscope.pipeline.progress import Progress, silent
+from headscope.pipeline.opening import Model, need_tokenizer, open_for_tasks
 from headscope.pipeline.provenance import provenance
 from headscope.pipeline.prune.curves import Outcome, run
 from headscope.pipeline.prune.findings import open_findings
 from headscope.pipeline.prune.keeping import choose, failure, keep, rehearse
 from headscope.pipeline.prune.max_drop import find_most
-from headscope.pipeline.prune.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions
+from headscope.pipeline.prune.options import PruneOptions
 from headscope.pipeline.prune.setting_up import Inputs
 from headscope.pipeline.prune.sources import open_sources
 from headscope.pipeline.prune.stacks import Apart, chosen_stack, run_apart, runs_of
@@ -45,205 +41,18 @@ from headscope.results import SCHEMA
 from headscope.results.prune import DataInfo, PruneResult
 
 
-@public_function
-def prune(
-    model: Model,
-    *,
-    task: str = "fidelity",
-    data: str | Path | Examples | None = None,
-    calibration: str | Path | Examples | None = None,
-    stack: str | None = None,
-    methods: Sequence[str] | None = None,
-    repairs: Sequence[str] | None = None,
-    step: float = STEP,
-    fractions: Sequence[float] | None = None,
-    heads: str | None = None,
-    keep_roles: Sequence[str] | None = None,
-    draws: int = DRAWS,
-    normalise: bool | None = None,
-    labels: bool = False,
-    ablation: bool | None = None,
-    roles: bool | Classification = True,
-    save: str | Path | None = None,
-    save_dense: str | Path | None = None,
-    benchmark: bool = False,
-    max_drop: float | None = None,
-    even: bool = False,
-    standalone: bool = False,
-    export: tuple[str, str | Path] | None = None,
-    quantize: str | None = None,
-    pooling: str | None = None,
-    limit: int | None = None,
-    calibration_limit: int = CALIBRATION_LIMIT,
-    validate: bool = True,
-    seed: int = 0,
-    state: str | Path | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    command: str = "headscope.prune",
-    **options: Any,
-) -> PruneResult:
-    """Choose attention heads to remove, and measure what the model is worth without them.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
-        ``task_head="auto"`` for tasks that need the model's head).
-    task : str
-        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
-    data : path or Examples, optional
-        What the curves are measured on; half of the built-in sample if missing.
-    calibration : path or Examples, optional
-        What heads are chosen on; the (other half of the) built-in sample if missing.
-    stack : str, optional
-        ``encoder``, ``decoder``, ``cross`` or ``all``: where heads may be removed. With ``all`` an
-        encoder-decoder model is pruned as a whole, and each stack alone besides. By default every
-        stack that the task runs.
-    methods : sequence of str, optional
-        Names of :data:`headscope.pruning.methods.METHODS`; by default fisher-joint and random.
-    repairs : sequence of str, optional
-        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, with
-        ``max_drop`` also mean; for heads by hand none.
-    step : float
-        Between the fractions of a curve.
-    fractions : sequence of float, optional
-        Instead of a whole curve.
-    heads : str, optional
-        Heads to remove by hand, such as ``L0H1,L3H*``.
-    keep_roles : sequence of str, optional
-        Remove all heads that have none of these roles.
-    draws : int
-        Random sets at each fraction, at least 5.
-    normalise : bool, optional
-        Per-layer l2 normalisation; by default as each method's source has it.
-    labels : bool
-        Let fisher, gates and topk use the calibration data's labels.
-    ablation : bool, optional
-        Make the two tables of single heads; by default for the built-in sample only (and not with
-        ``max_drop``), since they take a pass over the data for every head.
-    roles : bool, path or ClassifyResult
-        A result of ``headscope classify``; True classifies on the built-in sample.
-    save, save_dense : path, optional
-        Folders for the pruned model: compact, or in its old shape with zeros. Needs one fraction,
-        or heads by hand. Of several methods or repairs the one that is best on the calibration data
-        is kept; random heads never are. What was written is loaded again and measured.
-    benchmark : bool
-        Time the full model against the pruned one, which is the one that would be saved; with
-        ``export`` also both as ONNX.
-    max_drop : float, optional
-        Instead of fractions: find a number of heads that is confirmed to cost at most this much of
-        the metric, in its own unit, the bad end of the paired 95% interval included. It is chosen
-        on one half of the evaluation data and confirmed on the other, which all values then speak
-        of; there must be 60 examples or more.
-    even : bool
-        Remove the same number of heads in every layer, and say what that costs.
-    standalone : bool
-        Write a modelling file beside the weights of ``save``, so that transformers opens the folder
-        with ``trust_remote_code=True`` where headscope is not installed.
-    export : (str, path), optional
-        ``("onnx", folder)``: the pruned model as one ONNX graph, compared with the model itself.
-    quantize : str, optional
-        ``int8``: weights of the exported graph as 8-bit integers, measured again.
-    pooling : str, optional
-        ``mean``, ``cls``, ``max`` or ``weighted``: how a text's states become one embedding; by
-        default what the model's folder says, else the mean.
-    limit : int, optional
-        Evaluation examples.
-    calibration_limit : int
-        Calibration sentences, drawn at random.
-    seed : int
-        Of what is drawn at random: examples, masks, random heads and the bootstrap.
-    state : path, optional
-        File that the run saves what it has measured in, from time to time.
-    resume : bool
-        Go on from that file: repairs and passes over the evaluation data that it holds are not
-        made again.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    PruneResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, file or option that cannot be used; or if no number of heads is confirmed to
-        cost at most ``max_drop``.
-    ValidationFailedError
-        If our attention does not equal the model's.
-    ArtefactError
-        If a folder that was asked for could not be made, or holds another model than the measured
-        one. Nothing of that folder is left; ``error.result`` is the result with all the rest.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> found = headscope.prune("demo", heads="L0H1,L3H*", calibration_limit=64, ablation=False)
-    >>> found.curves[0].method, len(found.curves[0].points[0].heads_removed)
-    ('manual', 13)
-    """
-    choices = PruneOptions(
-        task=task,
-        data=data,
-        calibration=calibration,
-        stack=stack,
-        methods=methods,
-        repairs=repairs,
-        step=step,
-        fractions=fractions,
-        heads=heads,
-        keep_roles=keep_roles,
-        draws=draws,
-        normalise=normalise,
-        labels=labels,
-        ablation=ablation,
-        roles=roles,
-        save=save,
-        save_dense=save_dense,
-        benchmark=benchmark,
-        max_drop=max_drop,
-        even=even,
-        standalone=standalone,
-        export=export,
-        quantize=quantize,
-        pooling=pooling,
-        limit=limit,
-        calibration_limit=calibration_limit,
-        validate=validate,
-        seed=seed,
-        state=state,
-        resume=resume,
-    )
-    return prune_with(model, choices, progress=progress, command=command, **options)
-
-
-def prune_with(
-    model: Model,
-    choices: PruneOptions,
-    *,
-    progress: Progress | None = None,
-    command: str = "headscope.prune",
-    **options: Any,
-) -> PruneResult:
-    """Do what :func:`prune` does, with all choices as one value.
-
-    Parameters
-    ----------
-    model, progress, command, **options
-        As :func:`prune` takes them.
-    choices : PruneOptions
-        What to do.
-    """
-    steps = Steps(progress or silent)
-    inputs = _open(model, choices, options, steps)
+def prune(model: Model, options: prune_options.PruneOptions) -> PruneResult:
+    """Choose attention heads to remove, and measure what the model is worth without them."""
+    fields = dataclasses.fields(PruneOptions)
+    choices = PruneOptions(**{field.name: getattr(options, field.name) for field in fields})
+    loading = {name: value for name, value in options.loading.items() if name != "pooling"}
+    steps = Steps(options.tell)
+    inputs = _open(model, choices, loading, steps)
     steps.begin()
     measured = run if choices.max_drop is None else find_most
     outcome = measured(inputs, choices, steps)
     apart = run_apart(inputs, choices, steps)
-    result = _result(inputs, choices, outcome, apart, command)
+    result = _result(inputs, choices, outcome, apart, options.command)
     if not choices.keeps or current().rank > 0:
         steps.finish()
         return result
