@@ -56,8 +56,8 @@ _RESULTS = (
 )
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
-    "api": "classify depth explain flow insights linear prune rank report spectrum symmetric "
-    "transfer validate",
+    "api": "classify depth explain flow linear rank spectrum symmetric transfer validate prune "
+    "report insights",
     "pipeline.prune": "scores measure",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",

@@ -112,5 +112,6 @@ def made_command(
 
 def epilog_of(options: type[ModelOptions]) -> str:
     """Return the examples at the end of a command's help."""
-    title = "Example" if len(options.examples) == 1 else "Examples"
-    return "\n\n".join([f"{title}:", *(f"`{line}`" for line in options.examples)])
+    if len(options.examples) == 1:
+        return f"Example: `{options.examples[0]}`"
+    return "\n\n".join(["Examples:", *(f"`{line}`" for line in options.examples)])

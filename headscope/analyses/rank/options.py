@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.options import Option, numbers
-from headscope.session.options import STACK, RunOptions, Text
+from headscope.session.options import POOLING, STACK, RunOptions, Text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +80,7 @@ class RankOptions(RunOptions):
     limit: Annotated[int | None, Option(help="Only the first lines.", at_least=1, unit="line")] = (
         None
     )
+    pooling: Annotated[str | None, POOLING] = None
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:
