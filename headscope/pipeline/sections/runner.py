@@ -1,15 +1,13 @@
 """Runs the sections of a report on one model that is loaded and validated once.
 
-The function behind a section has its name: ``headscope.pipeline.NAME.NAME``. What a report has to
-know of it is stated there: its parameters are the section's settings; ``report_defaults()`` beside
-it returns the settings that differ in a report; ``WIDEST_DTYPE`` says that it computes in the
-device's widest type, whatever the others use. Results of other sections come in through the
-parameters ``roles`` (what classify found) and ``sections`` (everything).
+The function behind a section has its name in :mod:`headscope`, and its options class says what a
+report has to know: what can be set, what differs in a report, and whether it computes in the
+device's widest type. Results of other sections come in through the parameters ``roles`` (what
+classify found) and ``sections`` (everything).
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -158,31 +156,20 @@ def _options(name: str) -> type[ModelOptions]:
     return kind
 
 
-def _home(name: str) -> Any:
-    return importlib.import_module(f"headscope.pipeline.{name}")
-
-
 def _in_widest(name: str) -> bool:
     """Say whether a section has a type of its own: the widest of the device."""
-    if hasattr(_function(name), "options"):
-        return _options(name).widest_dtype
-    return bool(getattr(_home(name), "WIDEST_DTYPE", False))
+    return _options(name).widest_dtype
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
     every = inspect.signature(_function(name)).parameters
-    if not hasattr(_function(name), "options"):
-        return every
     declared = options_of(_options(name))
     return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
 
 
 def _report_defaults(name: str) -> dict[str, Any]:
     """Return the settings that a report has by default where the function has others."""
-    if hasattr(_function(name), "options"):
-        return _options(name).report_defaults()
-    found: dict[str, Any] = getattr(_home(name), "report_defaults", dict)()
-    return found
+    return _options(name).report_defaults()
 
 
 def _differing(thresholds: ThresholdSet) -> dict[str, Any]:
