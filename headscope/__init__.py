@@ -11,6 +11,19 @@ from typing import TYPE_CHECKING
 from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
+    from headscope.api import classify as classify
+    from headscope.api import depth as depth
+    from headscope.api import explain as explain
+    from headscope.api import flow as flow
+    from headscope.api import insights as insights
+    from headscope.api import linear as linear
+    from headscope.api import prune as prune
+    from headscope.api import rank as rank
+    from headscope.api import report as report
+    from headscope.api import spectrum as spectrum
+    from headscope.api import symmetric as symmetric
+    from headscope.api import transfer as transfer
+    from headscope.api import validate as validate
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core.errors import HeadscopeError as HeadscopeError
@@ -18,19 +31,6 @@ if TYPE_CHECKING:
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.loading import load as load
     from headscope.models.loading import wrap as wrap
-    from headscope.pipeline.classify import classify as classify
-    from headscope.pipeline.depth import depth as depth
-    from headscope.pipeline.explain import explain as explain
-    from headscope.pipeline.flow import flow as flow
-    from headscope.pipeline.insights import insights as insights
-    from headscope.pipeline.linear import linear as linear
-    from headscope.pipeline.rank import rank as rank
-    from headscope.pipeline.report import report as report
-    from headscope.pipeline.spectrum import spectrum as spectrum
-    from headscope.pipeline.symmetric import symmetric as symmetric
-    from headscope.pipeline.transfer import transfer as transfer
-    from headscope.pipeline.validate import validate as validate
-    from headscope.pruning.run import prune as prune
     from headscope.pruning.scores import measure as measure
     from headscope.pruning.scores import scores as scores
     from headscope.results.classify import ClassifyResult as ClassifyResult
@@ -56,20 +56,9 @@ _RESULTS = (
 )
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
-    "pipeline.classify": "classify",
-    "pipeline.depth": "depth",
-    "pipeline.explain": "explain",
-    "pipeline.flow": "flow",
-    "pipeline.linear": "linear",
-    "pipeline.rank": "rank",
-    "pipeline.spectrum": "spectrum",
-    "pipeline.symmetric": "symmetric",
-    "pipeline.transfer": "transfer",
-    "pipeline.validate": "validate",
-    "pruning.run": "prune",
+    "api": "classify depth explain flow linear rank spectrum symmetric transfer validate prune "
+    "report insights",
     "pruning.scores": "scores measure",
-    "pipeline.report": "report",
-    "pipeline.insights": "insights",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
     "artefacts.saving": "save save_dense",

@@ -12,32 +12,27 @@ from headscope import __version__
 from headscope.cli import config
 from headscope.cli.boundary import error_boundary
 from headscope.cli.collector import rest_collector
+from headscope.cli.command import epilog_of, made_command
+from headscope.cli.commands import MADE
 from headscope.cli.launched import check_shared, launched_together
 from headscope.cli.memory import bound_memory
 from headscope.cli.threads import calm_threads
 
 __all__ = ["COMMANDS", "app", "main"]
 
-#: THE list of commands. Each is the function of that name in the module of that name beside this
-#: one, which also holds EXAMPLES for the end of its help.
-COMMANDS = (
-    "classify",
-    "compare",
-    "depth",
-    "diff",
-    "explain",
-    "flow",
-    "insights",
-    "linear",
-    "list",
-    "prune",
-    "rank",
-    "report",
-    "spectrum",
-    "symmetric",
-    "transfer",
-    "validate",
-)
+_LOOK, _CHANGE, _PUBLISH = "Look at heads", "Change the model", "Publish and compare"
+#: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
+#: Those of :data:`headscope.cli.commands.MADE` are made of their options; each other one is the
+#: function of that name in the module of that name beside this one, with its EXAMPLES.
+GROUPS = {
+    _LOOK: (
+        *("validate", "explain", "classify", "rank", "spectrum", "depth", "flow"),
+        *("symmetric", "linear"),
+    ),
+    _CHANGE: ("prune", "transfer"),
+    _PUBLISH: ("insights", "report", "compare", "diff", "list"),
+}
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 app = typer.Typer(
     name="headscope",
@@ -50,10 +45,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode="markdown",
 )
-for name in COMMANDS:
-    module = importlib.import_module(f"headscope.cli.{name}")
-    app.command(name, epilog=module.EXAMPLES)(getattr(module, name))
-app.add_typer(config.config, name="config", epilog=config.EXAMPLES)
+for heading, names in GROUPS.items():
+    for name in names:
+        if name in MADE:
+            command, epilog = made_command(name, *MADE[name]), epilog_of(MADE[name].options)
+        else:
+            module = importlib.import_module(f"headscope.cli.{name}")
+            command, epilog = getattr(module, name), module.EXAMPLES
+        app.command(name, epilog=epilog, rich_help_panel=heading)(command)
+app.add_typer(config.config, name="config", epilog=config.EXAMPLES, rich_help_panel=_PUBLISH)
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,13 +1,7 @@
-"""What all commands on a model do: take the shared options, measure, write the folder, print.
-
-A command is a function of the name that it has in ``headscope``. Its parameters are its own
-options, its docstring is its help, and its body says what is special about it: often nothing but
-``call.run()``.
-"""
+"""What all commands on a model do: take options, measure, write the folder, print."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,23 +10,21 @@ from typing import Any
 import typer
 
 import headscope
-from headscope.cli.arguments import OptionError, arguments
+from headscope.cli.made import UsageError, arguments_of, parameters_of
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
 from headscope.cli.settings import given
-from headscope.cli.shared_options import of_every_model_command
+from headscope.cli.shared_options import OUTPUT, of_every_model_command
 from headscope.core.errors import ArtefactError
+from headscope.core.options import OptionError, options_of
+from headscope.session.options import ModelOptions
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a command, which has the name of its function in ``headscope`` and of its view.
-
-    ``unit`` is what the progress bar counts; None for a function that reports no progress.
-    ``values`` are all options by their parameters' names, those that commands share included.
-    """
+    """One call of a command; ``values`` are all flags by their parameters' names."""
 
     command: str
-    unit: str | None
+    options: type[ModelOptions]
     context: typer.Context
     values: dict[str, Any]
 
@@ -40,15 +32,13 @@ class Call:
         """Return the options as arguments of the command's function; errors are usage errors."""
         thresholds = given(self.context, self.command).get("thresholds")
         try:
-            return arguments(self.command, {**self.values, "thresholds": thresholds})
-        except OptionError as slip:
+            return arguments_of(self.options, {**self.values, "thresholds": thresholds})
+        except UsageError as slip:
             raise slip.on_command_line() from None
 
     def run(
         self,
         keywords: Mapping[str, Any] | None = None,
-        *,
-        function: Callable[..., Any] | None = None,
         **presentation: Any,
     ) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
@@ -59,13 +49,13 @@ class Call:
         keywords = self.arguments() if keywords is None else keywords
         # This loads torch. It comes before the progress bar, from which on Python looks for garbage
         # as usual.
-        function = function or getattr(headscope, self.command)
+        function = getattr(headscope, self.command)
         output = self.values.get("output")
         with (
             result_folder(self.command, output, presentation) as write,
-            progress_bar(self.values["quiet"], self.unit) as progress,
+            progress_bar(self.values["quiet"], self.options.unit) as progress,
         ):
-            told = {"progress": progress} if self.unit else {}
+            told = {"progress": progress} if self.options.unit else {}
             failure = None
             try:
                 result = self.result(function, {**keywords, **told})
@@ -81,32 +71,47 @@ class Call:
 
     def result(self, function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
         """Measure the model and return the result, which records the command line."""
-        return function(self.values["model"], command=command_line(), **keywords)
+        try:
+            return function(self.values["model"], command=command_line(), **keywords)
+        except OptionError as error:
+            option = options_of(self.options).get(error.option)
+            name = error.option if option is None else option.spelled_as
+            raise error.spelled(f"--{name.replace('_', '-')}") from None
 
 
-def model_command(unit: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function whose first parameter is the :class:`Call`.
+def made_command(
+    name: str,
+    options: type[ModelOptions],
+    body: Callable[[Call], Any] | None = None,
+    flags: type | None = None,
+) -> Callable[..., None]:
+    """Make a command of a class of options: what ``headscope.NAME`` takes, as flags.
 
-    Its other parameters are options. Those of :func:`of_every_model_command` join them; one that
-    has the name of such an option replaces it, in its place. ``unit`` is that of the call.
+    ``body`` says what is special about it, and ``flags`` what the command line has beside.
     """
+    shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
+    first = [shared.pop("context"), shared.pop("model")]
+    parameters = {option.name: option for option in parameters_of(options)}
+    if "validate" in options_of(options):
+        shared = {"output": OUTPUT, **shared}
+    if flags is not None:
+        parameters = {**{option.name: option for option in parameters_of(flags)}, **parameters}
+    parameters = {**parameters, **{n: o for n, o in shared.items() if n not in parameters}}
 
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        _, *options = inspect.signature(function, eval_str=True).parameters.values()
-        own = {option.name: option for option in options}
-        shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
-        first = {name: shared.pop(name) for name in ("context", "model")}
-        alone = {name: option for name, option in own.items() if name not in shared}
+    def command(context: typer.Context, **values: Any) -> None:
+        call = Call(name, options, context, values)
+        call.run() if body is None else body(call)
 
-        @functools.wraps(function)
-        def command(context: typer.Context, **values: Any) -> None:
-            call = Call(function.__name__, unit, context, values)
-            function(call, **{name: values[name] for name in own})
+    command.__name__ = name
+    command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [option.replace(kind=option.KEYWORD_ONLY) for option in (*first, *parameters.values())]
+    )
+    return command
 
-        parameters = {**first, **alone, **shared, **own}
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [option.replace(kind=option.KEYWORD_ONLY) for option in parameters.values()]
-        )
-        return command
 
-    return decorate
+def epilog_of(options: type[ModelOptions]) -> str:
+    """Return the examples at the end of a command's help."""
+    if len(options.examples) == 1:
+        return f"Example: `{options.examples[0]}`"
+    return "\n\n".join(["Examples:", *(f"`{line}`" for line in options.examples)])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Context, Option
+from typer import Context
 
 import headscope
 from headscope.cli import settings
 from headscope.cli import shared_options as shared
-from headscope.cli.arguments import section_settings, table_arguments
-from headscope.cli.command import Call, model_command
+from headscope.cli.command import Call
+from headscope.cli.made import section_settings, table_arguments
 from headscope.cli.output import (
     print_data,
     print_human,
@@ -25,50 +25,9 @@ from headscope.cli.output import (
 if TYPE_CHECKING:
     from headscope.results.report import ReportResult
 
-EXAMPLES = """Examples:
 
-`headscope report demo -o reports/demo`
-
-`headscope report ./my-bert --config configs/report.toml -o reports/my-bert`
-
-`headscope report demo --only classify,insights --fresh -o reports/demo`
-"""
-
-
-@model_command("report")
-def report(
-    call: Call,
-    only: Annotated[
-        str | None, Option(metavar="NAME,NAME,...", help="Only these sections.")
-    ] = None,
-    skip: Annotated[
-        str | None, Option(metavar="NAME,NAME,...", help="All sections but these.")
-    ] = None,
-    fresh: Annotated[
-        bool, Option("--fresh", help="Measure everything anew, whatever the folder holds.")
-    ] = False,
-    treebank: shared.Treebank = None,
-    text: shared.Texts = None,
-    task: shared.TaskOption = shared.TaskName.fidelity,
-    data: shared.TaskData = None,
-    draws: shared.Draws = 39,
-    pooling: shared.Pooling = None,
-    no_validate: shared.NoValidate = False,
-    output: Annotated[
-        Path | None,
-        Option(
-            "--output", "-o", help="Folder of the report. Default: reports/MODEL.", file_okay=False
-        ),
-    ] = None,
-    limit: shared.Limit = None,
-    seed: shared.Seed = 0,
-) -> None:
-    """Write one page about a model: claims, roles, ranks, spectra, depth and pruning.
-
-    Sections: validate, explain, classify, rank, spectrum, depth, flow, transfer, linear, symmetric,
-    prune, insights. Each is set by its own table of --config; what has not changed since the last
-    run is taken from the folder.
-    """
+def run_report(call: Call) -> None:
+    """Measure, write the page, print the scoreboard, and hold it against the limits."""
     from headscope.core.errors import ValidationFailedError
     from headscope.pipeline.report.sections import Previous, content_digest
     from headscope.results.sections import SECTIONS
@@ -82,16 +41,16 @@ def report(
     if baseline is not None:
         check_baseline(limits, baseline)
     model, quiet = call.values["model"], call.values["quiet"]
-    folder = output or Path("reports") / _folder_name(model)
+    folder = call.values["output"] or Path("reports") / _folder_name(model)
     sections = [name for name in SECTIONS if name != "insights"]  # it judges what others measured
     keywords = {
         **call.arguments(),
         "settings": section_settings(call.context, sections, call.values),
         "thresholds": _thresholds(call.context),
-        "previous": None if fresh else folder,
+        "previous": None if call.values["fresh"] else folder,
     }
     measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
-    with ready_folder(folder), progress_bar(quiet, call.unit) as progress:
+    with ready_folder(folder), progress_bar(quiet, call.options.unit) as progress:
         result = call.result(measure, {**keywords, "progress": progress})
         digests = {name: content_digest(found) for name, found in result.sections.items()}
         document = write_report(result, folder, digests, Previous.read(folder).document)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.core.errors import InputError, ValidationFailedError
+from headscope.analyses.depth.options import DepthOptions
+from headscope.core.errors import ValidationFailedError
 from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.packing import Windows, pack
-from headscope.data.plain import PlainText, as_plain
+from headscope.data.plain import as_plain
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.depth import (
     COMPARISONS,
@@ -44,18 +44,10 @@ from headscope.results.depth import (
     Trend,
 )
 from headscope.results.serialise import SCHEMA
-from headscope.session.opening import Model, need_tokenizer, open_model, public_function
-from headscope.session.parameters import check_seed
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model, need_tokenizer, open_model
+from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 
-__all__ = ["WIDEST_DTYPE", "depth"]
-
-#: Windows measured unless told otherwise: the standard error of a ratio is then below 0.01.
-SEQUENCES = 32
-#: A report computes this section in the widest type of the device, whatever the others are computed
-#: in: attention alone falls below what float32 can show.
-WIDEST_DTYPE = True
 #: The one variant that has a field of its own in the result.
 BARE = "attention-without-layernorm"
 
@@ -69,92 +61,31 @@ class _Pass:
     progress: Progress
 
 
-@public_function
-def depth(
-    model: Model,
-    text: str | Path | PlainText | None = None,
-    *,
-    length: int = 128,
-    sequences: int = SEQUENCES,
-    control: bool = True,
-    dtype: str | None = None,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.depth",
-    **options: Any,
-) -> DepthResult:
-    """Say how fast tokens become alike with depth, and which part of the layers prevents it.
-
-    Every layer is re-run on its own: attention alone, with the feed-forward network, with the skip
-    connection, whole, and whole without LayerNorm.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    text : path, optional
-        UTF-8 text; None for the built-in sample.
-    length : int
-        Tokens of a window, special tokens included.
-    sequences : int
-        Windows to measure, spread evenly over the text; all of them where it has fewer.
-    control : bool
-        Measure the same architecture with random weights too.
-    dtype : str, optional
-        What to compute in; without it float64 for a name or folder (float32 on a device without
-        float64), and the type of a model that is in memory already.
-    seed : int
-        For the random weights of the control.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    DepthResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, text or option that cannot be used.
-    UnsupportedModelError
-        If the layers cannot be taken apart.
-    ValidationFailedError
-        If our attention, or the layers put together again, do not equal the model's.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> result = headscope.depth("demo", sequences=4, control=False)
-    >>> result.layer_norm, len(result.variants["full"])
-    ('post', 7)
-    """
-    if sequences < 1:
-        raise InputError(f"sequences is {sequences}; give 1 window or more.")
-    check_seed(seed)
-    source = as_plain(text)
-    usual = widest_dtype(options.get("device", "auto"))
-    loaded = open_model(model, dtype=dtype or usual, **options)
+def run(model: Model, options: DepthOptions) -> DepthResult:
+    """Say how fast tokens become alike with depth, and which part of the layers prevents it."""
+    dtype, seed = options.dtype, options.seed
+    source = as_plain(options.text)
+    usual = widest_dtype(options.device)
+    loaded = open_model(model, dtype=dtype or usual, **options.loading)
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
-    windows = pack(source, loaded, length)
-    validation = require_valid(loaded, validate)
+    windows = pack(source, loaded, options.length)
+    validation = require_valid(loaded, options.validate)
     blocks = find_blocks(loaded)
-    run = _Pass(windows, windows.spread(sequences), progress or silent)
-    sums, proof = _measure(loaded, blocks, run, "model")
+    shared = _Pass(windows, windows.spread(options.sequences), options.tell)
+    sums, proof = _measure(loaded, blocks, shared, "model")
     return DepthResult(
         **_curves(sums),
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=source),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=source),
         validation=validation,
         decomposition=proof,
         layer_norm=norm_placement(blocks),
-        length=length,
-        sequences=len(run.chosen),
+        length=options.length,
+        sequences=len(shared.chosen),
         available=len(windows),
         floor=_floor(loaded),
-        control=_control(loaded, run, seed) if control else None,
+        control=_control(loaded, shared, seed) if options.control else None,
     )
 
 

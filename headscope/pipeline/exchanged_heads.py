@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.data.plain import PlainText, as_plain
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import mean_of
@@ -25,7 +25,7 @@ from headscope.results.effects import Effect, EffectTask
 from headscope.results.estimated import Estimated
 from headscope.results.serialise import SCHEMA
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
-from headscope.session.parameters import check_seed
+from headscope.session.options import EffectOptions
 from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
@@ -43,41 +43,22 @@ class Opened:
     common: dict[str, Any]
 
     @classmethod
-    def of(
-        cls,
-        model: Model,
-        text: str | Path | PlainText | Sequence[str] | None,
-        name: str,
-        *,
-        sentences: int,
-        task: str | None,
-        data: str | Path | None,
-        limit: int | None,
-        validate: bool,
-        seed: int,
-        command: str,
-        **options: Any,
-    ) -> Opened:
-        """Open, check and certify a model, and read its text; parameters as of ``name``."""
-        check_seed(seed)
-        source = spread_lines(as_plain(text), sentences, limit)
-        whole = open_for_tasks(model, **options)
+    def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
+        """Open, check and certify a model, and read its text; ``name`` is the command."""
+        seed, limit = options.seed, options.limit
+        source = spread_lines(as_plain(options.text), options.sentences, limit)
+        whole = open_for_tasks(model, **options.loading)
         need_tokenizer(whole, name)
         whole.pooling.check()
         if not whole.sites:  # the certificate says why
-            require_valid(whole, validate)
+            require_valid(whole, options.validate)
         loaded = readable(whole, name)
-        validation = require_valid(loaded, validate)
-        if task is None and data is not None:
-            raise InputError("data is what a task is measured on; name the task too.")
-        measured = None
-        if task is not None:
-            examples = read_examples(task, data, limit)
-            measured = make_task(task, examples, loaded, seed=seed, limit=limit)
-        effects = Effects(loaded, source, measured, seed)
+        validation = require_valid(loaded, options.validate)
+        task = task_of(loaded, options.task, options.data, limit, seed)
+        effects = Effects(loaded, source, task, seed)
         common = {
             "schema": SCHEMA,
-            "provenance": provenance(loaded, command=command, seed=seed, data=source),
+            "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
             "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
             "text": effects.describe(),
@@ -109,10 +90,7 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
 
 
 def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> PlainText:
-    """Return some lines of a text, spread evenly over it; all of them where it has fewer."""
-    for name, value in (("sentences", lines), ("limit", limit)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} is {value}; give 1 or more.")
+    """Return some lines of a text, or of its first ones, spread evenly; all where it has fewer."""
     of = min(text.n_lines, limit or text.n_lines)
     chosen = {i * of // min(lines, of) for i in range(min(lines, of))}
 
@@ -120,6 +98,16 @@ def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> Plain
         return (line for i, line in enumerate(text) if i in chosen)
 
     return dataclasses.replace(text, n_lines=len(chosen), read=read)
+
+
+def task_of(
+    loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
+) -> Task | None:
+    """Make the task that changed models are measured by; None where none is asked for."""
+    if task is None:
+        return None
+    examples = read_examples(task, data, limit)
+    return make_task(task, examples, loaded, seed=seed, limit=limit)
 
 
 class Effects:

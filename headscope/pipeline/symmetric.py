@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.symmetric.options import SymmetricOptions
 from headscope.attention import Mask, stream_attention
-from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array, numpy
 from headscope.measures.spectrum.crossed import crossed_mean
 from headscope.measures.spectrum.shares import looks_back
@@ -32,114 +30,32 @@ from headscope.pipeline.replaced_attention import last_states
 from headscope.results.effects import Effect
 from headscope.results.estimated import Estimated
 from headscope.results.symmetric import DrawnEffect, HeadSymmetry, RandomHeads, SymmetricResult
-from headscope.session.opening import Model, public_function
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model
+from headscope.session.progress import Progress
 
-__all__ = ["report_defaults", "symmetric"]
-
-#: Lines of text that are read unless told otherwise.
-SENTENCES = 64
 #: Shares of the heads that random sets are drawn of.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 
 
-def report_defaults() -> dict[str, Any]:
-    """Read fewer lines in a report; with 8 the random changes were not told apart in the demo."""
-    return {"sentences": 16}
-
-
-@public_function
-def symmetric(
-    model: Model,
-    text: str | Path | PlainText | Sequence[str] | None = None,
-    *,
-    sentences: int = SENTENCES,
-    alone: bool = True,
-    task: str | None = None,
-    data: str | Path | None = None,
-    limit: int | None = None,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.symmetric",
-    **options: Any,
-) -> SymmetricResult:
-    """Make attention scores symmetric, in each head alone and in all at once.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    text : path, optional
-        One sentence a line; the built-in sample if missing.
-    sentences : int
-        Lines to read, spread evenly over the text; all of them where it has fewer.
-    alone : bool
-        Change each head alone too: three passes a head.
-    task : str, optional
-        Measure the model by this task too, as :func:`headscope.prune` does; slower, as every
-        changed model runs whole.
-    data : path, optional
-        What the task is measured on.
-    limit : int, optional
-        Only the first lines of the text, and examples of the task.
-    seed : int
-        Of the random changes, the random heads and the bootstraps.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    SymmetricResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, text or option that cannot be used.
-    UnsupportedModelError
-        If no head reads a text.
-    ValidationFailedError
-        If our attention does not equal the model's.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> found = headscope.symmetric("demo", sentences=2)
-    >>> found.whole["symmetric"].cosine.value < found.heads[0].symmetric.cosine.value
-    True
-    """
-    opened = Opened.of(
-        model,
-        text,
-        "symmetric",
-        sentences=sentences,
-        task=task,
-        data=data,
-        limit=limit,
-        validate=validate,
-        seed=seed,
-        command=command,
-        **options,
-    )
+def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
+    """Make attention scores symmetric, in each head alone and in all at once."""
+    opened = Opened.of(model, options, "symmetric")
     loaded, effects = opened.loaded, opened.effects
-    run = _Run(loaded, effects, seed, progress or silent)
-    heads = run.heads(alone)
-    sets = run.sets()
-    of_all = run.whole()
+    passes = _Run(loaded, effects, options.seed, options.tell)
+    heads = passes.heads(options.alone)
+    sets = passes.sets()
+    of_all = passes.whole()
     single = [head.removed.cosine.value for head in heads if head.removed is not None]
-    n = len(heads)
-    found = [(chosen.heads, [chosen.removed.cosine.value]) for chosen in sets]
+    removals = [(1, single), *((s.heads, [s.removed.cosine.value]) for s in sets)]
+    removals.append((len(heads), [of_all["removed"].cosine.value]))
     return SymmetricResult(
         **opened.common,
         heads=heads,
         whole=of_all,
-        whole_difference=run.difference,
+        whole_difference=passes.difference,
         sets=sets,
-        equivalent_heads=_equivalent(
-            of_all, [(1, single), *[*found, (n, [of_all["removed"].cosine.value])]]
-        ),
-        causal=run.causal,
+        equivalent_heads=_equivalent(of_all, removals),
+        causal=passes.causal,
     )
 
 

@@ -3,52 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
+from headscope.analyses.validate.options import ValidateOptions
 from headscope.core.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
 from headscope.models.loaded import LoadedModel
 from headscope.results.validate import ValidationResult, ValidationSummary
-from headscope.session.opening import Model, open_model, public_function
+from headscope.session.opening import Model, open_model
 from headscope.session.provenance import provenance
 
-__all__ = ["require_valid", "validate"]
 
-
-@public_function
-def validate(
-    model: Model, *, command: str = "headscope.validate", **options: Any
-) -> ValidationResult:
-    """Prove that headscope's attention equals the model's, layer by layer, padded and not.
-
-    Parameters
-    ----------
-    model : str, LoadedModel or transformers model
-        A folder, hub id or ``demo``; or a model in memory.
-    command : str
-        Recorded in the result.
-    **options
-        ``dtype``, ``device``, ``revision``, ``allow_pickle``, as :func:`headscope.load` takes them.
-
-    Returns
-    -------
-    ValidationResult
-        ``passed`` says whether; ``reasons`` say why not. A failed certificate is not an exception.
-
-    Raises
-    ------
-    InputError
-        If the model cannot be opened.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> headscope.validate("demo").passed
-    True
-    """
-    loaded = open_model(model, need_tokenizer=False, **options)
+def run(model: Model, options: ValidateOptions) -> ValidationResult:
+    """Prove that headscope's attention equals the model's, layer by layer, padded and not."""
+    loaded = open_model(model, need_tokenizer=False, **options.loading)
     result = validate_model(loaded)
-    return dataclasses.replace(result, provenance=provenance(loaded, command=command, seed=0))
+    return dataclasses.replace(
+        result, provenance=provenance(loaded, command=options.command, seed=0)
+    )
 
 
 def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:

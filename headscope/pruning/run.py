@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from headscope.analyses import prune_options
+from headscope.api import classify
 from headscope.artefacts.onnx_graph import check_exportable, need_packages
 from headscope.artefacts.saving import check_saves, check_target
 from headscope.core.processes import alone, current
-from headscope.data.examples import Examples
 from headscope.models.pooling import chosen as chosen_pooling
-from headscope.pipeline.classify import classify
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.curves import Apart, Outcome, run_apart, run_curves, steps_of_runs
 from headscope.pruning.keep import choose_version, failure, keep, rehearse
 from headscope.pruning.max_drop import check_enough, find_most
-from headscope.pruning.options import CALIBRATION_LIMIT, DRAWS, STEP, PruneOptions, needs
+from headscope.pruning.options import PruneOptions, needs
 from headscope.pruning.resume import Findings
 from headscope.pruning.setup import Inputs, open_sources
 from headscope.pruning.steps import Steps, costs_of, keeping_steps, opening_steps, time_a_pass
 from headscope.results.prune import DataInfo, PruneResult
 from headscope.results.serialise import SCHEMA
 from headscope.session.known_roles import (
-    Classification,
     KnownRoles,
     find_roles,
     read_classification,
 )
-from headscope.session.opening import Model, need_tokenizer, open_for_tasks, public_function
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks
+from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume
 from headscope.tasks.base import Task
@@ -41,161 +38,18 @@ from headscope.tasks.calibration import chosen_stack
 from headscope.tasks.units import units_of
 
 
-@public_function
-def prune(
-    model: Model,
-    *,
-    task: str = "fidelity",
-    data: str | Path | Examples | None = None,
-    calibration: str | Path | Examples | None = None,
-    stack: str | None = None,
-    methods: Sequence[str] | None = None,
-    repairs: Sequence[str] | None = None,
-    step: float = STEP,
-    fractions: Sequence[float] | None = None,
-    heads: str | None = None,
-    keep_roles: Sequence[str] | None = None,
-    draws: int = DRAWS,
-    normalise: bool | None = None,
-    labels: bool = False,
-    ablation: bool | None = None,
-    roles: bool | Classification = True,
-    save: str | Path | None = None,
-    save_dense: str | Path | None = None,
-    benchmark: bool = False,
-    max_drop: float | None = None,
-    even: bool = False,
-    standalone: bool = False,
-    export: tuple[str, str | Path] | None = None,
-    quantize: str | None = None,
-    pooling: str | None = None,
-    limit: int | None = None,
-    calibration_limit: int = CALIBRATION_LIMIT,
-    validate: bool = True,
-    seed: int = 0,
-    state: str | Path | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    command: str = "headscope.prune",
-    **options: Any,
+def run(model: Model, options: prune_options.PruneOptions) -> PruneResult:
+    """Choose attention heads to remove, and measure what the model is worth without them."""
+    names = [field.name for field in fields(PruneOptions)]
+    choices = PruneOptions(**{name: getattr(options, name) for name in names})
+    loading = {name: value for name, value in options.loading.items() if name != "pooling"}
+    return _run(model, choices, loading, options.tell, options.command)
+
+
+def _run(
+    model: Model, options: PruneOptions, loading: dict[str, Any], tell: Progress, command: str
 ) -> PruneResult:
-    """Choose attention heads to remove, and measure what the model is worth without them.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
-        ``task_head="auto"`` for tasks that need the model's head).
-    task : str
-        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
-    data : path or Examples, optional
-        What the curves are measured on; half of the built-in sample if missing.
-    calibration : path or Examples, optional
-        What heads are chosen on; the (other half of the) built-in sample if missing.
-    stack : str, optional
-        ``encoder``, ``decoder``, ``cross`` or ``all``: where heads may be removed. With ``all`` an
-        encoder-decoder model is pruned as a whole, and each stack alone besides. By default every
-        stack that the task runs.
-    methods : sequence of str, optional
-        Names of :data:`headscope.pruning.options.METHODS`; by default fisher-joint and random.
-    repairs : sequence of str, optional
-        ``none``, ``scale``, ``mean``, ``refit``; by default none and scale, with
-        ``max_drop`` also mean; for heads by hand none.
-    step : float
-        Between the fractions of a curve.
-    fractions : sequence of float, optional
-        Instead of a whole curve.
-    heads : str, optional
-        Heads to remove by hand, such as ``L0H1,L3H*``.
-    keep_roles : sequence of str, optional
-        Remove all heads that have none of these roles.
-    draws : int
-        Random sets at each fraction, at least 5.
-    normalise : bool, optional
-        Per-layer l2 normalisation; by default as each method's source has it.
-    labels : bool
-        Let fisher, gates and topk use the calibration data's labels.
-    ablation : bool, optional
-        Make the two tables of single heads; by default for the built-in sample only (and not with
-        ``max_drop``), since they take a pass over the data for every head.
-    roles : bool, path or ClassifyResult
-        A result of ``headscope classify``; True classifies on the built-in sample.
-    save, save_dense : path, optional
-        Folders for the pruned model: compact, or in its old shape with zeros. Needs one fraction,
-        or heads by hand. Of several methods or repairs the one that is best on the calibration data
-        is kept; random heads never are. What was written is loaded again and measured.
-    benchmark : bool
-        Time the full model against the pruned one, which is the one that would be saved; with
-        ``export`` also both as ONNX.
-    max_drop : float, optional
-        Instead of fractions: find a number of heads that is confirmed to cost at most this much of
-        the metric, in its own unit, the bad end of the paired 95% interval included. It is chosen
-        on one half of the evaluation data and confirmed on the other, which all values then speak
-        of; there must be 60 examples or more.
-    even : bool
-        Remove the same number of heads in every layer, and say what that costs.
-    standalone : bool
-        Write a modelling file beside the weights of ``save``, so that transformers opens the folder
-        with ``trust_remote_code=True`` where headscope is not installed.
-    export : (str, path), optional
-        ``("onnx", folder)``: the pruned model as one ONNX graph, compared with the model itself.
-    quantize : str, optional
-        ``int8``: weights of the exported graph as 8-bit integers, measured again.
-    pooling : str, optional
-        ``mean``, ``cls``, ``max`` or ``weighted``: how a text's states become one embedding; by
-        default what the model's folder says, else the mean.
-    limit : int, optional
-        Evaluation examples.
-    calibration_limit : int
-        Calibration sentences, drawn at random.
-    seed : int
-        Of what is drawn at random: examples, masks, random heads and the bootstrap.
-    state : path, optional
-        File that the run saves what it has measured in, from time to time.
-    resume : bool
-        Go on from that file: repairs and passes over the evaluation data that it holds are not
-        made again.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    PruneResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, file or option that cannot be used; or if no number of heads is confirmed to
-        cost at most ``max_drop``.
-    ValidationFailedError
-        If our attention does not equal the model's.
-    ArtefactError
-        If a folder that was asked for could not be made, or holds another model than the measured
-        one. Nothing of that folder is left; ``error.result`` is the result with all the rest.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> found = headscope.prune("demo", heads="L0H1,L3H*", calibration_limit=64, ablation=False)
-    >>> found.curves[0].method, len(found.curves[0].points[0].heads_removed)
-    ('manual', 13)
-    """
-    arguments = locals()
-    choices = PruneOptions(**{field.name: arguments[field.name] for field in fields(PruneOptions)})
-    return run(model, choices, progress=progress, command=command, **options)
-
-
-def run(
-    model: Model,
-    options: PruneOptions,
-    *,
-    progress: Progress | None = None,
-    command: str = "headscope.prune",
-    **loading: Any,
-) -> PruneResult:
-    """Do what :func:`prune` does, with all options as one value."""
-    steps = Steps(progress or silent)
+    steps = Steps(tell)
     inputs = _open(model, options, loading, steps)
     steps.begin()
     measure = run_curves if options.max_drop is None else find_most

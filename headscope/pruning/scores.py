@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from headscope.api import classify
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify import classify
 from headscope.pipeline.validate import require_valid
 from headscope.pruning.curves import scores_of, units_by_hand
 from headscope.pruning.methods import rank

@@ -20,11 +20,11 @@ from safetensors.torch import load_file, save_file
 from tiny_models import tiny_bert, write_translator
 
 import headscope
+from headscope import classify
+from headscope.analyses import prune_options
 from headscope.artefacts.saving import write_model
-from headscope.cli.prune import EXAMPLES
 from headscope.core.errors import ArtefactError
 from headscope.data.examples import sample_texts
-from headscope.pipeline.classify import classify
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.setup import open_sources
 from headscope.pruning.speed import benchmark
@@ -50,7 +50,7 @@ def shown() -> list[str]:
     page = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     assert page is not None
     lines = [line.partition(" #")[0].strip() for line in page[1].splitlines()]
-    commands = [*re.findall(r"`(headscope prune .*?)`", EXAMPLES), *lines]
+    commands = [*prune_options.PruneOptions.examples, *lines]
     alike = {re.sub(r"\S+\.tsv|\S+\.csv|--save \S+", "", command): command for command in commands}
     return [command for command in alike.values() if "--keep-roles" not in command]
 

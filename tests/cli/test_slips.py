@@ -79,7 +79,7 @@ SLIPS: dict[str, list[tuple[str | list[str], str]]] = {
     ],
     "rank": [
         ("--share-projections 8,33", "between 1 and n_heads * d_head = 32"),
-        ("--rtol 1.5", "rtol 1.5 is not between 0 and 1"),
+        ("--rtol 1.5", "rtol is 1.5; give a number between 0 and 1"),
         ("--control-seeds 1", "give 2 or more"),
         ("--limit 0 --share-projections 8", "give 1 line or more"),
         ("--text long.txt", "No line of"),

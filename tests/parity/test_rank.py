@@ -12,10 +12,10 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 from transformers import T5Config, T5EncoderModel
 
 import headscope
+from headscope import rank
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.rank import rank
 from headscope.results.rank import RankResult
 
 EPS64 = 2.0**-52

@@ -14,8 +14,8 @@ from tiny_models import tiny_bert
 from transformers import BertModel
 
 import headscope
+from headscope import rank
 from headscope.core.errors import InputError
-from headscope.pipeline.rank.run import rank
 from headscope.results.rank import HeadRank, RankResult
 from headscope.results.serialise import from_dict, to_json
 

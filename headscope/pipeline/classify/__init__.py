@@ -1,5 +1,1 @@
-"""``headscope classify`` and its parts."""
-
-from headscope.pipeline.classify.run import classify, report_defaults
-
-__all__ = ["classify", "report_defaults"]
+"""What each head does."""

@@ -1,5 +1,1 @@
-"""``headscope explain``: attention taught with one sentence and a model's own numbers."""
-
-from headscope.pipeline.explain.run import explain
-
-__all__ = ["explain"]
+"""One sentence through one head."""

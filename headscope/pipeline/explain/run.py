@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from headscope.analyses.explain.options import ExplainOptions
 from headscope.core.errors import (
     InputError,
     MaskedRowWarning,
@@ -30,10 +30,8 @@ from headscope.pipeline.validate import require_valid
 from headscope.results.explain import ExplainedHead, ExplainResult, ExplainStep
 from headscope.results.heads import head_name
 from headscope.results.serialise import SCHEMA
-from headscope.session.opening import Model, need_tokenizer, open_model, public_function
+from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
-
-__all__ = ["explain"]
 
 #: Tokens of a sentence that can still be looked at as a matrix.
 LONGEST = 64
@@ -51,64 +49,16 @@ class _Sentence:
     special: tuple[bool, ...]
 
 
-@public_function
-def explain(
-    model: Model,
-    sentence: str | None = None,
-    *,
-    layer: int | None = None,
-    head: int | None = None,
-    validate: bool = True,
-    command: str = "headscope.explain",
-    **options: Any,
-) -> ExplainResult:
-    """Follow one sentence through one head and its layer, with the model's own numbers.
-
-    Every step is computed from the weights alone and held against what the model itself computes.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned. Of an encoder-decoder
-        model the encoder is explained.
-    sentence : str, optional
-        At most 64 tokens; None takes a short one of the built-in sample.
-    layer, head : int, optional
-        Zero-based, as before any pruning. Without a head the one is taken that links the words of
-        this sentence most clearly: of its layer, or of the whole model.
-    validate, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    ExplainResult
-        Steps with numbers, matrices and checks; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, sentence, layer or head that cannot be used.
-    UnsupportedModelError
-        If there is no head to explain.
-    ValidationFailedError
-        If a step differs from the model by more than rounding.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> found = headscope.explain("demo", "The cat sat on the mat.", layer=0, head=0)
-    >>> found.tokens[:3], len(found.steps), round(found.steps[4].numbers["scale"], 4)
-    (('[CLS]', 'the', 'cat'), 12, 0.1768)
-    """
-    if layer is None and head is not None:
-        raise InputError(f"head is {head}, but no layer is given; give both, or neither.")
-    loaded = open_model(model, **options)
+def run(model: Model, options: ExplainOptions) -> ExplainResult:
+    """Follow one sentence through one head and its layer, with the model's own numbers."""
+    sentence, layer, head = options.sentence, options.layer, options.head
+    loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "explain")
     whole = loaded
     if loaded.encoder_decoder:  # a sentence runs no more of it
         loaded = loaded.only("encoder")
     read = _built_in(loaded) if sentence is None else _read(loaded, sentence)
-    validation = require_valid(loaded, validate)
+    validation = require_valid(loaded, options.validate)
     _check_place(loaded, layer, head)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)  # of padded queries: nobody looks
@@ -122,7 +72,7 @@ def explain(
     _require_agreement(loaded, steps)
     return ExplainResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=0),
+        provenance=provenance(loaded, command=options.command, seed=0),
         validation=validation,
         sentence=read.text,
         tokens=read.tokens,

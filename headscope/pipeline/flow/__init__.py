@@ -1,5 +1,1 @@
-"""``headscope flow`` and its parts."""
-
-from headscope.pipeline.flow.run import flow, report_defaults
-
-__all__ = ["flow", "report_defaults"]
+"""What heads read and pass on."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 
-from headscope.core.errors import CorpusError, InputError
-from headscope.data.examples import AnyCorpus, open_corpus
+from headscope.analyses.flow.options import FlowOptions
+from headscope.core.errors import CorpusError
+from headscope.data.examples import open_corpus
 from headscope.measures.rank.dimensions import Reading, product_ranks
 from headscope.measures.rank.factors import Factors, layer_factors, random_factors
 from headscope.measures.rank.gaussian import average
 from headscope.models.copies import random_twin
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts.sites import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.pipeline.classify.passes import corpus_for, stacks_for
 from headscope.pipeline.flow import outcome
@@ -22,102 +22,36 @@ from headscope.pipeline.validate import require_valid
 from headscope.results.flow import FlowResult, ValueControl
 from headscope.results.rank import MatrixRank
 from headscope.results.serialise import SCHEMA
-from headscope.session.opening import Model, need_tokenizer, open_model, public_function
-from headscope.session.parameters import check_limit, check_seed
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 
-__all__ = ["Found", "Reader", "measure", "gaussian_controls", "head_spectra", "untrained"]
 
-#: Sentences that a report reads: their intervals tell the model from its control.
-REPORT_SENTENCES = 192
-
-
-def report_defaults() -> dict[str, Any]:
-    """Return what a report sets unless it is told otherwise."""
-    return {"limit": REPORT_SENTENCES}
-
-
-@public_function
-def flow(
-    model: Model,
-    corpus: AnyCorpus = None,
-    *,
-    control: bool = True,
-    control_seeds: int = 5,
-    limit: int | None = None,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.flow",
-    **options: Any,
-) -> FlowResult:
-    """Say how much of what heads read they pass on, and what their attention looks like as a graph.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    corpus : optional
-        A ``.conllu`` treebank or a text file (one sentence a line), sentences in memory, or None
-        for the built-in sample treebank; of pairs of source and target the sources are read.
-        Without gold trees no trees are measured, and neither in a decoder, which cannot look at
-        every word.
-    control : bool
-        Measure the same architecture with random weights too.
-    control_seeds : int
-        Draws of Gaussian factors that the control of the spectra averages.
-    limit : int, optional
-        Use only the first sentences.
-    seed : int
-        For everything that is drawn at random.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    FlowResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, corpus or option that cannot be used.
-    ValidationFailedError
-        If our attention does not equal the model's.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> result = headscope.flow("demo", limit=24, control=False)
-    >>> len(result.heads), result.heads[0].d_head
-    (72, 32)
-    """
-    check_limit(limit, "sentence")
-    check_seed(seed)
-    if control_seeds < 2:
-        raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
-    given = open_corpus(corpus)
-    opened = open_model(model, **options)
+def run(model: Model, options: FlowOptions) -> FlowResult:
+    """Say what heads read and pass on, and what their attention looks like as a graph."""
+    seed = options.seed
+    given = open_corpus(options.corpus)
+    opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
     if not opened.sites:  # the certificate says why
-        require_valid(opened, validate)
+        require_valid(opened, options.validate)
     read = corpus_for(opened, given).sources
     (stack,) = stacks_for(opened, None, pairs=False)
-    validation = require_valid(opened, validate)
+    validation = require_valid(opened, options.validate)
     loaded = (opened.whole or opened).only(stack)
-    reader = Reader(loaded, read, limit, progress or silent)
+    reader = Reader(loaded, read, options.limit, options.tell)
     found = _measured(reader, loaded, seed, "model")
-    twin = random_twin(loaded, seed) if control else None
+    twin = random_twin(loaded, seed) if options.control else None
     other = None if twin is None else _measured(reader, twin, seed, "control")
     width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
     unknown = outcome.not_measured(found, other, width)
-    spectra = {"gaussian": gaussian_controls(loaded.sites, range(seed, seed + control_seeds))}
+    spectra = {
+        "gaussian": gaussian_controls(loaded.sites, range(seed, seed + options.control_seeds))
+    }
     if twin is not None:
         spectra["fresh"] = untrained(twin.sites)
     return FlowResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=read),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=read),
         validation=validation,
         sentences=outcome.sentences(reader, found),
         heads=outcome.heads(loaded.sites, head_spectra(loaded.sites), found, unknown),

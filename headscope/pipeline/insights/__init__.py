@@ -1,5 +1,1 @@
-"""``headscope insights`` and the measurement that it makes itself."""
-
-from headscope.pipeline.insights.run import insights
-
-__all__ = ["insights"]
+"""The claims of the literature, tested on one model."""

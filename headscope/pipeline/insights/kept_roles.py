@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.api import classify, prune
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
 from headscope.data.corpus import Corpus, sample_corpus
 from headscope.data.examples import Examples, as_pairs
 from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.classify import classify
-from headscope.pruning.run import prune
 from headscope.results.classify import ClassifyResult
 from headscope.results.insights import KeptRoles
 from headscope.results.prune import PruneResult
@@ -35,15 +34,6 @@ from headscope.verdicts.insights.head_claims import ROLES
 DRAWS = 39
 
 Place = tuple[int, int]
-
-
-def check_draws(draws: int) -> None:
-    """Refuse too few random sets of heads, before anything is measured."""
-    if draws < DRAWS:
-        raise InputError(
-            f"draws is {draws}; give {DRAWS} or more, so that one random set may do as well as the "
-            "labelled heads and still be the one in twenty that chance allows."
-        )
 
 
 def measure_kept_roles(
@@ -67,7 +57,6 @@ def measure_kept_roles(
     ``corpus`` is what heads were classified on, the built-in sample by default; ``draws`` are the
     random sets that the labelled heads are compared with; ``limit`` keeps the first examples.
     """
-    check_draws(draws)
     examples = read_examples(task, data)
     sample = sample_corpus()
     left_out = 0

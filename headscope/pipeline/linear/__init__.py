@@ -1,5 +1,1 @@
-"""``headscope linear``: attention without its softmax."""
-
-from headscope.pipeline.linear.run import linear, report_defaults
-
-__all__ = ["linear", "report_defaults"]
+"""Attention without its softmax."""

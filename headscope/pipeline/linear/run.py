@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.linear.options import LinearOptions
 from headscope.attention import Mask, default_scale, stream_attention
-from headscope.data.plain import PlainText
 from headscope.measures.accumulator import Array
 from headscope.measures.linear.feature_maps import (
     READOUTS,
@@ -35,107 +33,27 @@ from headscope.pipeline.replaced_attention import last_states
 from headscope.results.effects import Effect
 from headscope.results.estimated import Estimated
 from headscope.results.linear import KeyMemory, LinearControl, LinearForm, LinearResult
-from headscope.session.opening import Model, public_function
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model
+from headscope.session.progress import Progress
 
-#: Lines of text that are read unless told otherwise.
-SENTENCES = 64
 #: Draws of random weights that values are read back from the keys of.
 CONTROLS = 5
 #: The form that is put into each head alone.
 ALONE = "linear"
 
 
-def report_defaults() -> dict[str, Any]:
-    """Read fewer lines in a report: every head takes a pass over them."""
-    return {"sentences": 12}
-
-
-@public_function
-def linear(
-    model: Model,
-    text: str | Path | PlainText | Sequence[str] | None = None,
-    *,
-    sentences: int = SENTENCES,
-    alone: bool = True,
-    control: bool = True,
-    task: str | None = None,
-    data: str | Path | None = None,
-    limit: int | None = None,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.linear",
-    **options: Any,
-) -> LinearResult:
-    """Take the softmax out of attention, and say what each head and the model lose.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    text : path, optional
-        One sentence a line; the built-in sample if missing.
-    sentences : int
-        Lines to read, spread evenly over the text; all of them where it has fewer.
-    alone : bool
-        Make each head alone linear too: a pass a head.
-    control : bool
-        Measure the same architecture with random weights too.
-    task : str, optional
-        Measure changed models by this task too, as :func:`headscope.prune` does; slower, as every
-        changed model runs whole.
-    data : path, optional
-        What the task is measured on.
-    limit : int, optional
-        Only the first lines of the text, and examples of the task.
-    seed : int
-        Of random keys, of the control's weights, and of the bootstraps.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    LinearResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, text or option that cannot be used.
-    UnsupportedModelError
-        If no head reads a text.
-    ValidationFailedError
-        If our attention does not equal the model's.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> found = headscope.linear("demo", sentences=4, alone=False, control=False)
-    >>> found.form("linear").whole_scaled.cosine.value < 0.99
-    True
-    """
-    opened = Opened.of(
-        model,
-        text,
-        "linear",
-        sentences=sentences,
-        task=task,
-        data=data,
-        limit=limit,
-        validate=validate,
-        seed=seed,
-        command=command,
-        **options,
-    )
+def run(model: Model, options: LinearOptions) -> LinearResult:
+    """Take the softmax out of attention, and say what each head and the model lose."""
+    opened = Opened.of(model, options, "linear")
     loaded, effects = opened.loaded, opened.effects
     plain = _Plain(loaded, effects.lines)
     plain.run(effects.batches)
+    seed = options.seed
     described = Described.of(loaded, plain.sums, seed)
-    changed = _Changed(loaded, effects, plain.sums, progress or silent)
+    changed = _Changed(loaded, effects, plain.sums, options.tell)
     return LinearResult(
         **opened.common,
-        heads=tuple(described.heads(loaded, changed.alone() if alone else None)),
+        heads=tuple(described.heads(loaded, changed.alone() if options.alone else None)),
         forms=changed.forms(described),
         mean_output=changed.mean_output(),
         correlations=described.correlations(),
@@ -144,7 +62,7 @@ def linear(
         stored_centred=described.mean_stored("centred"),
         random_coherence=math.sqrt(2 / (math.pi * _width(loaded))),
         bias_left_out=plain.biased,
-        control=_control(loaded, effects, described, seed) if control else None,
+        control=_control(loaded, effects, described, seed) if options.control else None,
     )
 
 

@@ -1,5 +1,1 @@
-"""``headscope rank`` and its parts."""
-
-from headscope.pipeline.rank.run import rank, report_defaults
-
-__all__ = ["rank", "report_defaults"]
+"""Ranks of the weights of heads."""

@@ -7,13 +7,13 @@ import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from headscope.analyses.rank.options import RankOptions
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
-from headscope.data.plain import PlainText, open_plain, sample_plain
+from headscope.data.plain import PlainText, as_plain
 from headscope.measures.rank.dimensions import Reading, product_ranks
 from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors, weigh
 from headscope.measures.rank.gaussian import average, layer_control
@@ -27,7 +27,8 @@ from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.copies import random_twin
 from headscope.models.families import relative_terms, rotary, unread_positions
 from headscope.models.intervene import watch_inputs
-from headscope.models.layouts import AttentionInput, AttentionSite
+from headscope.models.layouts import AttentionSite
+from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
 from headscope.models.routing import Router, routed
@@ -42,101 +43,19 @@ from headscope.results.rank import (
     MeanSem,
     RankResult,
 )
-from headscope.session.opening import Model, open_model, public_function
-from headscope.session.parameters import check_limit
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model, open_model
+from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
 
 
-def report_defaults() -> dict[str, Any]:
-    """Return what a report sets unless it is told otherwise."""
-    return {"text": sample_plain()}
-
-
-@public_function
-def rank(
-    model: Model,
-    *,
-    stack: str | None = None,
-    share: str = "sigma2",
-    biases: bool = False,
-    fold_layernorm: bool = False,
-    rtol: float | None = None,
-    control_seeds: int = 5,
-    fresh: bool = True,
-    text: str | Path | PlainText | None = None,
-    share_projections: Sequence[int] = (),
-    limit: int | None = None,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.rank",
-    **options: Any,
-) -> RankResult:
-    """Measure the ranks of W_Q W_K^T and W_V W_O, of every head and of all heads of a layer.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    stack : str, optional
-        ``encoder``, ``decoder``, ``cross`` or ``all``; by default every stack that the model has,
-        or the encoder where a text is given.
-    share : str
-        ``sigma2`` or ``sigma``: of which the dimensions hold 90, 95, 99%.
-    biases : bool
-        Include b_Q and b_V by augmenting the input with a 1.
-    fold_layernorm : bool
-        Fold the gain (and shift) of the LayerNorm before each layer into its weights.
-    rtol : float, optional
-        For the numerical rank; by default max(shape) * eps of the stored dtype.
-    control_seeds : int
-        Draws of Gaussian factors that the control averages.
-    fresh : bool
-        Measure the same architecture freshly initialised too.
-    text : path, optional
-        One sentence a line: adds the data-aware form and the asymmetry of the patterns.
-    share_projections : sequence of int
-        Widths at which the heads of each layer are made to share projections.
-    limit : int, optional
-        Use only the first lines of the text.
-    seed : int
-        Of the controls.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    RankResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If queries and keys are rotated by position: their scores are not x W_Q W_K^T x^T.
-    InputError
-        For a model, text or option that cannot be used.
-    ValidationFailedError
-        If our attention does not equal the model's.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> result = headscope.rank("demo")
-    >>> result.heads[0].qk.dims["90"] <= 32, result.layers[0].qk.dims["90"] <= 384
-    (True, True)
-    """
-    if share not in ("sigma2", "sigma"):
-        raise InputError(f"The share {share!r} is unknown; give sigma2 or sigma.")
-    if rtol is not None and not 0 < rtol < 1:
-        raise InputError(f"The rtol {rtol} is not between 0 and 1.")
-    if control_seeds < 2:
-        raise InputError(f"{control_seeds} control seeds tell no spread; give 2 or more.")
-    check_limit(limit, "line")
-    lines = open_plain(text) if isinstance(text, str | Path) else text
+def run(model: Model, options: RankOptions) -> RankResult:
+    """Measure the ranks of W_Q W_K^T and W_V W_O, of every head and of all heads of a layer."""
+    biases, share, limit, seed = options.biases, options.share, options.limit, options.seed
+    text, share_projections = options.text, options.share_projections
+    lines = None if text is None else as_plain(text)
     needs_text = lines is not None or bool(share_projections)
-    loaded = open_model(model, need_tokenizer=needs_text, **options)
+    loaded = open_model(model, need_tokenizer=needs_text, **options.loading)
     if needs_text and loaded.tokenizer is None:
         raise InputError(
             "A text and the fidelity of shared projections need the model's tokenizer; load it "
@@ -144,42 +63,43 @@ def rank(
         )
     if share_projections:
         loaded.pooling.check()
-    loaded = _chosen(loaded, stack, needs_text)
-    not_covered = _check_coverage(loaded, validate)
-    validation = require_valid(loaded, validate)
+    loaded = _chosen(loaded, options.stack, needs_text)
+    not_covered = _check_coverage(loaded, options.validate)
+    validation = require_valid(loaded, options.validate)
     if not loaded.sites:
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, share_projections)
 
-    tell = progress or silent
     names = {loaded.stored_dtype or loaded.dtype, loaded.dtype}
-    reading = Reading(share, max(torch.finfo(DTYPES[name]).eps for name in names), rtol)
-    factors, folded = _factors(loaded, biases, fold_layernorm)
-    heads, layers = _measure(loaded.sites, factors, folded, reading, tell)
-    seeds = tuple(range(seed, seed + control_seeds))
+    eps = max(torch.finfo(DTYPES[name]).eps for name in names)
+    reading = Reading(share, eps, options.rtol)
+    factors, folded = _factors(loaded, biases, options.fold_layernorm)
+    heads, layers = _measure(loaded.sites, factors, folded, reading, options.tell)
+    seeds = tuple(range(seed, seed + options.control_seeds))
     on_text = None
     if lines is not None:
-        on_text = OnText.measure(loaded, lines, limit, tell)
+        on_text = OnText.measure(loaded, lines, limit, options.tell)
         plain = _factors(loaded, biases, False)[0]
         heads, layers = on_text.extend(heads, layers, plain, reading, seeds)
+    fresh = _fresh(loaded, factors.values(), biases, reading, seed) if options.fresh else None
     return RankResult(
         heads=heads,
         layers=layers,
         controls={
             "gaussian": _gaussian(factors.values(), reading, seeds),
-            "fresh": _fresh(loaded, factors.values(), biases, reading, seed) if fresh else None,
+            "fresh": fresh,
         },
         settings={
             "share": share,
             "biases": "include" if biases else "exclude",
-            "fold_layernorm": fold_layernorm,
+            "fold_layernorm": options.fold_layernorm,
             "stored_dtype": loaded.stored_dtype or loaded.dtype,
         },
         validation=validation,
-        provenance=provenance(loaded, command=command, seed=seed, data=lines),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=lines),
         not_covered=not_covered,
         text=on_text.describe() if on_text else None,
-        shared=sweep_widths(loaded, widths, lines, limit, seed, tell) if widths else None,
+        shared=sweep_widths(loaded, widths, lines, limit, seed, options.tell) if widths else None,
     )
 
 

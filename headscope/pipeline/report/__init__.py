@@ -1,5 +1,1 @@
-"""``headscope report`` and the patterns that its page shows."""
-
-from headscope.pipeline.report.run import choose_sections, report
-
-__all__ = ["choose_sections", "report"]
+"""Every command on one model, and the patterns that its page shows."""

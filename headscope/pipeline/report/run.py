@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,106 +15,49 @@ from headscope.measures.activations import Activations
 from headscope.models.certificate import validate_model
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.pipeline.insights.kept_roles import DRAWS, check_draws
 from headscope.pipeline.report.sections import Previous, Run, run_sections
+from headscope.reports.options import ReportOptions
 from headscope.results.heads import head_name
 from headscope.results.measured import warnings_of
 from headscope.results.report import ReportResult, SamplePatterns
 from headscope.results.sections import SECTIONS
 from headscope.results.serialise import SCHEMA
-from headscope.session.opening import Model, need_tokenizer, open_for_tasks, public_function
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.verdicts.insights.thresholds import InsightThresholds
 
 
-@public_function
-def report(
-    model: Model,
-    *,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    thresholds: InsightThresholds | None = None,
-    task: str = "fidelity",
-    data: str | Path | None = None,
-    draws: int = DRAWS,
-    previous: str | Path | None = None,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.report",
-    **options: Any,
-) -> ReportResult:
-    """Run every section, the scoreboard last, on one model.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned (with
-        ``task_head="auto"`` for tasks that need the model's head).
-    only, skip : sequence of str
-        Sections to run; all of :data:`headscope.results.SECTIONS` by default.
-    settings : mapping, optional
-        Arguments by section: ``{"classify": {"limit": 100}}``. The controls of classify and
-        spectrum are on here, and rank reads the built-in sample, unless said otherwise.
-    thresholds, task, data, draws
-        As :func:`headscope.insights` takes them.
-    previous : path, optional
-        Folder of an earlier report; sections are taken from it where nothing that they depend on
-        has changed.
-    seed : int
-        Of every section that is not given another.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    ReportResult
-        Where validation fails, it holds the certificate and nothing else.
-
-    Raises
-    ------
-    InputError
-        For a model, file or option that cannot be used.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> quick = {"classify": {"limit": 32, "control": False, "ablate": False}}
-    >>> found = headscope.report("demo", only=["classify"], settings=quick)
-    >>> list(found.sections), len(found.samples)
-    (['classify'], 2)
-    """
-    wanted = choose_sections(only, skip)
-    if "insights" in wanted:
-        check_draws(draws)
-    loaded = open_for_tasks(model, **options)
+def run(model: Model, options: ReportOptions) -> ReportResult:
+    """Run every section, the scoreboard last, on one model."""
+    wanted = choose_sections(options.only, options.skip)
+    loaded = open_for_tasks(model, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(wanted):
         loaded.pooling.check()  # before everything else is measured
-    before = Previous.read(Path(previous)) if previous is not None else Previous()
+    before = Previous() if options.previous is None else Previous.read(Path(options.previous))
     own = {
-        "thresholds": thresholds or InsightThresholds(),
-        "task": task,
-        "data": Path(data) if data is not None else None,
-        "draws": draws,
+        "thresholds": options.thresholds or InsightThresholds(),
+        "task": options.task,
+        "data": None if options.data is None else Path(options.data),
+        "draws": options.draws,
     }
-    tables = dict(settings or {})
+    tables = dict(options.settings or {})
     tables["insights"] = {**own, **tables.get("insights", {})}
-    run = Run(loaded, tables, seed, command, validate, progress or silent, before)
-    usable = not validate or validate_model(loaded).passed
-    found = run_sections([name for name in wanted if usable or name == "validate"], run)
+    shared = Run(
+        loaded, tables, options.seed, options.command, options.validate, options.tell, before
+    )
+    usable = not options.validate or validate_model(loaded).passed
+    found = run_sections([name for name in wanted if usable or name == "validate"], shared)
     failed = "validation failed, so nothing is reported on this model"
     return ReportResult(
         schema=SCHEMA,
         provenance=provenance(
             loaded,
-            command=command,
-            seed=seed,
+            command=options.command,
+            seed=options.seed,
             warnings=warnings_of(*found.sections.sections.values()),
         ),
-        settings={name: run.changed(name) for name in wanted if name != "insights"},
+        settings={name: shared.changed(name) for name in wanted if name != "insights"},
         left_out={
             **found.left_out,
             **({} if usable else {name: failed for name in wanted if name != "validate"}),

@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import importlib
 import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import headscope
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import before_of, sha256_of, sha256_of_file
+from headscope.core.options import options_of
 from headscope.data.corpus import sample_corpus
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
 from headscope.results.sections import SECTIONS, Sections, section_of
 from headscope.results.serialise import SCHEMA, from_dict, to_dict
 from headscope.results.thresholds import ThresholdSet
+from headscope.session.options import ModelOptions
 from headscope.session.progress import Progress, part_of, silent
 from headscope.session.provenance import provenance, versions
 
@@ -219,9 +220,7 @@ def run_sections(names: Iterable[str], run: Run) -> Found:
             shared = {
                 "validate": run.check,
                 "progress": part_of(name, run.progress),
-                "dtype": widest_dtype(run.loaded.device)
-                if bool(getattr(_home(name), "WIDEST_DTYPE", False))
-                else None,
+                "dtype": widest_dtype(run.loaded.device) if _options(name).widest_dtype else None,
                 "roles": results.get("classify"),
                 "sections": Sections(**results),
                 "settings": run.settings,
@@ -230,7 +229,7 @@ def run_sections(names: Iterable[str], run: Run) -> Found:
             given = {
                 key: value for key, value in shared.items() if key in takes and value is not None
             }
-            function = getattr(_home(name), name)
+            function = _function(name)
             results[name] = function(
                 run.loaded, command=run.command, **{**given, **run.arguments(name)}
             )
@@ -239,20 +238,26 @@ def run_sections(names: Iterable[str], run: Run) -> Found:
     return Found(Sections(**results), keys, tuple(reused), left_out)
 
 
-def _home(name: str) -> ModuleType:
-    """Return the module or package of a section's function."""
-    home = "pruning.run" if name == "prune" else f"pipeline.{name}"
-    return importlib.import_module(f"headscope.{home}")
+def _function(name: str) -> Any:
+    """Return the function of a section."""
+    return getattr(headscope, name)
+
+
+def _options(name: str) -> type[ModelOptions]:
+    """Return the class of what a section can be asked."""
+    kind: type[ModelOptions] = _function(name).options
+    return kind
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(getattr(_home(name), name)).parameters
+    every = inspect.signature(_function(name)).parameters
+    declared = options_of(_options(name))
+    return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
 
 
 def _report_defaults(name: str) -> dict[str, Any]:
     """Return the settings that a report has by default where the function has others."""
-    found: dict[str, Any] = getattr(_home(name), "report_defaults", dict)()
-    return found
+    return _options(name).report_defaults()
 
 
 def _differing(thresholds: ThresholdSet) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
+from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.data.examples import Examples, as_pairs, may_be_pairs
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
@@ -36,144 +35,55 @@ from headscope.results.spectrum import (
     SpectrumResult,
     Verdict,
 )
-from headscope.session.known_roles import Classification, classification_of
-from headscope.session.opening import Model, need_tokenizer, open_model, public_function
-from headscope.session.progress import Progress, silent
+from headscope.session.known_roles import classification_of
+from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume
 
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128
-#: Share of the sum above which a head counts as low rank.
-LOW_RANK = 0.9
 
 
-def report_defaults() -> dict[str, Any]:
-    """Return what a report sets unless it is told otherwise."""
-    return {"control": True}
-
-
-@public_function
-def spectrum(
-    model: Model,
-    text: str | Path | PlainText | Sequence[str | tuple[str, str]] | None = None,
-    *,
-    stack: str | None = None,
-    length: int | None = None,
-    k: int | None = None,
-    sequences: int | None = None,
-    precision: float | None = None,
-    low_rank: float = LOW_RANK,
-    roles: Classification | None = None,
-    folder: str | Path | None = None,
-    efficient: bool = False,
-    control: bool = False,
-    validate: bool = True,
-    seed: int = 0,
-    state: str | Path | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    command: str = "headscope.spectrum",
-    **options: Any,
-) -> SpectrumResult:
-    """Measure how much of each head's softmax matrix its largest singular values hold.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    text : optional
-        A text file (one sentence or paragraph a line), lines in memory, or None for the sentences
-        of the built-in sample. For an encoder-decoder model also a table (``.tsv``, ``.csv``,
-        ``.jsonl``) of sources and targets, or such pairs in memory.
-    stack : str, optional
-        ``encoder``, ``decoder``, ``cross`` or ``all``; by default every stack that the text
-        exercises: all of them with pairs, else the encoder.
-    length : int, optional
-        Tokens of every sequence, special ones included; 128, or the model's limit if lower.
-    k : int, optional
-        How many singular values are "the largest"; length // 4 by default.
-    sequences : int, optional
-        Measure this many sequences, spread evenly over the text (all, if it has fewer).
-    precision : float, optional
-        Measure sequences in random order until every head's 95% half-width is below this; 0.01
-        if neither is given.
-    low_rank : float
-        Share above which a head counts as low rank.
-    roles : path or ClassifyResult, optional
-        Classification of the same model: the verdict then names positional heads.
-    folder : path, optional
-        Where to look for a ``classify.json`` if none is named; one of another model is ignored.
-    efficient : bool
-        Also measure what could replace full attention.
-    control : bool
-        Measure the same architecture with random weights on the same windows too: an untrained
-        model's patterns are of low rank as well.
-    seed : int
-        Of the random order, the random logits, the random forms and the random weights.
-    validate, state, resume, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    SpectrumResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, text or option that cannot be used.
-    ValidationFailedError
-        If our attention does not equal the model's.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> result = headscope.spectrum("demo", length=32, sequences=8)
-    >>> result.sequences, result.k, len(result.heads[0].curve)
-    (8, 8, 32)
-    >>> result.controls["identity"].share_at_k
-    0.25
-    """
-    _check_options(length, k, sequences, precision, low_rank)
-    check_resume(state, resume)
+def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
+    """Measure how much of each head's softmax matrix its largest singular values hold."""
+    text, length, seed, low_rank = options.text, options.length, options.seed, options.low_rank
+    if length is not None:
+        check_length(length, length, "")
+    check_resume(options.state, options.resume)
     lines = None if may_be_pairs(text) else as_plain(text)  # type: ignore[arg-type]
-    loaded = open_model(model, **options)
+    loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "spectrum")
-    source = choose_text(loaded, text, lines, stack)
+    source = choose_text(loaded, text, lines, options.stack)
     loaded = source.loaded
-    if efficient and loaded.stacks != ("encoder",):
+    if options.efficient and loaded.stacks != ("encoder",):
         raise InputError("efficient covers the self-attention of an encoder; choose that stack.")
-    if efficient:
+    if options.efficient:
         loaded.pooling.check()
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
-    k = length // 4 if k is None else k
-    if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
-    classified = classification_of(loaded, roles, folder)
-    validation = require_valid(loaded, validate)
+    k = _check_k(options.k, length)
+    classified = classification_of(loaded, options.roles, options.folder)
+    validation = require_valid(loaded, options.validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
     windows = source.windows(length)
-    plan = make_plan(windows, k, sequences, precision, seed)
-    saved = saved_run(loaded, plan, seed, state, resume)
-    tell = progress or silent
+    plan = make_plan(windows, k, options.sequences, options.precision, seed)
+    saved = saved_run(loaded, plan, seed, options.state, options.resume)
     random, cheap = None, None
     with MatrixPool() as pool:
-        sums = measure(loaded, plan, pool, saved, tell)
-        if control:
+        sums = measure(loaded, plan, pool, saved, options.tell)
+        if options.control:
             random = measure_random_weights(
-                loaded, plan, sums.sequences, low_rank, seed, pool, saved, tell
+                loaded, plan, sums.sequences, low_rank, seed, pool, saved, options.tell
             )
-        if efficient:
-            cheap = measure_efficient(loaded, windows, pool, seed, tell)
+        if options.efficient:
+            cheap = measure_efficient(loaded, windows, pool, seed, options.tell)
         curves = control_curves(length, seed)
     controls = {name: _control(found, k) for name, found in curves.items()}
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=source.data),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=source.data),
         validation=validation,
         length=length,
         sequences=sums.sequences,
@@ -196,23 +106,11 @@ def spectrum(
     )
 
 
-def _check_options(
-    length: int | None, k: int | None, sequences: int | None, precision: float | None, share: float
-) -> None:
-    if length is not None:
-        check_length(length, length, "")
-    if sequences is not None and precision is not None:
-        raise InputError(
-            "Give either sequences or precision: a fixed number is measured whatever its precision."
-        )
-    if sequences is not None and sequences < 1:
-        raise InputError(f"sequences is {sequences}; give 1 or more.")
-    if precision is not None and not 0 < precision < 1:
-        raise InputError(f"The precision is {precision}; give a half-width between 0 and 1.")
-    if not 0 < share < 1:
-        raise InputError(f"low_rank is {share}; give a share between 0 and 1.")
-    if k is not None and k < 1:
-        raise InputError(f"k is {k}; give 1 or more.")
+def _check_k(k: int | None, length: int) -> int:
+    k = length // 4 if k is None else k
+    if k > length:
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
+    return k
 
 
 def _heads(

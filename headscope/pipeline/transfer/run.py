@@ -6,16 +6,15 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.analyses.transfer.options import TransferOptions
+from headscope.core.errors import UnsupportedModelError
 from headscope.measures.statistics import finite
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
-from headscope.models.trainable import TRAINED, choose, count
+from headscope.models.trainable import choose, count
 from headscope.pipeline.transfer.fine_tuning import (
     CLASSIFIER_RATE,
     Outcome,
@@ -47,148 +46,51 @@ from headscope.pipeline.transfer.summary import (
 from headscope.pipeline.validate import require_valid
 from headscope.results.serialise import SCHEMA
 from headscope.results.transfer import TransferMissed, TransferResult, TransferStress, TransferTry
-from headscope.session.opening import Model, need_tokenizer, open_model, public_function
-from headscope.session.parameters import check_seed
-from headscope.session.progress import Progress, silent
+from headscope.session.opening import Model, need_tokenizer, open_model
+from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 
-__all__ = ["report_defaults", "transfer"]
-
-#: Seconds for all runs: with what comes before them it is ten minutes on two cores.
-BUDGET = 540.0
 #: How often a run validates, if it is not stopped early.
 VALIDATIONS = 5
 #: Share of the first validation loss by which two runs may differ and still train the same.
 SAME = 0.01
-#: What is trained from random weights: those that claims or the papers compare.
-RANDOM = ("head", "layernorm", "attention", "all")
 
 
-def report_defaults() -> dict[str, Any]:
-    """Return what a report and the scoreboard do in place of the defaults: a few minutes' worth."""
-    return {
-        "budget": 240.0,
-        "sizes": (128,),
-        "variants": ("head", "layernorm", "biases", "weights", "lora", "attention", "all"),
-        "random": ("head", "layernorm"),
-        "steps": 25,
-        "test_limit": 128,
-    }
-
-
-@public_function
-def transfer(
-    model: Model,
-    train: str | Path | None = None,
-    test: str | Path | None = None,
-    *,
-    sizes: Sequence[int] | None = None,
-    seeds: int = 3,
-    spread_seeds: int = 5,
-    variants: Sequence[str] = TRAINED,
-    random: Sequence[str] = RANDOM,
-    steps: int = 64,
-    batch: int = 16,
-    patience: int = 3,
-    rates: Mapping[str, Sequence[float]] | None = None,
-    search: bool = True,
-    budget: float = BUDGET,
-    train_limit: int = 512,
-    test_limit: int = 400,
-    validate: bool = True,
-    seed: int = 0,
-    progress: Progress | None = None,
-    command: str = "headscope.transfer",
-    **options: Any,
-) -> TransferResult:
-    """Fine-tune a classifier on the encoder, training only some of its parameters.
-
-    LayerNorm alone, as many other parameters, attention alone, everything, or only the classifier;
-    from pretrained and from random weights, with several seeds. The model itself is not changed.
-
-    Parameters
-    ----------
-    model : str, path, LoadedModel
-        ``demo``, a folder, a hub id, or what :func:`headscope.load` returned.
-    train, test : path, optional
-        Labelled sentences or pairs, as ``prune --task classification`` reads them; a task made
-        from the built-in sample's trees without them.
-    sizes : sequence of int, optional
-        Training examples; 64 and all that there are by default.
-    seeds, spread_seeds : int
-        Runs of each cell; and of attention and LayerNorm at the smallest size, where their spread
-        is compared, and as many at 3 and 10 times the best rate, where they may diverge.
-    variants, random : sequence of str
-        What to train (``head``, ``layernorm``, ``biases``, ``weights``, ``lora``, ``all_biases``,
-        ``attention``, ``all``) from pretrained weights; and from random ones, at the largest size.
-    steps, batch, patience : int
-        Most steps of a run, examples of a step, and validations that may bring nothing.
-    rates : mapping of str to sequence of float, optional
-        Learning rates that the search for a variant's best one starts from, in place of the
-        documented ones; a single one is taken as it is.
-    search : bool
-        Choose each cell's rate on the validation part, from a grid that grows while its best rate
-        lies at an edge; else the middle one of the grid is taken.
-    budget : float
-        Seconds for all runs. What claims need comes first; what it does not reach is listed in
-        the result.
-    train_limit, test_limit : int
-        Examples drawn of each file at random; 0 for all of them.
-    seed : int
-        The first one; the others follow it.
-    validate, progress, command, **options
-        As :func:`headscope.classify` takes them.
-
-    Returns
-    -------
-    TransferResult
-        Frozen raw values; ``.to_frame()`` gives pandas.
-
-    Raises
-    ------
-    InputError
-        For a model, file or option that cannot be used.
-    CorpusError
-        If the files hold too few examples, or classes that differ.
-    UnsupportedModelError
-        If the model has no norms to train.
-
-    Examples
-    --------
-    >>> import headscope
-    >>> found = headscope.transfer("demo", variants=["head"], random=[], sizes=[64], seeds=2)
-    >>> found.cells[0].variant, found.cells[0].parameters, found.cells[0].seeds
-    ('head', 0, 2)
-    """
-    _check_numbers(steps=steps, batch=batch, patience=patience)
-    check_seed(seed)
-    if not budget > 0:
-        raise InputError(f"The budget is {budget:g} seconds; give more than 0.")
-    grid = rate_grid(rates, search)
-    source = read(train, test, train_limit=train_limit, test_limit=test_limit, seed=seed)
-    loaded = open_model(model, **options)
+def run(model: Model, options: TransferOptions) -> TransferResult:
+    """Fine-tune a classifier on the encoder, training only some of its parameters."""
+    seed, seeds, spread_seeds = options.seed, options.seeds, options.spread_seeds
+    steps, batch = options.steps, options.batch
+    grid = rate_grid(options.rates, options.search)
+    source = read(
+        options.train,
+        options.test,
+        train_limit=options.train_limit,
+        test_limit=options.test_limit,
+        seed=seed,
+    )
+    loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "transfer")
     loaded.pooling.check()
-    validation = require_valid(loaded, validate)
+    validation = require_valid(loaded, options.validate)
     data = label(source, loaded, seed)
     plan = make_plan(
         len(data.train),
-        sizes=sizes,
-        variants=variants,
-        random=random,
+        sizes=options.sizes,
+        variants=options.variants,
+        random=options.random,
         seeds=seeds,
         spread_seeds=spread_seeds,
     )
     every = -(-steps // VALIDATIONS)
-    recipe = Recipe(0.0, steps, batch, every, patience)
-    runs = _Runs(_wide(loaded), data, plan, grid, recipe, seed, budget)
-    runs.run(progress or silent)
+    recipe = Recipe(0.0, steps, batch, every, options.patience)
+    runs = _Runs(_wide(loaded), data, plan, grid, recipe, seed, options.budget)
+    runs.run(options.tell)
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
     beside = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
     counts = tuple(divergence(done, runs.stress, plan.sizes[0]))
     return TransferResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=command, seed=seed, data=source),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=source),
         validation=validation,
         task=source.task,
         classes=data.classes,
@@ -200,7 +102,7 @@ def transfer(
         spread_seeds=spread_seeds,
         steps=steps,
         batch=batch,
-        budget=budget,
+        budget=options.budget,
         cells=tuple(
             cell_row(c, d, runs.parameters[c.variant], runs.found[c].optimum)
             for c, d in done.items()
@@ -215,12 +117,6 @@ def transfer(
         stress=tuple(runs.stress),
         divergence=counts,
     )
-
-
-def _check_numbers(**numbers: int) -> None:
-    for name, value in numbers.items():
-        if value < 1:
-            raise InputError(f"{name} is {value}; give 1 or more.")
 
 
 def _wide(loaded: LoadedModel) -> LoadedModel:

@@ -11,12 +11,12 @@ from families import tiny
 from tiny_models import tiny_bert
 
 import headscope
+from headscope import prune
 from headscope.cli.app import app
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.measures.pooling import cosine
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.options import PruneOptions
-from headscope.pruning.run import prune
 from headscope.results.sections import SECTIONS
 from headscope.session.progress import SECONDS
 
@@ -28,10 +28,7 @@ FUNCTIONS = sorted(
 OF_MODELS = [
     name
     for name in FUNCTIONS
-    if any(
-        parameter.kind is parameter.VAR_KEYWORD
-        for parameter in inspect.signature(getattr(headscope, name)).parameters.values()
-    )
+    if {"model", "command"} <= set(inspect.signature(getattr(headscope, name)).parameters)
 ]
 
 
@@ -104,7 +101,9 @@ def test_function_value_and_command_have_the_same_defaults():
     of_function = {
         p.name: p.default
         for p in inspect.signature(prune).parameters.values()
-        if p.kind is p.KEYWORD_ONLY and p.name not in ("progress", "command")
+        if p.kind is p.KEYWORD_ONLY
+        and p.name not in ("progress", "command", "task_head")
+        and p.name not in ("dtype", "device", "revision", "allow_pickle")
     }
     of_value = {field.name: field.default for field in dataclasses.fields(PruneOptions)}
     assert of_function == of_value

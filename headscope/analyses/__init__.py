@@ -1,0 +1,1 @@
+"""One folder for each analysis: its options, stated once."""

@@ -1,0 +1,137 @@
+"""What ``headscope classify`` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from headscope.core.errors import UnusedOptionError
+from headscope.core.options import Option
+from headscope.session.corpus_options import AnyCorpus, CorpusFlags
+from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
+
+if TYPE_CHECKING:
+    from headscope.measures.classify.thresholds import Thresholds
+else:
+    Thresholds = object
+
+
+@dataclass(frozen=True)
+class ClassifyOptions(ResumableOptions):
+    """Say what each head does: positional, syntactic, rare-word and other roles.
+
+    A label comes with what it had to beat, a 95% interval and an adjusted p-value. Swapped trees
+    (of cross-attention: swapped sources) and, with control, random weights show how many come by
+    chance.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.classify("demo", limit=50)
+    >>> result.heads[2].name, result.heads[2].primary, result.heads[2].positional.offset
+    ('L0H2', 'positional', -1)
+    """
+
+    unit: ClassVar[str | None] = "sentences"
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope classify demo",
+        "headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out",
+        "headscope classify demo --text lines.txt --language en --format json",
+        "headscope classify ./my-marian --text pairs.tsv --control -o out/",
+        "headscope classify demo --ablate --prefix-matching",
+        "headscope classify demo --norm-weighted --control",
+    )
+    in_report: ClassVar[dict[str, Any]] = {
+        "control": True,
+        "ablate": True,
+        "ablate_limit": 12,
+        "prefix_matching": True,
+    }
+
+    corpus: Annotated[
+        AnyCorpus,
+        Option(
+            help="A .conllu treebank or a text file (one sentence a line), sentences in memory, or "
+            "None for the built-in sample treebank. For an encoder-decoder model also pairs of "
+            "source and target: a table (.tsv, .csv, .jsonl) or a list of tuples.",
+            spelled=CorpusFlags,
+        ),
+    ] = None
+    _: KW_ONLY
+    stack: Annotated[str | None, STACK] = None
+    frequencies: Annotated[
+        str | Path | None,
+        Option(help="Word and count per line, tab between. Default: wordfreq, else the corpus."),
+    ] = None
+    language: Annotated[
+        str | None, Option(help="ISO code for wordfreq, where the file's name does not tell.")
+    ] = None
+    thresholds: Annotated[
+        Thresholds | None,
+        Option(
+            help="Change a threshold, e.g. 'positional=0.8'; repeatable. See docs/classify.md.",
+            python_help="What a score must reach to become a label.",
+            flags=("--threshold",),
+            metavar="NAME=VALUE",
+            kind=list[str],
+            thresholds="Thresholds",
+            example="positional=0.8",
+        ),
+    ] = None
+    control: Annotated[bool, Option(help="Measure random weights too and count their labels.")] = (
+        False
+    )
+    norm_weighted: Annotated[
+        bool,
+        Option(
+            help="Weigh each key by the norm of what it contributes, in place of the pattern; says "
+            "which labels of the pattern stay.",
+            flags=("--norm-weighted",),
+        ),
+    ] = False
+    prefix_matching: Annotated[
+        bool,
+        Option(
+            help="Score heads on repeated random tokens: the induction score, with its control.",
+            flags=("--prefix-matching",),
+        ),
+    ] = False
+    ablate: Annotated[
+        bool,
+        Option(
+            help="Remove every head alone and measure what that does to the output, beside the "
+            "roles.",
+            flags=("--ablate",),
+        ),
+    ] = False
+    task: Annotated[
+        str,
+        Option(
+            help="What models without a head are measured by; fidelity needs no labels.",
+            choices=TASKS,
+        ),
+    ] = "fidelity"
+    data: Annotated[
+        str | Path | None,
+        Option(
+            help="What models without a head are measured on, one half, with means of the other: "
+            "text, or CSV, TSV, JSONL with labels or targets. Default: the built-in sample."
+        ),
+    ] = None
+    ablate_limit: Annotated[
+        int, Option(help="Most examples of each half, drawn at random (mlm: windows).")
+    ] = 64
+    limit: Annotated[
+        int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
+    ] = None
+    pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse a task that nothing would be measured by."""
+        super().check()
+        if not self.ablate and (self.data is not None or self.task != "fidelity"):
+            raise UnusedOptionError(
+                "task and data are what ablate measures models without a head by; ask for ablate "
+                "too, or leave them out."
+            )

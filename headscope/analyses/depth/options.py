@@ -1,0 +1,62 @@
+"""What ``headscope depth`` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, ClassVar
+
+from headscope.core.options import Option
+from headscope.session.options import DTYPES, MODEL, RunOptions, Text
+
+
+@dataclass(frozen=True)
+class DepthOptions(RunOptions):
+    """Say whether attention alone makes all tokens alike, and what prevents it.
+
+    Every layer is re-run without its skip connection, feed-forward network or LayerNorm.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.depth("demo", sequences=4, control=False)
+    >>> result.layer_norm, len(result.variants["full"])
+    ('post', 7)
+    """
+
+    unit: ClassVar[str | None] = "windows"
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope depth demo",
+        "headscope depth ./my-bert --text articles.txt --log -o out/",
+        "headscope depth demo --sequences 500 --no-control --format json",
+    )
+    #: Attention alone falls below what float32 can show.
+    widest_dtype: ClassVar[bool] = True
+
+    text: Annotated[
+        Text | None,
+        Option(help="UTF-8 text to cut windows from. Default: the built-in sample."),
+    ] = None
+    _: KW_ONLY
+    length: Annotated[int, Option(help="Tokens of a window, special tokens included.")] = 128
+    #: With so many the standard error of a ratio is below 0.01.
+    sequences: Annotated[
+        int, Option(help="Windows to measure, spread evenly over the text.", at_least=1)
+    ] = 32
+    control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True
+    dtype: Annotated[
+        str | None,
+        Option(
+            help="Compute in this type. Default: float64, on devices that have it.",
+            python_help="Compute in this type. Default: float64 on devices that have it, and the "
+            "type of a model that is in memory already.",
+            choices=DTYPES,
+            panel=MODEL,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class DepthFlags:
+    """What the command line has beside."""
+
+    log: Annotated[bool, Option(help="Logarithmic axis in the figure of the ratios.")] = False

@@ -1,0 +1,56 @@
+"""What ``headscope explain`` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, ClassVar
+
+from headscope.core.errors import InputError
+from headscope.core.options import Option
+from headscope.session.options import CertifiedOptions
+
+
+@dataclass(frozen=True)
+class ExplainOptions(CertifiedOptions):
+    """Teach attention with a sentence and this model's own numbers, step by step.
+
+    Every step is held against what the model computes itself; a difference ends with exit code 3.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> found = headscope.explain("demo", "The cat sat on the mat.", layer=0, head=0)
+    >>> found.tokens[:3], len(found.steps), round(found.steps[4].numbers["scale"], 4)
+    (('[CLS]', 'the', 'cat'), 12, 0.1768)
+    """
+
+    examples: ClassVar[tuple[str, ...]] = (
+        'headscope explain demo "The cat sat on the mat."',
+        'headscope explain demo "She did not see it." --layer 2 --head 5 -o out/',
+        'headscope explain ./my-bert "The cat sat on the mat." --format json',
+    )
+
+    sentence: Annotated[
+        str | None,
+        Option(
+            help="Followed through the model.",
+            python_help="At most 64 tokens; None takes a short one of the built-in sample.",
+            metavar="SENTENCE",
+            argument=True,
+        ),
+    ] = None
+    _: KW_ONLY
+    layer: Annotated[
+        int | None, Option(help="Layer, from 0. Default: that of the head that is chosen.")
+    ] = None
+    head: Annotated[
+        int | None,
+        Option(
+            help="Head, from 0. Default: the one that links this sentence's words most clearly."
+        ),
+    ] = None
+
+    def check(self) -> None:
+        """Refuse a head of no layer."""
+        if self.layer is None and self.head is not None:
+            raise InputError(f"head is {self.head}, but no layer is given; give both, or neither.")

@@ -1,0 +1,57 @@
+"""What ``headscope flow`` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, ClassVar
+
+from headscope.core.options import Option
+from headscope.session.corpus_options import AnyCorpus, CorpusFlags
+from headscope.session.options import RunOptions
+
+
+@dataclass(frozen=True)
+class FlowOptions(RunOptions):
+    """Say how much of what heads read they pass on; hubs and trees in their attention.
+
+    Spectra of W_V and W_V W_O, what z holds of the states it was made from, which words are hubs,
+    and how well the largest tree of each head fits gold trees.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.flow("demo", limit=24, control=False)
+    >>> len(result.heads), result.heads[0].d_head
+    (72, 32)
+    """
+
+    unit: ClassVar[str | None] = "sentences"
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope flow demo",
+        "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
+        "headscope flow demo --text lines.txt --no-control --format json",
+    )
+    #: The intervals of so many sentences tell the model from its control.
+    in_report: ClassVar[dict[str, Any]] = {"limit": 192}
+
+    corpus: Annotated[
+        AnyCorpus,
+        Option(
+            help="A .conllu treebank or a text file, sentences in memory, or None for the built-in "
+            "sample; of pairs the sources are read. Trees are measured where there are gold ones.",
+            spelled=CorpusFlags,
+        ),
+    ] = None
+    _: KW_ONLY
+    control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True
+    control_seeds: Annotated[
+        int,
+        Option(
+            help="Draws of Gaussian factors beside the spectra.",
+            at_least=2,
+            why="fewer tell no spread",
+        ),
+    ] = 5
+    limit: Annotated[
+        int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
+    ] = None

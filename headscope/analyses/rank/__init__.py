@@ -1,0 +1,1 @@
+"""Ranks of the weights of heads."""

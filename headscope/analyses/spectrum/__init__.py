@@ -1,0 +1,1 @@
+"""Singular values of softmax matrices."""

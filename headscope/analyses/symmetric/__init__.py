@@ -1,0 +1,1 @@
+"""Scores made symmetric before the softmax."""

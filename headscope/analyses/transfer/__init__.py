@@ -1,0 +1,1 @@
+"""Fine-tuning parts of a model."""

@@ -1,0 +1,1 @@
+"""Proof that our attention equals the model's."""

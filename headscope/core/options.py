@@ -1,0 +1,175 @@
+"""An option, stated once: a field of a frozen dataclass, with its help and its bounds beside it.
+
+From such a class come the signature in Python, the flags and help of the command line, the table of
+a config file, and the checks: ``draws: Annotated[int, Option("Random sets.", at_least=5)] = 20``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from headscope.core.errors import InputError
+
+
+class OptionError(InputError):
+    """A value that an option does not take; each surface names the option as it spells it."""
+
+    def __init__(self, option: str, why: str) -> None:
+        super().__init__(f"{option} {why}")
+        self.option, self.why = option, why
+
+    def spelled(self, name: str) -> OptionError:
+        """Return the same slip, with the option named as another surface spells it."""
+        return OptionError(name, self.why)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What a field's name, type and default do not say; stands in its ``Annotated[...]``."""
+
+    help: str
+    #: The help in Python, where a flag says the opposite.
+    python_help: str = ""
+    # Bounds of a number, and why: "fewer tell no spread".
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    why: str = ""
+    unit: str = ""
+    # What there is to choose from; of a bool what False and True are called on the command line.
+    choices: tuple[str, ...] = ()
+    #: Python takes other values than the choices of the command line, such as ``cuda:1``.
+    others: bool = False
+    # How the command line spells it: ("--length", "-n"); "--no-validate" turns the value round.
+    flags: tuple[str, ...] = ()
+    metavar: str | None = None
+    #: Of thresholds, for what is said of a wrong one: ``positional=0.8``.
+    example: str = ""
+    #: The class in ``headscope`` that checks them.
+    thresholds: str = ""
+    #: The type on the command line, where the field's own does not tell.
+    kind: Any = None
+    #: Reads the text of the command line; raises ValueError with a reason.
+    read: Callable[[str], Any] | None = None
+    #: Several flags for one option: a dataclass of options, of which one may be set, and that has
+    #: ``value()``.
+    spelled: type | None = None
+    #: A path that has to be a folder, where there is one.
+    folder: bool = False
+    #: An argument of the command line, not a flag.
+    argument: bool = False
+    #: Heading in the help of the command line; None for the common one.
+    panel: str | None = None
+    #: Python alone has it.
+    python_only: bool = False
+    #: Says how a model is opened, so a model that is in memory does without it.
+    loading: bool = False
+
+    def bounds(self) -> str:
+        """Say what a number must be: ``1 or more``, ``a number between 0 and 1``."""
+        if self.above is not None and self.below is not None:
+            return f"a number between {self.above:g} and {self.below:g}"
+        unit = f" {self.unit}" if self.unit else ""
+        words = [
+            "" if self.at_least is None else f"{self.at_least}{unit} or more",
+            "" if self.above is None else f"more than {self.above:g}",
+            "" if self.at_most is None else f"at most {self.at_most}",
+            "" if self.below is None else f"less than {self.below:g}",
+        ]
+        return " and ".join(filter(None, words))
+
+    def allows(self, value: float) -> bool:
+        """Whether a number keeps to the bounds; no bound holds for nan."""
+        return (
+            (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field of an options class: its name, its type without None, its marker and its default."""
+
+    name: str
+    kind: Any
+    marker: Option
+    default: Any
+    optional: bool
+
+    @property
+    def spelled_as(self) -> str:
+        """Its name on the command line and in a config file, such as ``no_validate``."""
+        flag = next(iter(self.marker.flags), self.name)
+        return flag.lstrip("-").replace("-", "_")
+
+    @property
+    def inverted(self) -> bool:
+        """Whether its flag turns off what is on by default."""
+        return self.default is True and self.spelled_as == f"no_{self.name}"
+
+    def check(self, value: Any) -> None:
+        """Refuse a value out of bounds, or one that is no choice."""
+        marker = self.marker
+        if isinstance(value, list | tuple):
+            for item in value:
+                self.check(item)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if not marker.allows(value):
+                why = f", {marker.why}" if marker.why else ""
+                shown = f"{value:g}" if isinstance(value, float) else value
+                raise OptionError(self.name, f"is {shown}; give {marker.bounds()}{why}.")
+        elif isinstance(value, str) and not marker.others and marker.choices:
+            allowed = ", ".join(marker.choices)
+            if value not in marker.choices:
+                raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
+
+
+def options_of(kind: Any) -> dict[str, Declared]:
+    """Return the options of a class by their names in Python, in the order of its fields."""
+    return _read(kind)
+
+
+@functools.cache
+def _read(kind: Any) -> dict[str, Declared]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {}
+    for field in dataclasses.fields(kind):
+        hint, *extras = typing.get_args(hints[field.name])
+        marker = next(extra for extra in extras if isinstance(extra, Option))
+        parts = typing.get_args(hint)
+        optional = type(None) in parts
+        rest = [part for part in parts if part is not type(None)]
+        inner = rest[0] if optional and len(rest) == 1 else hint
+        found[field.name] = Declared(field.name, inner, marker, field.default, optional)
+    return found
+
+
+def check(options: Any) -> None:
+    """Refuse the first value of an options object that its field does not allow."""
+    for option in options_of(type(options)).values():
+        option.check(getattr(options, option.name))
+
+
+def names(text: str) -> list[str]:
+    """Read ``positional,syntactic``."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def numbers(what: str, example: str) -> Callable[[str], tuple[int, ...]]:
+    """Return the reader of a list such as ``48,96``."""
+
+    def read(text: str) -> tuple[int, ...]:
+        try:
+            return tuple(int(part) for part in text.split(","))
+        except ValueError:
+            raise ValueError(f"{text!r} is not a list of {what}; write them as {example}") from None
+
+    return read

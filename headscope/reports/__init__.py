@@ -1,0 +1,1 @@
+"""Every command on one model, and the claims of the literature."""

@@ -1,0 +1,206 @@
+"""What ``headscope insights`` and ``headscope report`` can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from headscope.core.options import Option, names
+from headscope.session.options import POOLING, TASKS, RunOptions
+
+if TYPE_CHECKING:
+    from headscope.results.sections import Sections
+    from headscope.verdicts.insights.thresholds import InsightThresholds
+else:
+    Sections = InsightThresholds = object
+
+Settings = Mapping[str, Mapping[str, Any]]
+_THRESHOLDS = "What decides the claims; the documented ones by default."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsOptions(RunOptions):
+    """What the claims are tested with, in a report and alone."""
+
+    task: Annotated[
+        str,
+        Option(help="Measures the model with only its labelled heads (claim 2).", choices=TASKS),
+    ] = "fidelity"
+    data: Annotated[
+        str | Path | None,
+        Option(help="What that task is measured on. Default: the built-in sample."),
+    ] = None
+    draws: Annotated[
+        int,
+        Option(
+            help="Random sets of heads that they are compared with, 39 or more.",
+            at_least=39,
+            why="so that one random set may do as well as the labelled heads and still be the one "
+            "in twenty that chance allows",
+        ),
+    ] = 39
+    settings: Annotated[
+        Settings | None,
+        Option(
+            help='Arguments by section, where they are not the defaults: {"rank": {"limit": 100}}.',
+            python_only=True,
+        ),
+    ] = None
+    pooling: Annotated[str | None, POOLING] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsightsOptions(ClaimsOptions):
+    """Hold the claims of the literature against this model: measured, control, verdict, rule.
+
+    The tables [classify], [rank], [spectrum], [depth], [flow], [transfer], [linear] and [symmetric]
+    of a config file, or the settings in Python, set how each is measured.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> from headscope.results import Sections
+    >>> ranks = Sections(rank=headscope.rank("demo"))
+    >>> found = headscope.insights("demo", sections=ranks)
+    >>> found[3].verdict, found[4].verdict, found[5].verdict
+    ('holds', 'not applicable', 'not measured yet')
+    """
+
+    unit: ClassVar[str | None] = "insights"
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope insights demo",
+        "headscope insights ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
+        "headscope insights demo --skip transfer",
+        "headscope insights ./my-bert --task classification --data dev.tsv",
+        "headscope insights demo --threshold metric_loss=0.02",
+    )
+
+    thresholds: Annotated[
+        InsightThresholds | None,
+        Option(
+            help="Change what decides a claim, e.g. 'most=0.6'; repeatable. See docs/insights.md.",
+            python_help=_THRESHOLDS,
+            flags=("--threshold",),
+            metavar="NAME=VALUE",
+            kind=list[str],
+            thresholds="InsightThresholds",
+            example="most=0.6",
+        ),
+    ] = None
+    skip: Annotated[
+        Sequence[str],
+        Option(help="Sections not to run, such as transfer.", metavar="NAME,NAME,...", read=names),
+    ] = ()
+    sections: Annotated[
+        Sections | None,
+        Option(
+            help="What has been measured already with these settings. A claim whose section it "
+            "lacks is not measured; without it all of them are run but those of skip.",
+            python_only=True,
+        ),
+    ] = None
+    budget: Annotated[
+        float,
+        Option(
+            help="Seconds for everything: transfer, which comes last, gets what is left.",
+            above=0,
+        ),
+    ] = 300.0
+    limit: Annotated[
+        int | None,
+        Option(
+            help="Only the first sentences.",
+            python_help="Only the first examples that the task is measured on. The sections have "
+            "limits of their own in settings.",
+        ),
+    ] = None
+    announce: Annotated[
+        Callable[[str], None] | None,
+        Option(
+            help="Told in a sentence, before anything is measured, what is run and for how long.",
+            python_only=True,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ClaimsOptions):
+    """Write one page about a model: claims, roles, ranks, spectra, depth and pruning.
+
+    Sections: validate, explain, classify, rank, spectrum, depth, flow, transfer, linear, symmetric,
+    prune, insights. Each is set by its own table of a config file, or of the settings in Python;
+    what has not changed since the last run is taken from the folder.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> quick = {"classify": {"limit": 32, "control": False, "ablate": False}}
+    >>> found = headscope.report("demo", only=["classify"], settings=quick)
+    >>> list(found.sections), len(found.samples)
+    (['classify'], 2)
+    """
+
+    unit: ClassVar[str | None] = "report"
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope report demo -o reports/demo",
+        "headscope report ./my-bert --config configs/report.toml -o reports/my-bert",
+        "headscope report demo --only classify,insights --fresh -o reports/demo",
+    )
+
+    only: Annotated[
+        Sequence[str],
+        Option(help="Only these sections.", metavar="NAME,NAME,...", read=names),
+    ] = ()
+    skip: Annotated[
+        Sequence[str],
+        Option(help="All sections but these.", metavar="NAME,NAME,...", read=names),
+    ] = ()
+    thresholds: Annotated[InsightThresholds | None, Option(help=_THRESHOLDS, python_only=True)] = (
+        None
+    )
+    previous: Annotated[
+        str | Path | None,
+        Option(
+            help="Folder of an earlier report; sections are taken from it where nothing that they "
+            "depend on has changed.",
+            python_only=True,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SectionFlags:
+    """What the command line sets for all sections at once."""
+
+    treebank: Annotated[
+        Path | None,
+        Option(help="CoNLL-U file that heads are classified on. Default: the built-in sample."),
+    ] = None
+    text: Annotated[
+        Path | None,
+        Option(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags(SectionFlags):
+    """The same, where the report is written, and whether it starts anew."""
+
+    fresh: Annotated[
+        bool,
+        Option(
+            help="Measure everything anew, whatever the folder holds.",
+            flags=("--fresh",),
+        ),
+    ] = False
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Folder of the report. Default: reports/MODEL.",
+            flags=("--output", "-o"),
+            folder=True,
+        ),
+    ] = None
+    limit: Annotated[int | None, Option(help="Only the first sentences.")] = None

@@ -1,0 +1,216 @@
+"""Options that commands share: how a model is opened, what every run takes, texts and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from headscope.core.errors import InputError
+from headscope.core.options import Declared, Option, check, options_of
+
+if TYPE_CHECKING:
+    from headscope.data.plain import PlainText
+
+    #: One sentence a line: a file, or lines in memory.
+    Text = str | Path | PlainText | Sequence[str]
+else:
+    Text = Path
+
+#: Told ("what", done, total).
+Progress = Callable[[str, int, int], None]
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+TASKS = ("fidelity", "mlm", "classification", "similarity", "seq2seq")
+STACKS = ("encoder", "decoder", "cross", "all")
+MODEL = "Model"
+POOLING = Option(
+    help="How states become one embedding. Default: what the model's folder says.",
+    choices=("mean", "cls", "max", "weighted"),
+    loading=True,
+)
+
+
+STACK = Option(
+    help="Attention of an encoder-decoder model. Default: all that the input exercises.",
+    choices=STACKS,
+)
+#: Options of most commands, in the order in which they come after a command's own.
+_SHARED = (
+    *("pooling", "validate", "state", "resume", "seed"),
+    *("dtype", "device", "revision", "allow_pickle", "task_head", "progress", "command"),
+)
+
+
+def ordered(kind: type) -> dict[str, Declared]:
+    """Return the options of a class, its own ones first."""
+    every = options_of(kind)
+    own = [name for name in every if name not in _SHARED]
+    return {name: every[name] for name in (*own, *_SHARED) if name in every}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What every command on a model takes."""
+
+    #: Examples at the end of the command's help.
+    examples: ClassVar[tuple[str, ...]] = ()
+    #: What progress counts; None where none is reported.
+    unit: ClassVar[str | None] = None
+    #: Defaults that differ in a report.
+    in_report: ClassVar[dict[str, Any]] = {}
+    #: A report computes this section in the widest type of the device, whatever the others use.
+    widest_dtype: ClassVar[bool] = False
+
+    dtype: Annotated[
+        str | None,
+        Option(
+            help="Compute in this type, whatever the checkpoint stores.",
+            choices=DTYPES,
+            loading=True,
+            panel=MODEL,
+        ),
+    ] = "float32"
+    device: Annotated[
+        str,
+        Option(
+            help="Where to compute; auto: cuda, else cpu.",
+            choices=("auto", "cpu", "cuda", "mps"),
+            others=True,
+            loading=True,
+            panel=MODEL,
+        ),
+    ] = "auto"
+    revision: Annotated[
+        str | None,
+        Option(help="Branch, tag or commit of a hub id.", loading=True, panel=MODEL),
+    ] = None
+    allow_pickle: Annotated[
+        bool,
+        Option(
+            help="Accept pickled weights; they can hide code, so only if you trust their author.",
+            flags=("--allow-pickle",),
+            loading=True,
+            panel=MODEL,
+        ),
+    ] = False
+    pooling: Annotated[
+        str | None,
+        Option(help=POOLING.help, choices=POOLING.choices, loading=True, python_only=True),
+    ] = None
+    task_head: Annotated[
+        str | None,
+        Option(
+            help="The task head to keep, as headscope.load takes it.",
+            loading=True,
+            python_only=True,
+        ),
+    ] = None
+    command: Annotated[str, Option(help="Recorded in the result.", python_only=True)] = ""
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse options that do not fit together; a command's own class says which."""
+
+    @classmethod
+    def report_defaults(cls) -> dict[str, Any]:
+        """Return the defaults that a report has in place of the class's own."""
+        return cls.in_report
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What opening the model takes."""
+        values = {
+            name: getattr(self, name)
+            for name, option in options_of(type(self)).items()
+            if option.marker.loading
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedOptions(ModelOptions):
+    """What commands take that measure nothing before the attention is proven equal."""
+
+    validate: Annotated[
+        bool,
+        Option(
+            help="Skip the certificate; the result records it.",
+            python_help="Refuse a model on which our attention is not the model's; else recorded.",
+            flags=("--no-validate",),
+        ),
+    ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(CertifiedOptions):
+    """What every run takes that draws at random and reports its progress."""
+
+    seed: Annotated[
+        int,
+        Option(
+            help="For everything that is drawn at random.",
+            at_least=-(2**63),
+            at_most=2**63 - 1,
+            why="as a seed has 64 bits",
+        ),
+    ] = 0
+    progress: Annotated[
+        Progress | None, Option(help='Told ("what", done, total).', python_only=True)
+    ] = None
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Report progress, where anybody listens."""
+        if self.progress is not None:
+            self.progress(what, done, total)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumableOptions(RunOptions):
+    """What runs take that save how far they have come."""
+
+    state: Annotated[
+        str | Path | None,
+        Option(help="File in which a long run saves its sums.", python_only=True),
+    ] = None
+    resume: Annotated[
+        bool,
+        Option(
+            help="Go on from an interrupted run in the folder of -o.",
+            python_help="Go on from what state holds.",
+            flags=("--resume",),
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class EffectOptions(RunOptions):
+    """What a model is measured on whose heads are changed: a text, and perhaps a task."""
+
+    unit: ClassVar[str | None] = "passes"
+
+    text: Annotated[
+        Text | None, Option(help="One sentence a line. Default: the built-in sample.")
+    ] = None
+    _: KW_ONLY
+    sentences: Annotated[
+        int, Option(help="Lines to read, spread evenly over the text.", at_least=1)
+    ] = 64
+    task: Annotated[
+        str | None,
+        Option(help="Measure changed models by this task too; takes longer.", choices=TASKS),
+    ] = None
+    data: Annotated[str | Path | None, Option(help="What the task is measured on.")] = None
+    limit: Annotated[
+        int | None,
+        Option(help="Only the first lines of the text, and examples of the task.", at_least=1),
+    ] = None
+    pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse data without a task."""
+        if self.task is None and self.data is not None:
+            raise InputError("data is what a task is measured on; name the task too.")
