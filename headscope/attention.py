@@ -149,8 +149,6 @@ def with_bias(mask: Mask, bias: Tensor | None) -> Mask:
 
     Parameters
     ----------
-    mask : Tensor, optional
-        Boolean or additive.
     bias : Tensor, (1 or batch, n_heads, query_pos, key_pos), optional
         Finite numbers, such as T5's bias by relative position.
     """
@@ -190,13 +188,6 @@ def masked_softmax(attn_scores: Tensor, mask: Mask = None) -> Tensor:
     ----------
     attn_scores : Tensor, (..., query_pos, key_pos)
         Scaled scores, any real number.
-    mask : Tensor, optional
-        Broadcastable to ``attn_scores``; boolean (True: may be attended) or additive.
-
-    Returns
-    -------
-    Tensor, the shape of ``attn_scores``, in [0, 1]
-        Rows sum to 1; a row whose keys are all masked is zero, with a warning.
     """
     if mask is None:
         return torch.softmax(attn_scores, dim=-1)
@@ -241,12 +232,8 @@ def attention_by_head(
         What the queries are made from.
     x_k : Tensor, (batch, key_pos, d_model)
         What keys and values are made from; the same tensor for self-attention.
-    weights : AttentionWeights
-        Of one layer.
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
-    scale : float, optional
-        1 / sqrt(d_head) unless the model says otherwise.
     gate : Tensor, (n_heads,), optional
         Multiplies each head's z; zero removes the head, its b_V included. b_O stays.
 
@@ -330,18 +317,9 @@ def stream_attention(
         Keys and values.
     mask : Tensor, optional
         Broadcastable to (batch, n_heads, query_pos, key_pos).
-    scale, gate : optional
-        As in :func:`attention_by_head`.
     visit : callable, optional
         Called as ``visit(rows, heads, pattern, z)`` for each chunk; it must not keep or change
         ``pattern`` (rows, heads, query_pos, key_pos).
-    chunk_entries : int
-        At most this many pattern entries at a time, but at least one head of one example.
-
-    Returns
-    -------
-    Tensor, (batch, n_heads, query_pos, d_v)
-        The heads' z, gated.
     """
     z = torch.empty(*q.shape[:-1], v.shape[-1], dtype=v.dtype, device=v.device)
     for rows, heads in _chunks(q, k.shape[-2], chunk_entries):

@@ -41,8 +41,7 @@ _HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
-#: The published model behind the packaged demo.
-_DEMO = "sentence-transformers/all-MiniLM-L6-v2"
+_DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
 #: How a folder is opened, by what opens it; FOLDER stands for its path.
@@ -70,17 +69,13 @@ _LIBRARY = {"import headscope": "headscope", "onnxruntime": "onnx"}
 class CardFacts:
     """What a card says of its own folder."""
 
-    #: ``compact``, ``dense`` or ``onnx``.
-    form: str
+    form: str  # ``compact``, ``dense`` or ``onnx``.
     #: What opens it: ``import headscope``, ``trust_remote_code``, ``transformers`` or
     #: ``onnxruntime``.
     opens: str
-    #: The metric of what the folder holds, opened again.
-    measured: float
-    #: Whether sentence-transformers opens it.
-    sentences: bool = False
-    #: The ONNX graphs in it.
-    graphs: tuple[ExportedModel, ...] = ()
+    measured: float  # The metric of what the folder holds, opened again.
+    sentences: bool = False  # Whether sentence-transformers opens it.
+    graphs: tuple[ExportedModel, ...] = ()  # The ONNX graphs in it.
 
 
 def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> str:

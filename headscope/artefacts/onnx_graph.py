@@ -29,8 +29,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: What it gives: the embedding, or logits where the model has a task head; and the last states.
 EMBEDDING, LOGITS, HIDDEN = "embedding", "logits", "last_hidden_state"
 OPSET = 20
-#: Prefix of the names of attention's nodes, by which profiles find them.
-ATTENTION = "attention."
+ATTENTION = "attention."  # Prefix of the names of attention's nodes, by which profiles find them.
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 #: Nodes whose weights become 8-bit integers: linear maps, and the tables that are looked up.
 _QUANTISED = ("MatMul", "Gemm", "Gather")

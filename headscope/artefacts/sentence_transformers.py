@@ -37,8 +37,7 @@ class SentenceCopy:
 
     #: What ``modules.json`` of the new folder says; empty where there is nothing to copy.
     modules: list[dict[str, Any]]
-    #: Where each file lies, by its name in the new folder.
-    files: dict[str, Path]
+    files: dict[str, Path]  # Where each file lies, by its name in the new folder.
 
     def write(self, target: Path) -> None:
         """Copy everything into a folder that has none of it."""

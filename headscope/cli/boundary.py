@@ -13,8 +13,7 @@ from headscope.core.safe_text import visible
 
 #: What a shell says of a program whose output nobody read to its end: 128 + SIGPIPE.
 _NOT_READ = 141
-#: Characters of a sentence about an error.
-_LONGEST = 2000
+_LONGEST = 2000  # Characters of a sentence about an error.
 
 
 @contextmanager

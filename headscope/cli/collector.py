@@ -10,8 +10,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: New containers between two looks for garbage; Python's own number is 700.
-_RARELY = 100_000
+_RARELY = 100_000  # New containers between two looks for garbage; Python's own number is 700.
 _USUAL = gc.get_threshold()
 
 

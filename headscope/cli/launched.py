@@ -18,10 +18,8 @@ from headscope.core.errors import HeadscopeError, InputError, LostProcessError
 if TYPE_CHECKING:
     from headscope.core.process_group import Group
 
-#: Commands whose work several processes can share.
-SHARED = ("classify", "spectrum", "prune")
-#: Seconds that a process leaves process 0 to say why the run ends.
-_FIRST_WORD = 1.0
+SHARED = ("classify", "spectrum", "prune")  # Commands whose work several processes can share.
+_FIRST_WORD = 1.0  # Seconds that a process leaves process 0 to say why the run ends.
 _GO_ON = (
     "The run ends with it. Where classify or spectrum was given a folder (-o), the same command "
     "with --resume goes on from what was saved there; prune has to start anew."
@@ -29,13 +27,7 @@ _GO_ON = (
 
 
 def check_shared(command: str | None) -> None:
-    """Refuse a command that several processes cannot share.
-
-    Raises
-    ------
-    InputError
-        If there are several.
-    """
+    """Refuse a command that several processes cannot share."""
     if several() and command is not None and command not in SHARED:
         raise InputError(
             f"{command} runs in one process, and a launcher started "

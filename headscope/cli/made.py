@@ -179,8 +179,7 @@ _FOR_ALL_SECTIONS = {
     *("output", "device", "revision", "allow_pickle", "no_validate", "pooling"),
     *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
 }
-#: What a command on several sections measures them on.
-_INPUTS = ("treebank", "text", "limit")
+_INPUTS = ("treebank", "text", "limit")  # What a command on several sections measures them on.
 
 
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,16 +23,14 @@ from headscope.core.errors import InputError, did_you_mean
 if typing.TYPE_CHECKING:
     from headscope.verdicts.limits import Limits
 
-#: The table that belongs to no command.
-LIMITS = "limits"
+LIMITS = "limits"  # The table that belongs to no command.
 _FORMERLY = "gates"
 #: Commands that have thresholds: the class in ``headscope`` that checks them, and an example.
 THRESHOLDS = {
     "classify": ("Thresholds", "positional=0.8"),
     "insights": ("InsightThresholds", "most=0.6"),
 }
-#: Where ``context.meta`` holds the settings of this run.
-_META = "headscope.settings"
+_META = "headscope.settings"  # Where ``context.meta`` holds the settings of this run.
 _KINDS = {
     bool: "true or false",
     int: "a whole number",
@@ -120,14 +118,7 @@ def _option(parameter: inspect.Parameter) -> Option:
 
 
 def read_settings(path: Path | None, context: typer.Context) -> Settings:
-    """Read a file and check all of it, whatever the command that runs.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, an unknown table or key (with the nearest known name), or a
-        value of the wrong type.
-    """
+    """Read a file and check all of it, whatever the command that runs."""
     settings = Settings() if path is None else _checked(path, options_by_command(context))
     context.meta[_META] = settings
     return settings

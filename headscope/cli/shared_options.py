@@ -11,8 +11,7 @@ from typer import Argument, Context, Option
 
 from headscope.cli.settings import read_settings
 
-#: How results are printed on stdout.
-Format = enum.StrEnum("Format", ["human", "json", "csv"])
+Format = enum.StrEnum("Format", ["human", "json", "csv"])  # How results are printed on stdout.
 
 
 def _read_config(context: Context, path: Path | None) -> Path | None:

@@ -33,8 +33,7 @@ class Option:
     """What a field's name, type and default do not say; stands in its ``Annotated[...]``."""
 
     help: str
-    #: The help in Python, where a flag says the opposite.
-    python_help: str = ""
+    python_help: str = ""  # The help in Python, where a flag says the opposite.
     # Bounds of a number, and why: "fewer tell no spread".
     at_least: float | None = None
     above: float | None = None
@@ -49,25 +48,18 @@ class Option:
     # How the command line spells it: ("--length", "-n"); "--no-validate" turns the value round.
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    #: Of thresholds, for what is said of a wrong one: ``positional=0.8``.
-    example: str = ""
-    #: The class in ``headscope`` that checks them.
-    thresholds: str = ""
-    #: The type on the command line, where the field's own does not tell.
-    kind: Any = None
+    example: str = ""  # Of thresholds, for what is said of a wrong one: ``positional=0.8``.
+    thresholds: str = ""  # The class in ``headscope`` that checks them.
+    kind: Any = None  # The type on the command line, where the field's own does not tell.
     #: Reads the text of the command line; raises ValueError with a reason.
     read: Callable[[str], Any] | None = None
     #: Several flags for one option: a dataclass of options, of which one may be set, and that has
     #: ``value()``.
     spelled: type | None = None
-    #: A path that has to be a folder, where there is one.
-    folder: bool = False
-    #: An argument of the command line, not a flag.
-    argument: bool = False
-    #: Heading in the help of the command line; None for the common one.
-    panel: str | None = None
-    #: Python alone has it.
-    python_only: bool = False
+    folder: bool = False  # A path that has to be a folder, where there is one.
+    argument: bool = False  # An argument of the command line, not a flag.
+    panel: str | None = None  # Heading in the help of the command line; None for the common one.
+    python_only: bool = False  # Python alone has it.
     #: Says how a model is opened, so a model that is in memory does without it.
     loading: bool = False
 

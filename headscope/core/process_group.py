@@ -24,16 +24,12 @@ from torch.distributed.rendezvous import rendezvous
 from headscope.core.errors import InputError, LostProcessError
 from headscope.core.processes import Array, Processes
 
-#: What a launcher sets.
-_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
 #: Seconds without a sign of life after which a process counts as lost, unless this variable says.
 PATIENCE, PATIENCE_VARIABLE = 120.0, "HEADSCOPE_PROCESS_TIMEOUT"
-#: Seconds that processes have to come together at the start.
-_ASSEMBLY = 300.0
-#: Seconds between two looks at the others while waiting.
-_LOOK = 0.5
-#: Seconds that the process with the store waits for the others to end before it.
-_FAREWELL = 3.0
+_ASSEMBLY = 300.0  # Seconds that processes have to come together at the start.
+_LOOK = 0.5  # Seconds between two looks at the others while waiting.
+_FAREWELL = 3.0  # Seconds that the process with the store waits for the others to end before it.
 #: Seconds between two questions whether the others have come: few at first, more when it lasts.
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
 

@@ -26,10 +26,8 @@ T = TypeVar("T")
 class Processes:
     """The processes that share a run; of this class: one, alone."""
 
-    #: Number of this process, from 0. Process 0 writes and prints.
-    rank: int = 0
-    #: How many there are.
-    size: int = 1
+    rank: int = 0  # Number of this process, from 0. Process 0 writes and prints.
+    size: int = 1  # How many there are.
 
     def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
         """Return the arrays of every process, by rank; all of them have to ask."""

@@ -33,14 +33,10 @@ _HASH = re.compile(r"[0-9a-f]{40,64}")
 class InRevision:
     """A file or folder of a repository as it was in a commit; it is read as a path is."""
 
-    #: What messages call it: ``REVISION:PATH`` as the user wrote them.
-    shown: str
-    #: The hash of the commit.
-    commit: str
-    #: The path from the top of the repository, with slashes.
-    inside: str
-    #: A folder in the repository, which git is called in.
-    here: Path
+    shown: str  # What messages call it: ``REVISION:PATH`` as the user wrote them.
+    commit: str  # The hash of the commit.
+    inside: str  # The path from the top of the repository, with slashes.
+    here: Path  # A folder in the repository, which git is called in.
 
     def __str__(self) -> str:
         """As messages call it."""

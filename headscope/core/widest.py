@@ -9,8 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Types of device that have no float64.
-WITHOUT_FLOAT64 = frozenset({"mps"})
+WITHOUT_FLOAT64 = frozenset({"mps"})  # Types of device that have no float64.
 
 
 def widest_type(device: torch.device | str) -> torch.dtype:

@@ -33,8 +33,7 @@ from headscope.measures.batch import (
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
 
-#: Sentences that are sorted by length together.
-WINDOW = 2048
+WINDOW = 2048  # Sentences that are sorted by length together.
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024

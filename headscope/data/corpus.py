@@ -28,8 +28,7 @@ ANNOTATED = 68
 _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
 
-#: A source and its target.
-Pair = tuple[str, str]
+Pair = tuple[str, str]  # A source and its target.
 
 
 @dataclass(frozen=True)

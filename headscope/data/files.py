@@ -26,8 +26,7 @@ from conllu.parser import parse_id_value, parse_int_value
 from headscope.core.errors import CorpusError
 from headscope.data.sentence import Sentence
 
-#: Endings of treebanks.
-TREEBANKS = (".conllu", ".conll")
+TREEBANKS = (".conllu", ".conll")  # Endings of treebanks.
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -82,10 +81,8 @@ def read_filled(path: Path) -> Iterator[tuple[int, str]]:
     return (numbered for numbered in read_lines(path) if numbered[1].strip())
 
 
-#: Endings of files that are read as tables.
-TABLES = (".csv", ".tsv", ".jsonl")
-#: One row: its line number (from 1) and its cells by column.
-Record = tuple[int, dict[str, str]]
+TABLES = (".csv", ".tsv", ".jsonl")  # Endings of files that are read as tables.
+Record = tuple[int, dict[str, str]]  # One row: its line number (from 1) and its cells by column.
 
 
 @dataclass(frozen=True)

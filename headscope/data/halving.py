@@ -81,8 +81,7 @@ def _connected(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
 class Overlap:
     """Different sentences of a set of data, and how many of them another set has."""
 
-    #: shared, sentences: Sentences that both sets have, and sentences of the first set
-    shared: int
+    shared: int  # shared, sentences: Sentences that both sets have, and sentences of the first set
     sentences: int
 
     @property

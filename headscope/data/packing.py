@@ -21,8 +21,7 @@ from headscope.data.examples import Examples
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise, tokenise_targets
 from headscope.data.plain import PlainText
 
-#: Fewest tokens of a window: a quarter of it must be at least one singular value.
-SHORTEST = 4
+SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
 
 IntArray = NDArray[np.int64]
 
@@ -31,12 +30,10 @@ IntArray = NDArray[np.int64]
 class Windows:
     """All windows of one text; only its token stream is held, four bytes a token."""
 
-    #: name, sha256: Of the text
-    name: str
+    name: str  # name, sha256: Of the text
     sha256: str
     length: int  # Tokens of every window, special ones included: n
-    #: before, after: The special tokens around each window
-    before: tuple[int, ...]
+    before: tuple[int, ...]  # before, after: The special tokens around each window
     after: tuple[int, ...]
     #: (tokens of the text,): Token ids of the whole text, without special ones
     stream: NDArray[np.int32] = field(repr=False)

@@ -9,8 +9,7 @@ from typing import Any, Protocol
 
 from headscope.core.errors import CorpusError, InputError
 
-#: Texts handed to the tokenizer at a time.
-_AT_ONCE = 256
+_AT_ONCE = 256  # Texts handed to the tokenizer at a time.
 
 
 class Tokenizer(Protocol):
@@ -64,8 +63,7 @@ class Encoding(Protocol):
 class Frame:
     """The special tokens that a tokenizer puts around a sequence, and the room between them."""
 
-    #: before, after: Token ids; either may be empty
-    before: tuple[int, ...]
+    before: tuple[int, ...]  # before, after: Token ids; either may be empty
     after: tuple[int, ...]
     width: int  # Tokens of text that a sequence holds besides, at least 1
 

@@ -17,10 +17,8 @@ from headscope.data.sentence import Sentence
 
 __all__ = ["TASK", "reversed_phrases"]
 
-#: What a result calls the task.
-TASK = "are the words of each phrase reversed? (built-in sample)"
-#: Of eight sentences in a row, which are for the test.
-_TEST = (2, 5, 7)
+TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
+_TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.
 
 
 def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:

@@ -154,8 +154,7 @@ def filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
 
-#: Label of a padded position.
-NO_LABEL = -100
+NO_LABEL = -100  # Label of a padded position.
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ class Activations:
     layer: int  # Zero-based, within the stack
     #: The site's place among all sites that are measured: its row in arrays (rows, n_heads).
     row: int
-    #: Which examples of the batch and which heads of the layer this chunk holds.
-    rows: slice
+    rows: slice  # Which examples of the batch and which heads of the layer this chunk holds.
     heads: slice
     n_heads: int  # Heads of the layer in all
     #: (rows, heads, pos, d_head): queries at query positions, keys and values at key positions.

@@ -73,8 +73,7 @@ class RareTargets:
 class Source:
     """What the encoder reads beside a decoder's batch: the keys of cross-attention."""
 
-    #: input_ids, attention_mask: (batch, key_pos), int64
-    input_ids: Tensor
+    input_ids: Tensor  # input_ids, attention_mask: (batch, key_pos), int64
     attention_mask: Tensor
     content: Tensor  # (batch, key_pos), bool: real tokens that are not special
     #: (batch, query_pos), bool: the queries, where the decoder is to write a token that is not

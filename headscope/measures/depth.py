@@ -42,22 +42,17 @@ from headscope.measures.accumulator import Array
 from headscope.measures.moments import RunningMoments
 from headscope.measures.statistics import t_half_width
 
-#: A variant has collapsed once its ratio is below this share of where it started.
-COLLAPSED = 0.01
+COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
 
 
 @dataclass(frozen=True)
 class Variant:
     """Which parts of a layer stay beside attention."""
 
-    #: What results call it.
-    name: str
-    #: The skip connection around attention.
-    skip: bool
-    #: The feed-forward sublayer, with its own skip connection and LayerNorm.
-    ffn: bool
-    #: The LayerNorms of the sublayers that stay.
-    layernorm: bool = True
+    name: str  # What results call it.
+    skip: bool  # The skip connection around attention.
+    ffn: bool  # The feed-forward sublayer, with its own skip connection and LayerNorm.
+    layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
 VARIANTS = (

@@ -42,8 +42,7 @@ class Attended:
     products: Tensor
     scores: Tensor
     pattern: Tensor
-    #: (n_heads, query_pos, d_head). Weighted sums of values.
-    z: Tensor
+    z: Tensor  # (n_heads, query_pos, d_head). Weighted sums of values.
 
 
 def attend(

@@ -21,15 +21,12 @@ import numpy as np
 from headscope.measures.accumulator import Array
 from headscope.measures.rounding import EPS, ROUNDING
 
-#: Per-example arrays by name; the first axis of each is the example.
-Outputs = Mapping[str, Array]
+Outputs = Mapping[str, Array]  # Per-example arrays by name; the first axis of each is the example.
 #: A metric: (outputs, counts (resamples, n)) -> one value per resample.
 Metric = Callable[[Outputs, Array], Array]
 
-#: Resamples of a bootstrap.
-RESAMPLES = 1000
-#: Entries of the count matrix held at a time: 32 MiB of float64.
-_ENTRIES = 1 << 22
+RESAMPLES = 1000  # Resamples of a bootstrap.
+_ENTRIES = 1 << 22  # Entries of the count matrix held at a time: 32 MiB of float64.
 
 
 def mean_of(name: str, scale: float = 1.0) -> Metric:
@@ -53,15 +50,9 @@ def ratio_of(total: str, size: str, scale: float = 1.0) -> Metric:
 
 @dataclass(frozen=True)
 class Rate:
-    """Share of examples that are right, times 100.
+    """Share of examples that are right, times 100."""
 
-    Attributes
-    ----------
-    right : callable
-        Outputs -> array of bool or of 0 and 1, (n,).
-    """
-
-    right: Callable[[Outputs], Array]
+    right: Callable[[Outputs], Array]  # Outputs -> array of bool or of 0 and 1, (n,).
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample."""
@@ -98,15 +89,9 @@ class Counted(ABC):
 
 @dataclass(frozen=True)
 class TokenRate(Counted):
-    """Share of tokens that are right, times 100; an example is a sentence of tokens.
+    """Share of tokens that are right, times 100; an example is a sentence of tokens."""
 
-    Attributes
-    ----------
-    right, tokens : str
-        Names of the right tokens of each sentence, and of all.
-    """
-
-    right: str
+    right: str  # Names of the right tokens of each sentence, and of all.
     tokens: str
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
@@ -133,15 +118,9 @@ class TokenRate(Counted):
 
 @dataclass(frozen=True)
 class ClassMetric(Counted):
-    """A metric of how often each class is predicted for each.
+    """A metric of how often each class is predicted for each."""
 
-    Attributes
-    ----------
-    of : callable
-        Counts (resamples, label, predicted) -> one value per resample.
-    """
-
-    of: Callable[[Array], Array]
+    of: Callable[[Array], Array]  # Counts (resamples, label, predicted) -> one value per resample.
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
         """Give one value per resample."""

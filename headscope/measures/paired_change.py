@@ -51,22 +51,17 @@ from headscope.measures.rounding import EPS
 from headscope.measures.statistics import agresti_coull
 from headscope.measures.tango import tango, tango_p
 
-#: Examples below which resamples say nothing.
-FEWEST = 8
-#: Resamples that lie beyond either end of an interval, at least.
-_BEYOND = 5
-#: Two values of a metric are equal within this share of them.
-_ROUNDING = 4 * EPS
-#: What a sum in float64 leaves of a difference of 0, as a share of the metric.
-_ARITHMETIC = 1e-12
+FEWEST = 8  # Examples below which resamples say nothing.
+_BEYOND = 5  # Resamples that lie beyond either end of an interval, at least.
+_ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of them.
+_ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A metric of one model with its interval."""
 
-    #: In the metric's unit; the ends are infinite where the interval is unknown.
-    value: float
+    value: float  # In the metric's unit; the ends are infinite where the interval is unknown.
     low: float
     high: float
     level: float  # of the interval, such as 0.95
@@ -82,8 +77,7 @@ class Change:
     """A metric of two models on the same examples."""
 
     examples: int  # examples that both were measured on
-    #: The metric of the first model and of the other.
-    baseline: float
+    baseline: float  # The metric of the first model and of the other.
     value: float
     #: ``value - baseline`` with its paired interval; the ends are infinite where it is unknown.
     difference: float

@@ -62,14 +62,6 @@ def tied(values: ArrayLike, size: float = 0.0) -> Array:
     ----------
     values : array, (..., n)
         Scores; NaN stays NaN.
-    size : float
-        How large the numbers were whose differences the scores are: ROUNDING is taken of it where
-        it is larger than the scores.
-
-    Returns
-    -------
-    array of float, (..., n)
-        Every run of tied scores has the value of its smallest.
     """
     given = np.asarray(values, dtype=float)
     if not given.size:

@@ -15,8 +15,7 @@ from scipy import stats
 from headscope.measures.accumulator import Array
 from headscope.measures.rounding import above
 
-#: Normal quantile of a two-sided 95% interval.
-Z95 = float(stats.norm.ppf(0.975))
+Z95 = float(stats.norm.ppf(0.975))  # Normal quantile of a two-sided 95% interval.
 
 
 def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
@@ -58,24 +57,7 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 def paired_p(
     hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
 ) -> Array:
-    """One-sided paired z-test: hits beat a baseline that hits each trial with a known probability.
-
-    Parameters
-    ----------
-    hits : array of int
-        Trials that the head hits.
-    both : array of float
-        Sum of the baseline's probabilities over those trials.
-    expected, expected_squared : float
-        Sums over all trials of the baseline's probability, and of its square.
-    trials : int
-        Of the relation and direction.
-
-    Returns
-    -------
-    array, in [0, 1]
-        Small where the head hits more than the baseline.
-    """
+    """One-sided paired z-test: do hits beat a baseline whose chance at each trial is known?"""
     h, n = np.asarray(hits, dtype=float), max(trials, 1)
     mean = (h - expected) / n
     mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
@@ -148,15 +130,6 @@ def ratio_error(
     """Return the standard error of a mean over queries with sentences as the sampled unit.
 
     The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4.
-
-    Parameters
-    ----------
-    sums, squares, products : array of float
-        Over sentences: the sentence's sum, its square, and sum x number of queries.
-    queries, queries_squared : array of int, broadcastable
-        Over sentences: number of queries, and its square.
-    sentences : int
-        Sentences that were sampled.
 
     Returns
     -------

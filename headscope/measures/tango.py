@@ -23,8 +23,7 @@ import math
 
 from scipy import optimize, stats
 
-#: How near to the true ends the search comes, as a share of the examples.
-_PRECISION = 1e-12
+_PRECISION = 1e-12  # How near to the true ends the search comes, as a share of the examples.
 
 
 def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, float]:

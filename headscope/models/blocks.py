@@ -51,8 +51,7 @@ class BlockLayout:
     #: The attention module that ``router`` answers, and the LayerNorm of its sublayer.
     attention: str = "attention.self"
     norm_attention: str = "attention.output.LayerNorm"
-    #: The feed-forward network and the LayerNorm of its sublayer.
-    up: str = "intermediate.dense"
+    up: str = "intermediate.dense"  # The feed-forward network and the LayerNorm of its sublayer.
     activation: str = "intermediate.intermediate_act_fn"
     down: str = "output.dense"
     norm_ffn: str = "output.LayerNorm"

@@ -52,8 +52,7 @@ class Rest:
     #: The LayerNorm after the first sum; and, in a post-LN layer, the one after the second.
     norm: Norm
     last: Norm
-    #: The feed-forward network.
-    up: Linear
+    up: Linear  # The feed-forward network.
     down: Linear
     activation: Any  # Between the two: the model's own function
     #: (batch, pos, d_model): the layer's input, the sum of skip and attention, the same after its

@@ -173,8 +173,7 @@ class HeadInputs:
 
 #: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
 Formula = Callable[[HeadInputs], Tensor]
-#: The places of heads in their layers, by the row of the site.
-Heads = Mapping[int, Sequence[int]]
+Heads = Mapping[int, Sequence[int]]  # The places of heads in their layers, by the row of the site.
 
 
 class Exchanged:

@@ -17,8 +17,7 @@ from headscope.models.layouts import AttentionSite, numbered
 from headscope.models.pooling import Pooling, chosen
 from headscope.models.task_heads import Select, last_state, run_with_task_head
 
-#: Tokenizers without a limit of their own report an astronomically large one.
-_NO_LIMIT = 10**9
+_NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
 
 
 #: Name, shape, type and checksum of every parameter and buffer.
@@ -60,8 +59,7 @@ class LoadedModel:
     #: Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
     sites: tuple[AttentionSite, ...]
     task_head: str | None  # ``mlm``, ``classification``, ``seq2seq`` or None
-    #: Of its weights, as torch spells them.
-    dtype: str
+    dtype: str  # Of its weights, as torch spells them.
     device: str
     revision: str | None = None  # The hub's commit, where it is known
     #: The weights as they were read; None for a model that was handed over in memory.

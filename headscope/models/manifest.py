@@ -26,8 +26,7 @@ SCHEMA = 1
 class KeptHeads:
     """Which heads a physically pruned checkpoint still has."""
 
-    #: The file that says so.
-    path: Path
+    path: Path  # The file that says so.
     #: Heads of each layer before any was removed; of the layer with most, where they differ.
     n_heads: int
     #: The heads that each attention module kept, by the module's name or, in older files, counted
@@ -35,8 +34,7 @@ class KeptHeads:
     modules: dict[str | int, tuple[int, ...]]
     #: Which module each layer runs; empty where the file does not say.
     layers: dict[tuple[str, int], str | int]
-    #: The model that it was made from: id, revision, weights_sha256.
-    origin: dict[str, Any]
+    origin: dict[str, Any]  # The model that it was made from: id, revision, weights_sha256.
     #: Settings of config.json as they were before heads were removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
 

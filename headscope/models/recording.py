@@ -30,8 +30,7 @@ _CHUNK = 1 << 17
 _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
-#: Tokens of the long probe, at least, where the model has room for them.
-LONG = 256
+LONG = 256  # Tokens of the long probe, at least, where the model has room for them.
 _TEXT = (
     "The old ferry left the harbour before dawn, and nobody on the quay could say who had "
     "untied it.",
@@ -208,8 +207,7 @@ class _Softmaxes(TorchFunctionMode):
     """
 
     last: Tensor | None = None
-    #: What went into it.
-    entered: Tensor | None = None
+    entered: Tensor | None = None  # What went into it.
     #: The last tensor that was rounded to float32, and what it was before.
     _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
 

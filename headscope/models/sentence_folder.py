@@ -39,8 +39,7 @@ _SWITCHES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-#: Modules of models that score pairs of texts and embed nothing.
-_SCORES = {"LogitScore"}
+_SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing.
 _ONE = "sentence_embedding"
 #: Steps of a module, and how wide what it puts out is, where that is known.
 _Read = tuple[list[Step], int | None]
@@ -209,8 +208,7 @@ def _prompt(files: SentenceFiles, settings: Mapping[str, Any], module: str) -> s
     return prompt
 
 
-#: The file that makes a folder one of sentence-transformers.
-MODULES = "modules.json"
+MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers.
 #: What is set for the whole model: prompts, and how many dimensions are used.
 SETTINGS = "config_sentence_transformers.json"
 #: How texts are read; older versions named the file after the family.

@@ -36,8 +36,6 @@ def without_rows(tensor: Tensor, rows: Tensor, axis: int = 0) -> Tensor:
         Of any shape.
     rows : Tensor, (k,), int64
         Places on the axis, each once.
-    axis : int
-        Which axis loses them.
     """
     left = torch.ones(tensor.shape[axis], dtype=torch.bool)
     left[rows] = False
@@ -53,8 +51,6 @@ def with_rows(tensor: Tensor, rows: Tensor, axis: int = 0) -> Tensor:
         Of any shape.
     rows : Tensor, (k,), int64
         Where the new rows lie on the longer axis, each once.
-    axis : int
-        Which axis gets them.
     """
     left = torch.ones(tensor.shape[axis] + len(rows), dtype=torch.bool)
     left[rows] = False
@@ -84,8 +80,6 @@ def scale_heads(W_O: Tensor, factors: Tensor, d_head: int) -> None:
         The output map as ``nn.Linear`` keeps it, or a view of it.
     factors : Tensor, (n_heads,)
         The gates.
-    d_head : int
-        Width of one head.
     """
     with torch.no_grad():
         W_O *= factors.to(W_O).repeat_interleave(d_head)

@@ -48,8 +48,7 @@ from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 
-#: The one variant that has a field of its own in the result.
-BARE = "attention-without-layernorm"
+BARE = "attention-without-layernorm"  # The one variant that has a field of its own in the result.
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,7 @@ from headscope.results.symmetric import DrawnEffect, HeadSymmetry, RandomHeads, 
 from headscope.session.opening import Model
 from headscope.session.progress import Progress
 
-#: Shares of the heads that random sets are drawn of.
-SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)
+SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # Shares of the heads that random sets are drawn of.
 
 
 def run(model: Model, options: SymmetricOptions) -> SymmetricResult:

@@ -41,8 +41,7 @@ from headscope.session.known_roles import places
 from headscope.tasks.head_list import parse_heads
 from headscope.tasks.units import Head, Units
 
-#: False discovery rate of the tables of single heads.
-Q = 0.05
+Q = 0.05  # False discovery rate of the tables of single heads.
 
 
 @dataclass(frozen=True)

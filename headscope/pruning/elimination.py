@@ -48,10 +48,8 @@ from headscope.measures.rounding import ROUNDING, tied
 from headscope.pruning.ranking import Context, Ranking
 from headscope.tasks.gauss_newton import GaussNewton, labelled_rows, sample
 
-#: Random directions per example; the matrix needs more of them than its diagonal.
-DIRECTIONS = 4
-#: Pull of the kept gates towards 1, in units of the mean diagonal of G.
-RIDGE = 0.1
+DIRECTIONS = 4  # Random directions per example; the matrix needs more of them than its diagonal.
+RIDGE = 0.1  # Pull of the kept gates towards 1, in units of the mean diagonal of G.
 #: On the way: linearisations from all heads to none, random directions at each of them,
 #: linearisations at a size that is asked for, pull of the gates to where they stand.
 STAGES, PATH_DIRECTIONS, ROUNDS, PATH_RIDGE = 8, 2, 2, 0.03

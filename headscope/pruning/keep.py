@@ -53,8 +53,7 @@ from headscope.tasks.units import units_of
 
 #: What a card's speed is measured on where no benchmark was asked for, and for how long.
 CARD_TOKENS, CARD_BATCH, CARD_SECONDS = 128, 8, 2.0
-#: Evaluation examples that a dry run reads.
-_TRIED = 4
+_TRIED = 4  # Evaluation examples that a dry run reads.
 #: Largest difference of an output, relative to the largest output if that exceeds 1. Wider than the
 #: limits of a few short texts in :mod:`headscope.artefacts.opened_again`: this is the worst of all
 #: evaluation texts, and zeros in place of a head are summed in another order (5e-6 on 1,500 pairs).

@@ -47,8 +47,7 @@ from headscope.results.max_drop import DropLook, DropPart, MaxDrop, OneMore
 from headscope.results.points import Curve, Point
 from headscope.tasks.base import Task
 
-#: Of intervals, unless several smaller numbers share it.
-LEVEL = 0.95
+LEVEL = 0.95  # Of intervals, unless several smaller numbers share it.
 #: Resamples of an interval of a higher level, whose ends lie farther out.
 _RESAMPLES_FAR = 10 * RESAMPLES
 

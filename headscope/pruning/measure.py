@@ -25,8 +25,7 @@ from headscope.results.prune import Baseline
 from headscope.tasks.base import Task
 from headscope.tasks.units import Head, Units
 
-#: A head's original name: layer and head, perhaps the stack.
-Name = tuple[Any, ...]
+Name = tuple[Any, ...]  # A head's original name: layer and head, perhaps the stack.
 
 
 class Measurer:

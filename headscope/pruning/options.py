@@ -16,19 +16,15 @@ if TYPE_CHECKING:
     from headscope.data.examples import Examples
     from headscope.session.known_roles import Classification
 
-#: The method of a run that names none.
-DEFAULT = "fisher-joint"
-#: Sentences that heads are chosen on, unless the user says otherwise.
-CALIBRATION_LIMIT = 1024
+DEFAULT = "fisher-joint"  # The method of a run that names none.
+CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.
 #: Between the fractions of a curve, and random sets at each: what runs unless more is asked for.
 STEP, DRAWS = 0.25, 5
-#: Fewest random sets that say anything about spread.
-FEWEST_DRAWS = 5
+FEWEST_DRAWS = 5  # Fewest random sets that say anything about spread.
 #: Fewest evaluation examples of a search, both halves together: with 20 of them 7% of searches
 #: named a number that cost too much.
 FEWEST = 60
-#: The name of the curve of heads that were removed by hand.
-MANUAL = "manual"
+MANUAL = "manual"  # The name of the curve of heads that were removed by hand.
 
 
 @dataclass(frozen=True)

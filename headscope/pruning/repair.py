@@ -54,8 +54,7 @@ from headscope.tasks.units import Units
 ROUNDS, ENOUGH, DAMPING = 3, 0.03, 0.03
 #: Strengths of the ridge that compete; infinity refits b_O alone. 10 wins most often.
 RIDGES = (1.0, 10.0, float("inf"))
-#: Every fourth calibration example is held out to judge refits by.
-_HELD_OUT = 4
+_HELD_OUT = 4  # Every fourth calibration example is held out to judge refits by.
 
 
 @dataclass(frozen=True)

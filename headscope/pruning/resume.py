@@ -32,8 +32,7 @@ from headscope.session.resume import RunState, open_state
 
 T = TypeVar("T")
 Arrays = Mapping[str, Array]
-#: The one pass that the state of a run of prune holds.
-_PASS = "findings"
+_PASS = "findings"  # The one pass that the state of a run of prune holds.
 #: Options that no measurement depends on: where files go, what is done with the model that is kept;
 #: and data, which are identified by their content.
 _ELSEWHERE = {

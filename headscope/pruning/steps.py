@@ -37,17 +37,14 @@ _METHOD = {
     "topk": 60.0,
 }
 _REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.mean: 17.0, Repair.refit: 50.0}
-#: Tokens that finding roles on the built-in sample is worth.
-_CLASSIFIED = 60_000
+_CLASSIFIED = 60_000  # Tokens that finding roles on the built-in sample is worth.
 #: Writing a folder and opening it, in seconds, and parameters for each second more.
 _SAVED, _PARAMETERS = 2.0, 40e6
 #: How much longer it takes to write a graph and open it than to trace the model, and to make it
 #: small besides.
 _EXPORTED, _QUANTIZED = 7.0, 2.0
-#: Timing the one input of a card, in seconds.
-_CARD = 5.0
-#: Steps of a kind whose mean time is that of the next one.
-_RECENT = 5
+_CARD = 5.0  # Timing the one input of a card, in seconds.
+_RECENT = 5  # Steps of a kind whose mean time is that of the next one.
 
 
 class Cost(NamedTuple):

@@ -32,14 +32,12 @@ from headscope.pruning.ranking import Context, Ranking
 
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
 EPOCHS, PATIENCE = 40, 4
-#: Step size of Adam.
-RATE = 0.1
+RATE = 0.1  # Step size of Adam.
 #: Cost of one open gate in units of the loss: about what removing a middling head of the demo model
 #: alone takes from the cosine. It multiplies the plain sum over heads of P(open); the lambda of
 #: other codebases, some of which average over layers, is not comparable.
 STRENGTH = 0.002
-#: Where logits start: P(open) = 0.94.
-START = 2.0
+START = 2.0  # Where logits start: P(open) = 0.94.
 TEMPERATURE, STRETCH = 0.33, (-0.1, 1.1)
 TOPK_TEMPERATURE = 0.5
 

@@ -62,8 +62,7 @@ class CauseTest:
 
     role: str  # Key of a role, or ``any``: at least one role
     removal: str  # ``zero``, ``mean`` or ``noise``: which loss is compared
-    #: Heads with the role, and without.
-    heads: int
+    heads: int  # Heads with the role, and without.
     others: int
     #: Chance that a head with the role loses more than one without (ties half): 0.5 is no
     #: difference, and twice it less 1 is the rank-biserial correlation.
@@ -107,8 +106,7 @@ class EstimateFit:
 class Causes:
     """How single heads were removed and what that says of their roles."""
 
-    #: What the model is measured by.
-    task: Annotated[str, Setting("removal task")]
+    task: Annotated[str, Setting("removal task")]  # What the model is measured by.
     metric: str
     data: str  # What the examples were read from
     #: Examples that losses are measured on; others, of which means and gradients were taken.

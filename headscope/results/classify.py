@@ -101,8 +101,7 @@ class StackCorpus:
 class CorpusInfo:
     """What was read."""
 
-    #: Of the text or treebank, or of the pairs.
-    name: str
+    name: str  # Of the text or treebank, or of the pairs.
     sha256: str
     #: Measured, and left out because they are longer than the model allows or have an empty word;
     #: pairs of source and target where ``pairs`` says so.
@@ -151,8 +150,7 @@ class ControlResult:
     duplicate: int | None = None
     #: Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
     false_positives: tuple[str, ...] = ()
-    #: The same of cross-attention heads.
-    monotonic: int | None = None
+    monotonic: int | None = None  # The same of cross-attention heads.
     anti_monotonic: int | None = None
     sharp: int | None = None
     #: The same counts (``heads`` and roles) by stack; empty where all heads are of one stack.
@@ -174,37 +172,23 @@ class ControlResult:
 
 @dataclass(frozen=True)
 class ClassifyResult(Measured):
-    """What every attention head does, measured on one corpus.
+    """What every attention head does, measured on one corpus."""
 
-    Attributes
-    ----------
-    corpus : CorpusInfo
-        What it was measured on.
-    thresholds : dict
-        The values of :class:`headscope.Thresholds` that were used.
-    heads : tuple of HeadResult
-        In the order of stack (encoder, decoder, cross), layer, head.
-    control : ControlResult or None
-        None for text without trees, unless random weights were asked for.
-    untestable : dict of str to str
-        Roles that this corpus cannot show, each with the reason; outside the encoder a role is
-        named with its stack, as heads are: ``cross:broad``.
-    causes : Causes or None
-        How heads were removed, and whether those with a role matter more; None unless asked for.
-    prefix : PrefixMatching or None
-        What the scores of repeated tokens were measured on; None unless asked for.
-    norms : ValueNorms or None
-        Which labels of the pattern are left by norms. None where the heads above were labelled by
-        the pattern itself.
-    """
-
-    corpus: Annotated[CorpusInfo, Setting()]
-    thresholds: dict[str, Any]
+    corpus: Annotated[CorpusInfo, Setting()]  # What it was measured on.
+    thresholds: dict[str, Any]  # The values of :class:`headscope.Thresholds` that were used.
+    #: In the order of stack (encoder, decoder, cross), layer, head.
     heads: Annotated[tuple[HeadResult, ...], Compare(where="{0.name}")]
+    #: None for text without trees, unless random weights were asked for.
     control: ControlResult | None = None
+    #: Roles that this corpus cannot show, each with the reason; outside the encoder a role is
+    #: named with its stack, as heads are: ``cross:broad``.
     untestable: dict[str, str] = field(default_factory=dict)
+    #: How heads were removed, and whether those with a role matter more; None unless asked for.
     causes: Annotated[Causes | None, Compare(), Setting()] = None
+    #: What the scores of repeated tokens were measured on; None unless asked for.
     prefix: PrefixMatching | None = None
+    #: Which labels of the pattern are left by norms. None where the heads above were labelled by
+    #: the pattern itself.
     norms: ValueNorms | None = None
 
     @property

@@ -26,14 +26,11 @@ class Protection:
     #: ``removed``: lost when the part is taken out of the full model; ``added``: gained when it is
     #: put beside attention alone. Both as shares of the full model's ratio.
     way: str
-    #: The two variants whose difference it is.
-    having: str
+    having: str  # The two variants whose difference it is.
     lacking: str
-    #: Over windows; negative where the part costs residual.
-    mean: Curve
+    mean: Curve  # Over windows; negative where the part costs residual.
     std: Curve
-    #: 95% interval of the mean (Student's t); None from a single window.
-    low: Curve
+    low: Curve  # 95% interval of the mean (Student's t); None from a single window.
     high: Curve
 
 
@@ -42,8 +39,7 @@ class Trend:
     """A number by depth, over windows."""
 
     mean: Curve  # Over the windows that count at a point
-    #: 95% interval of the mean (Student's t); None from fewer than two windows.
-    low: Curve
+    low: Curve  # 95% interval of the mean (Student's t); None from fewer than two windows.
     high: Curve
     windows: tuple[int, ...]  # That count at each point
 
@@ -56,8 +52,7 @@ class DepthCurves:
     #: ``full`` and ``full-without-layernorm``; point 0 is the embeddings.
     variants: dict[str, Curve]
     std: dict[str, Curve]
-    #: Attention alone, its LayerNorm off too.
-    attention_without_layernorm: Curve
+    attention_without_layernorm: Curve  # Attention alone, its LayerNorm off too.
     attention_without_layernorm_std: Curve
     protected: tuple[Protection, ...]  # What each part of the layers prevents
     #: By variant: layers after which its ratio stays below 1% of its start; None if it never does.
@@ -88,29 +83,17 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class DepthResult(Measured, DepthCurves):
-    """How fast tokens become alike with depth, and which part of the layers prevents it.
+    """How fast tokens become alike with depth, and which part of the layers prevents it."""
 
-    Attributes
-    ----------
-    decomposition : Decomposition
-        How far the full variant may lie from the model, and does.
-    layer_norm : str
-        ``post`` (after each sum), ``pre`` (before each sublayer) or ``mixed``; watched, not named.
-    length, sequences, available : int
-        Tokens of a window, windows measured, windows that the text has.
-    floor : float
-        Ten times the dtype's precision: smaller ratios are rounding, not residual.
-    control : DepthControl or None
-        Random weights; None unless it was asked for.
-    """
-
-    decomposition: Decomposition
+    decomposition: Decomposition  # How far the full variant may lie from the model, and does.
+    #: ``post`` (after each sum), ``pre`` (before each sublayer) or ``mixed``; watched, not named.
     layer_norm: Annotated[str, Setting("LayerNorm")]
+    #: Tokens of a window, windows measured, windows that the text has.
     length: Annotated[int, Setting()]
     sequences: Annotated[int, Setting()]
     available: int
-    floor: float
-    control: DepthControl | None = None
+    floor: float  # Ten times the dtype's precision: smaller ratios are rounding, not residual.
+    control: DepthControl | None = None  # Random weights; None unless it was asked for.
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per model, variant and point (pandas)."""

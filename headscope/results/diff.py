@@ -21,8 +21,7 @@ __all__ = [
 class Fact:
     """What was compared."""
 
-    #: For example ``classify``, ``L3H5``, ``roles``.
-    section: str
+    section: str  # For example ``classify``, ``L3H5``, ``roles``.
     where: str
     name: str
 
@@ -34,8 +33,7 @@ class Identity:
     what: str  # ``schema``, ``model``, ``data`` or ``setting``
     name: str  # Which setting; empty for the others
     sections: tuple[str, ...]  # The results that it concerns
-    #: What each side has.
-    old: str
+    old: str  # What each side has.
     new: str
 
 
@@ -43,11 +41,9 @@ class Identity:
 class SetChange(Fact):
     """What a head, or a point of a curve, gained and lost."""
 
-    #: Roles, relations or names of heads.
-    gained: tuple[str, ...]
+    gained: tuple[str, ...]  # Roles, relations or names of heads.
     lost: tuple[str, ...]
-    #: For roles the primary one; else empty.
-    old: str = ""
+    old: str = ""  # For roles the primary one; else empty.
     new: str = ""
 
 
@@ -55,11 +51,9 @@ class SetChange(Fact):
 class Change(Fact):
     """One number that moved."""
 
-    #: None where a side has the fact without a number.
-    old: float | None
+    old: float | None  # None where a side has the fact without a number.
     new: float | None
-    #: 95%; None where there is none.
-    old_interval: tuple[float, ...] | None
+    old_interval: tuple[float, ...] | None  # 95%; None where there is none.
     new_interval: tuple[float, ...] | None
     #: Whether the intervals lie apart; without intervals, whether the tolerance is exceeded.
     beyond: bool
@@ -72,8 +66,7 @@ class Change(Fact):
 class CurveChange(Fact):
     """One curve of which some points moved."""
 
-    #: Points that moved beyond their intervals or the tolerance, and points compared.
-    beyond: int
+    beyond: int  # Points that moved beyond their intervals or the tolerance, and points compared.
     points: int
     worst: Change  # The point that moved farthest
 
@@ -82,8 +75,7 @@ class CurveChange(Fact):
 class TextChange(Fact):
     """A verdict, a certificate or another word that changed."""
 
-    #: What each side says.
-    old: str
+    old: str  # What each side says.
     new: str
 
 
@@ -91,8 +83,7 @@ class TextChange(Fact):
 class FiredRule:
     """A rule of ``headscope diff`` that fired."""
 
-    #: The rule as it was written, and why it fired.
-    rule: str
+    rule: str  # The rule as it was written, and why it fired.
     reason: str
 
 
@@ -100,8 +91,7 @@ class FiredRule:
 class DiffResult:
     """Everything that differs between two sets of results."""
 
-    #: As the user named them.
-    old: str
+    old: str  # As the user named them.
     new: str
     #: Share of a number (of 1, where it is smaller) that it may differ without an interval.
     tolerance: float

@@ -16,8 +16,7 @@ __all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
 class EffectTask:
     """The task that changed models are measured by, beside the cosine."""
 
-    #: Of the task, and of its value.
-    name: str
+    name: str  # Of the task, and of its value.
     metric: str
     higher_is_better: bool  # False for a loss
     data: dict[str, Any]  # Name and SHA-256 of what it was measured on

@@ -40,8 +40,7 @@ class CheapPoint:
 class CheapHead(Head):
     """One head in one cheap form at one size, alone."""
 
-    #: As in :class:`CheapPoint`.
-    form: str
+    form: str  # As in :class:`CheapPoint`.
     size: int
     error: MeanSem  # Relative error of z, over sequences
     #: Mean share of attention that the kept keys had; None for forms that keep no keys.
@@ -55,8 +54,7 @@ class EfficientResult:
     """What could replace full attention."""
 
     sequences: int  # Sequences that were measured
-    #: Tokens of a block, random key blocks of each query block, and tokens that all see.
-    block: int
+    block: int  # Tokens of a block, random key blocks of each query block, and tokens that all see.
     random_blocks: int
     global_tokens: int
     controls: tuple[str, ...]  # Forms that are there to compare with

@@ -11,8 +11,7 @@ __all__ = ["EvenPrice"]
 class EvenPrice:
     """A model that lost as many heads in every layer, beside one that did not have to."""
 
-    #: Of both models.
-    method: str
+    method: str  # Of both models.
     repair: str
     per_layer: int  # Heads that every layer lost
     heads: int  # Heads that each of the two models lost

@@ -33,8 +33,7 @@ class Matrix:
 
     name: str  # Such as ``q`` or ``pattern``
     shape: tuple[int, ...]  # Of all of it: rows and columns
-    #: What each row and column is called; empty where they are only counted.
-    rows: tuple[str, ...]
+    rows: tuple[str, ...]  # What each row and column is called; empty where they are only counted.
     columns: tuple[str, ...]
     #: Rounded to four significant digits. Of a learned matrix only its first rows and columns, else
     #: all of it.
@@ -102,59 +101,31 @@ class ExplainedHead(Head):
 
 @dataclass(frozen=True)
 class ExplainResult(Measured):
-    """The way of one sentence through one head, step by step.
+    """The way of one sentence through one head, step by step."""
 
-    Attributes
-    ----------
-    sentence : str
-        As it was given.
-    tokens : tuple of str
-        Special tokens included.
-    special : tuple of bool
-        Which of them the tokenizer added.
-    stack : str
-        ``encoder`` or ``decoder``.
-    layer, head : int
-        What is explained; as before any pruning.
-    chosen : bool
-        Whether headscope chose the head.
-    n_heads, d_model, d_head : int
-        Heads of the layer, widths of the residual stream and of a head.
-    causal : bool
-        Whether the model hides later tokens itself.
-    positions : str
-        ``rotated`` where positions turn q and k, ``bias`` where they are added to the scores, else
-        empty: they are in x, or nowhere.
-    layer_norm : str
-        ``post`` (after each sum) or ``pre`` (before each sublayer); empty where that is not known.
-    steps : tuple of ExplainStep
-        Nine of attention, then skip, LayerNorm and feed-forward network where the layer could be
-        taken apart.
-    heads : tuple of ExplainedHead
-        All heads of the model.
-    patterns : dict of str to (query, key)
-        By head (``L3H5``), rounded to two digits.
-    left_out : tuple of str
-        What this model does not allow, a sentence each.
-    """
-
-    sentence: Annotated[str, Setting()]
-    tokens: tuple[str, ...]
-    special: tuple[bool, ...]
-    stack: str
-    layer: int
+    sentence: Annotated[str, Setting()]  # As it was given.
+    tokens: tuple[str, ...]  # Special tokens included.
+    special: tuple[bool, ...]  # Which of them the tokenizer added.
+    stack: str  # ``encoder`` or ``decoder``.
+    layer: int  # What is explained; as before any pruning.
     head: int
-    chosen: bool
-    n_heads: int
+    chosen: bool  # Whether headscope chose the head.
+    n_heads: int  # Heads of the layer, widths of the residual stream and of a head.
     d_model: int
     d_head: int
-    causal: bool
+    causal: bool  # Whether the model hides later tokens itself.
+    #: ``rotated`` where positions turn q and k, ``bias`` where they are added to the scores, else
+    #: empty: they are in x, or nowhere.
     positions: str
+    #: ``post`` (after each sum) or ``pre`` (before each sublayer); empty where that is not known.
     layer_norm: str
+    #: Nine of attention, then skip, LayerNorm and feed-forward network where the layer could be
+    #: taken apart.
     steps: tuple[ExplainStep, ...]
+    #: All heads of the model.
     heads: Annotated[tuple[ExplainedHead, ...], Compare(where="{0.name}")]
-    patterns: dict[str, tuple[tuple[float, ...], ...]]
-    left_out: tuple[str, ...] = ()
+    patterns: dict[str, tuple[tuple[float, ...], ...]]  # By head (``L3H5``), rounded to two digits.
+    left_out: tuple[str, ...] = ()  # What this model does not allow, a sentence each.
 
     @property
     def name(self) -> str:

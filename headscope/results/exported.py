@@ -11,16 +11,13 @@ __all__ = ["ExportedModel"]
 class ExportedModel:
     """A graph that was written, opened in onnxruntime and measured there."""
 
-    #: Where it was written, and the name of the graph in there.
-    folder: str
+    folder: str  # Where it was written, and the name of the graph in there.
     file: str
     weights: str  # ``float32`` or ``int8``
-    #: How the model was made.
-    method: str
+    method: str  # How the model was made.
     repair: str
     size: int  # Bytes of the graph, with any weights that lie beside it
-    #: What the graph takes and gives, by name.
-    inputs: tuple[str, ...]
+    inputs: tuple[str, ...]  # What the graph takes and gives, by name.
     outputs: tuple[str, ...]
     opset: int  # Version of the ONNX standard
     onnxruntime: str  # Version of the program that ran it

@@ -105,8 +105,7 @@ class ValueControl:
     """The spectra of matrices that hold nothing, of one shape."""
 
     d_head: int  # Width of the values
-    #: Means over draws, or over the heads of an untrained model.
-    w_v: ControlStatistics
+    w_v: ControlStatistics  # Means over draws, or over the heads of an untrained model.
     ov: ControlStatistics
 
 
@@ -191,44 +190,24 @@ class FlowSentences:
 
 @dataclass(frozen=True)
 class FlowResult(Measured):
-    """What heads read and pass on, where it goes, and whether it follows gold trees.
+    """What heads read and pass on, where it goes, and whether it follows gold trees."""
 
-    Attributes
-    ----------
-    sentences : FlowSentences
-        What was read.
-    heads : tuple of HeadFlow
-        In the order of layer, head.
-    spectra : dict of str to tuple of ValueControl
-        ``gaussian`` and, where random weights were measured, ``fresh``: one for every shape.
-    recovery : Recovery
-        Means over heads.
-    over_directions : Estimate
-        ``recovery.whole`` minus ``recovery.directions``: mean over heads.
-    graph : Graph
-        Hubs of all heads together.
-    trees : Trees or None
-        None without gold trees.
-    control : FlowControl or None
-        None where it was not asked for.
-    over_gaussian, token_over_directions : Estimate
-        ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
-        ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
-        as the random directions are other ones for each.
-    not_measured : dict of str to str
-        By number of ``recovery``: why it is not known, where the text is too short for it.
-    """
-
-    sentences: Annotated[FlowSentences, Setting()]
+    sentences: Annotated[FlowSentences, Setting()]  # What was read.
+    #: In the order of layer, head.
     heads: Annotated[tuple[HeadFlow, ...], Compare(where="{0.name}")]
+    #: ``gaussian`` and, where random weights were measured, ``fresh``: one for every shape.
     spectra: dict[str, tuple[ValueControl, ...]]
-    recovery: Annotated[Recovery, Compare("R^2 ", where="mean of heads")]
-    over_directions: Estimate
-    graph: Annotated[Graph, Compare()]
-    trees: Annotated[Trees | None, Compare()]
-    control: FlowControl | None
+    recovery: Annotated[Recovery, Compare("R^2 ", where="mean of heads")]  # Means over heads.
+    over_directions: Estimate  # ``recovery.whole`` minus ``recovery.directions``: mean over heads.
+    graph: Annotated[Graph, Compare()]  # Hubs of all heads together.
+    trees: Annotated[Trees | None, Compare()]  # None without gold trees.
+    control: FlowControl | None  # None where it was not asked for.
+    #: ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
+    #: ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
+    #: as the random directions are other ones for each.
     over_gaussian: Estimate = UNKNOWN
     token_over_directions: Estimate = UNKNOWN
+    #: By number of ``recovery``: why it is not known, where the text is too short for it.
     not_measured: dict[str, str] = field(default_factory=dict)
 
     def to_frame(self) -> pandas.DataFrame:

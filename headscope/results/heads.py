@@ -49,8 +49,7 @@ def parse_head(name: str) -> tuple[int, int]:
 class Head:
     """What a row about one head begins with."""
 
-    #: Zero-based, in the unpruned model.
-    layer: int
+    layer: int  # Zero-based, in the unpruned model.
     head: int
     stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 

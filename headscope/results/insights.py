@@ -35,8 +35,7 @@ class Insight:
     number: int  # 0 to 10, as the source articles count
     claim: str  # What they say
     verdict: Annotated[str, Compare()]  # One of :data:`VERDICTS`
-    #: One sentence each; empty where nothing was measured.
-    measured: str
+    measured: str  # One sentence each; empty where nothing was measured.
     control: str
     rule: str  # What decides, with its thresholds
     values: dict[str, Any]  # The numbers behind the sentences
@@ -51,8 +50,7 @@ class KeptRoles:
     roles: tuple[str, ...]  # The roles that were kept
     kept: tuple[tuple[int, ...], ...]  # (layer, head): The heads that have one of them
     n_heads: int  # Heads of the model
-    #: Two texts that share no sentence.
-    classified_on: str
+    classified_on: str  # Two texts that share no sentence.
     measured_on: str
     examples: int  # That the metric was taken on
     metric: str  # Name of what was measured
@@ -73,21 +71,11 @@ class KeptRoles:
 
 @dataclass(frozen=True)
 class InsightsResult(Measured):
-    """The claims of the source articles, each with its verdict for one model.
-
-    Attributes
-    ----------
-    insights : tuple of Insight
-        By number.
-    thresholds : dict
-        The values of :class:`headscope.InsightThresholds` that were used.
-    kept_roles : KeptRoles or None
-        What claim 2 was decided on.
-    """
+    """The claims of the source articles, each with its verdict for one model."""
 
     insights: Annotated[tuple[Insight, ...], Compare(where="insight {0.number}")]
-    thresholds: dict[str, Any]
-    kept_roles: KeptRoles | None = None
+    thresholds: dict[str, Any]  # The values of :class:`headscope.InsightThresholds` that were used.
+    kept_roles: KeptRoles | None = None  # What claim 2 was decided on.
 
     def __getitem__(self, number: int) -> Insight:
         """Return the insight of that number."""

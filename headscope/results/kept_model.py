@@ -12,8 +12,7 @@ __all__ = ["Candidate", "FailedArtefact", "KeptModel", "SavedModel"]
 class Candidate:
     """A model that may be kept."""
 
-    #: How it was made.
-    method: str
+    method: str  # How it was made.
     repair: str
     value: float  # The metric that it earns on the *calibration* data
 
@@ -22,8 +21,7 @@ class Candidate:
 class KeptModel:
     """The one pruned model that is saved and timed."""
 
-    #: Never a control such as random heads.
-    method: str
+    method: str  # Never a control such as random heads.
     repair: str
     fraction: float  # Share of the model's heads that it lost
     #: The task's metric: a point of the curve of that method and repair, so with ``max_drop`` on
@@ -40,8 +38,7 @@ class SavedModel:
 
     folder: str  # Where it was written
     form: str  # ``compact``: heads removed for real; ``dense``: zeros where they were
-    #: How it was made.
-    method: str
+    method: str  # How it was made.
     repair: str
     heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head): Sorted, zero-based
     fraction: float | None = None  # None in results of earlier versions, as the next three

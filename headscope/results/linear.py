@@ -44,8 +44,7 @@ class StoredKeys:
 
     #: 0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
     linear: Estimate
-    #: Of the best linear readout; of a softmax with beta = sqrt(d_head).
-    least_squares: Estimate
+    least_squares: Estimate  # Of the best linear readout; of a softmax with beta = sqrt(d_head).
     softmax: Estimate
     softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
     #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
@@ -62,8 +61,7 @@ class HeadLinear(Head):
     coherence: Annotated[Estimate, Compare("key coherence")]
     coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
     entropy: Estimate  # Of the pattern's rows over the largest they can have
-    #: Values read back by its keys, and by its keys without their mean.
-    stored: StoredKeys
+    stored: StoredKeys  # Values read back by its keys, and by its keys without their mean.
     stored_centred: StoredKeys
     #: The model with this head alone linear, at its best scale; None where it was not run.
     alone: Annotated[Effect | None, Compare("linear alone ")] = None
@@ -88,8 +86,7 @@ class HeadCorrelation:
     """Whether one number of heads goes with the error of a linear form, within layers."""
 
     number: str  # ``coherence``, ``coherence_centred`` or ``entropy``
-    #: Of the error: ``linear`` and ``scaled``, say.
-    form: str
+    form: str  # Of the error: ``linear`` and ``scaled``, say.
     fit: str
     given: str  # What is held constant: ``entropy`` or nothing
     heads: int  # How many
@@ -115,8 +112,7 @@ class KeyMemory:
     #: ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
     kind: str
     readout: str  # ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``
-    #: N and d.
-    keys: int
+    keys: int  # N and d.
     width: int
     #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
     error: Annotated[Estimate, Compare("error of reading back")]
@@ -130,8 +126,7 @@ class LinearControl:
     """The same architecture with random weights, on the same text."""
 
     seed: int  # Of the weights
-    #: Mean over heads.
-    coherence: float | None
+    coherence: float | None  # Mean over heads.
     coherence_centred: float | None
     means: tuple[LinearError, ...]  # By form, mean over heads
     correlations: tuple[HeadCorrelation, ...]  # As for the model
@@ -144,52 +139,32 @@ class LinearControl:
 
 @dataclass(frozen=True)
 class LinearResult(Measured):
-    """Attention without its softmax: what it errs by, and whether its keys say why.
+    """Attention without its softmax: what it errs by, and whether its keys say why."""
 
-    Attributes
-    ----------
-    heads : tuple of HeadLinear
-        By layer and head.
-    forms : tuple of LinearForm
-        Each form in all heads; the last, ``even``, is the baseline of evenly spread attention.
-    mean_output : Effect
-        Every head puts out its mean z, whatever it reads: the baseline of an error of 1.
-    correlations : tuple of HeadCorrelation
-        The first is what the claim is decided by.
-    memory : tuple of KeyMemory
-        Values stored under N keys and read back.
-    stored, stored_centred : StoredKeys
-        Mean over heads, on the sentences' own keys.
-    random_coherence : float
-        About what random directions of d_head dimensions have: sqrt(2 / (pi d_head)).
-    bias_left_out : bool
-        Whether the model adds to its scores what no linear form can: positions, say.
-    left_out : tuple of str
-        Stacks that no text alone shows.
-    text : dict
-        What was read: name, sha256, lines, skipped, tokens.
-    control : LinearControl or None
-        Random weights; None unless asked for.
-    task : EffectTask or None
-        What changed models were measured by beside the cosine.
-    """
-
-    heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]
+    heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]  # By layer and head.
+    #: Each form in all heads; the last, ``even``, is the baseline of evenly spread attention.
     forms: Annotated[tuple[LinearForm, ...], Compare(where="all heads {0.mean.form}")]
+    #: Every head puts out its mean z, whatever it reads: the baseline of an error of 1.
     mean_output: Effect
+    #: The first is what the claim is decided by.
     correlations: Annotated[tuple[HeadCorrelation, ...], Compare(where="{0.name}")]
+    #: Values stored under N keys and read back.
     memory: Annotated[
         tuple[KeyMemory, ...],
         Compare(where="{0.keys} own keys, {0.readout}", unless=("kind", "random")),
     ]
+    #: Mean over heads, on the sentences' own keys.
     stored: Annotated[StoredKeys, Compare(where="own keys")]
     stored_centred: StoredKeys
+    #: About what random directions of d_head dimensions have: sqrt(2 / (pi d_head)).
     random_coherence: float
+    #: Whether the model adds to its scores what no linear form can: positions, say.
     bias_left_out: bool
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # Stacks that no text alone shows.
+    #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
-    control: LinearControl | None = None
-    task: EffectTask | None = None
+    control: LinearControl | None = None  # Random weights; None unless asked for.
+    task: EffectTask | None = None  # What changed models were measured by beside the cosine.
 
     def form(self, name: str) -> LinearForm:
         """Return a form in all heads."""

@@ -13,11 +13,9 @@ class DropPart:
 
     heads: int  # Heads that it lost
     examples: int  # Examples of the part
-    #: The task's metric of the unpruned model and of this one, on these examples.
-    baseline: float
+    baseline: float  # The task's metric of the unpruned model and of this one, on these examples.
     value: float
-    #: Value minus baseline, with its paired interval.
-    difference: float
+    difference: float  # Value minus baseline, with its paired interval.
     ci: tuple[float, ...] | None
     level: float  # Of the interval: 0.95, or more where several models were looked at
 
@@ -26,13 +24,11 @@ class DropPart:
 class DropLook:
     """One model that was tried."""
 
-    #: How it was made.
-    method: str
+    method: str  # How it was made.
     repair: str
     heads: int  # Heads that it lost
     part: str  # ``choosing`` or ``confirming``: the examples that it was judged by
-    #: What it loses of the metric there, and the upper end of the interval.
-    lost: float
+    lost: float  # What it loses of the metric there, and the upper end of the interval.
     most_lost: float
     level: float  # Of that interval
     allowed: bool  # Whether that end is at most what may be lost
@@ -46,11 +42,9 @@ class OneMore:
     #: one more of all layers that share their weights.
     heads: int
     value: float  # The task's metric
-    #: Value minus the unpruned model's, with its paired 95% interval.
-    difference: float
+    difference: float  # Value minus the unpruned model's, with its paired 95% interval.
     ci: tuple[float, ...] | None
-    #: Value minus that of the model that was found, with its paired 95% interval.
-    step: float
+    step: float  # Value minus that of the model that was found, with its paired 95% interval.
     step_ci: tuple[float, ...] | None
 
 
@@ -63,8 +57,7 @@ class MaxDrop:
 
     wanted: float  # The most that may be lost, in the metric's unit
     count: int  # Heads that were removed: the number that was confirmed
-    #: How they were chosen, and what was done to the others.
-    method: str
+    method: str  # How they were chosen, and what was done to the others.
     repair: str
     chosen: DropPart  # The model that was chosen, on the part of the examples that it was chosen on
     #: The model that was found, on the other part. It lost fewer heads than the chosen one where

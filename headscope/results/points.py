@@ -49,8 +49,7 @@ class Point:
 class Curve:
     """One method with one repair."""
 
-    #: As on the command line; ``none`` where nothing was repaired.
-    method: str
+    method: str  # As on the command line; ``none`` where nothing was repaired.
     repair: str
     points: tuple[Point, ...]  # From few heads removed to many
 

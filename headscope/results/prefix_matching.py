@@ -36,8 +36,7 @@ class PrefixScore:
 class PrefixMatching:
     """What the scores were measured on."""
 
-    #: Sequences, and random tokens of each of the two copies.
-    sequences: int
+    sequences: int  # Sequences, and random tokens of each of the two copies.
     copy: int
     uniform: float  # What evenly spread attention puts on one place
     seed: int  # Of the random tokens

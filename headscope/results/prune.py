@@ -36,12 +36,10 @@ __all__ = [
 class DataInfo:
     """What was read."""
 
-    #: Of the file, and what its examples are for.
-    name: str
+    name: str  # Of the file, and what its examples are for.
     sha256: str
     task: str
-    #: Used, and left out because they are longer than the model allows.
-    examples: int
+    examples: int  # Used, and left out because they are longer than the model allows.
     skipped: int
     labels: bool | None = None  # Whether the methods used labels; None for evaluation data
 
@@ -89,11 +87,9 @@ class HeadEffect(Head):
     In ALBERT the head goes from (or stays in) every layer.
     """
 
-    #: The task's metric with its 95% interval over examples.
-    value: float
+    value: float  # The task's metric with its 95% interval over examples.
     ci: tuple[float, ...] | None
-    #: Value minus the unpruned model's, as in :class:`Point`.
-    difference: float
+    difference: float  # Value minus the unpruned model's, as in :class:`Point`.
     difference_ci: tuple[float, ...] | None
     p_value: float
     p_adjusted: float  # Benjamini-Hochberg over the rows of one table
@@ -104,8 +100,7 @@ class HeadEffect(Head):
 class HeadRoles(Head):
     """The roles of one head on the corpus that ``classify`` read."""
 
-    #: As in :class:`headscope.results.HeadResult`.
-    primary: str
+    primary: str  # As in :class:`headscope.results.HeadResult`.
     roles: tuple[str, ...]
 
 
@@ -126,8 +121,7 @@ class StackResult:
 class Area:
     """The area under a curve of one stack: the metric's mean over all shares of its heads."""
 
-    #: Whose curve it is.
-    stack: str
+    stack: str  # Whose curve it is.
     method: str
     repair: str
     value: float  # In the metric's unit; by the trapezoidal rule over shares from 0 to 1
@@ -155,11 +149,9 @@ def _compared(
 class AreaGap:
     """How much larger the area of one stack is than that of another."""
 
-    #: ``difference`` is the first's area minus the second's.
-    stack: str
+    stack: str  # ``difference`` is the first's area minus the second's.
     other: str
-    #: Of both curves.
-    method: str
+    method: str  # Of both curves.
     repair: str
     difference: float  # In the metric's unit
     #: 95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
@@ -176,87 +168,42 @@ class AreaGap:
 
 @dataclass(frozen=True)
 class PruneResult(Measured):
-    """Heads chosen, removed and measured again.
+    """Heads chosen, removed and measured again."""
 
-    Attributes
-    ----------
-    task, metric : str
-        What the model is measured on, and the name of the number.
-    higher_is_better : bool
-        False for a loss.
-    baseline : Baseline
-        The unpruned model.
-    data, calibration : DataInfo
-        What the curves are measured on, and what heads are chosen on.
-    n_heads : int
-        Heads that can be removed.
-    shared_layers : bool
-        Whether one decision holds for several layers (ALBERT).
-    curves : tuple of Curve
-        One for each method and repair, random heads among them.
-    scores : tuple of HeadScores
-        One for each method that scores heads.
-    ablation : tuple of HeadEffect
-        Each head removed alone; empty unless asked for.
-    kept_alone : tuple of HeadEffect
-        All heads of one layer removed but its best on the calibration data; empty unless asked for.
-    roles : tuple of HeadRoles
-        Empty where the model was not classified.
-    roles_from : str or None
-        The corpus of that classification.
-    warnings : tuple of str
-        Sentences about what a reader should not conclude.
-    kept : KeptModel or None
-        The one that is saved and timed.
-    saved : tuple of SavedModel
-        The folders that it was written to.
-    speed : SpeedResult or None
-        Full against pruned; None unless it was asked for.
-    stack : str
-        Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
-        all stacks together.
-    stacks : tuple of StackResult
-        Each stack alone, where all were asked for; empty otherwise.
-    areas : tuple of Area
-        Of the curves of ``stacks``.
-    gaps : tuple of AreaGap
-        Between each two of them.
-    max_drop : MaxDrop or None
-        How a number of heads was found that costs at most so much; None unless it was asked for.
-    even : tuple of EvenPrice
-        Models that lost the same number of heads in every layer beside those that did not have to;
-        empty unless it was asked for.
-    exported : tuple of ExportedModel
-        The graphs that it was written as; empty unless asked for.
-    failed : tuple of FailedArtefact
-        What was asked for beside the numbers and could not be made.
-    """
-
-    task: Annotated[str, Setting()]
+    task: Annotated[str, Setting()]  # What the model is measured on, and the name of the number.
     metric: Annotated[str, Setting()]
-    higher_is_better: bool
-    baseline: Baseline
-    data: DataInfo
+    higher_is_better: bool  # False for a loss.
+    baseline: Baseline  # The unpruned model.
+    data: DataInfo  # What the curves are measured on, and what heads are chosen on.
     calibration: DataInfo | None
-    n_heads: int
-    shared_layers: bool
-    curves: tuple[Curve, ...]
-    scores: tuple[HeadScores, ...] = ()
-    ablation: tuple[HeadEffect, ...] = ()
+    n_heads: int  # Heads that can be removed.
+    shared_layers: bool  # Whether one decision holds for several layers (ALBERT).
+    curves: tuple[Curve, ...]  # One for each method and repair, random heads among them.
+    scores: tuple[HeadScores, ...] = ()  # One for each method that scores heads.
+    ablation: tuple[HeadEffect, ...] = ()  # Each head removed alone; empty unless asked for.
+    #: All heads of one layer removed but its best on the calibration data; empty unless asked for.
     kept_alone: tuple[HeadEffect, ...] = ()
-    roles: tuple[HeadRoles, ...] = ()
-    roles_from: str | None = None
-    warnings: tuple[str, ...] = ()
-    kept: KeptModel | None = None
-    saved: tuple[SavedModel, ...] = ()
-    speed: SpeedResult | None = None
+    roles: tuple[HeadRoles, ...] = ()  # Empty where the model was not classified.
+    roles_from: str | None = None  # The corpus of that classification.
+    warnings: tuple[str, ...] = ()  # Sentences about what a reader should not conclude.
+    kept: KeptModel | None = None  # The one that is saved and timed.
+    saved: tuple[SavedModel, ...] = ()  # The folders that it was written to.
+    speed: SpeedResult | None = None  # Full against pruned; None unless it was asked for.
+    #: Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
+    #: all stacks together.
     stack: Annotated[str, Setting()] = "encoder"
+    #: Each stack alone, where all were asked for; empty otherwise.
     stacks: tuple[StackResult, ...] = ()
-    areas: tuple[Area, ...] = ()
-    gaps: tuple[AreaGap, ...] = ()
+    areas: tuple[Area, ...] = ()  # Of the curves of ``stacks``.
+    gaps: tuple[AreaGap, ...] = ()  # Between each two of them.
+    #: How a number of heads was found that costs at most so much; None unless it was asked for.
     max_drop: MaxDrop | None = None
+    #: Models that lost the same number of heads in every layer beside those that did not have to;
+    #: empty unless it was asked for.
     even: tuple[EvenPrice, ...] = ()
+    #: The graphs that it was written as; empty unless asked for.
     exported: tuple[ExportedModel, ...] = ()
+    #: What was asked for beside the numbers and could not be made.
     failed: tuple[FailedArtefact, ...] = ()
 
     @property

@@ -78,8 +78,7 @@ class MeanSem:
 class HeadRank(Head):
     """One head's matrices."""
 
-    #: Of W_Q W_K^T, W_V W_O, W_Q and W_K.
-    qk: Annotated[MatrixRank, Compare("qk ")]
+    qk: Annotated[MatrixRank, Compare("qk ")]  # Of W_Q W_K^T, W_V W_O, W_Q and W_K.
     ov: Annotated[MatrixRank, Compare("ov ")]
     w_q: Annotated[MatrixRank, Compare("w_q ")]
     w_k: Annotated[MatrixRank, Compare("w_k ")]
@@ -106,8 +105,7 @@ class HeadRank(Head):
 class Overlap:
     """Mean squared cosine of the principal angles between heads' subspaces, (n_heads, n_heads)."""
 
-    #: 1: the same subspace; 0: orthogonal. The diagonal is 1.
-    query: tuple[tuple[float, ...], ...]
+    query: tuple[tuple[float, ...], ...]  # 1: the same subspace; 0: orthogonal. The diagonal is 1.
     key: tuple[tuple[float, ...], ...]
     #: Row: the head whose query subspace, column: the head whose key subspace.
     query_key: tuple[tuple[float, ...], ...]
@@ -119,8 +117,7 @@ class ControlStatistics:
 
     #: Mean of sigma / ||B||_F: a random matrix has no scale of its own.
     singular_values: tuple[float, ...]
-    #: Means of the fields of :class:`MatrixRank` with these names.
-    numerical_rank: float | None
+    numerical_rank: float | None  # Means of the fields of :class:`MatrixRank` with these names.
     stable_rank: float | None
     effective_rank: float | None
     dims: dict[str, float | None]
@@ -134,8 +131,7 @@ class ControlStatistics:
 class DataControl:
     """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
 
-    #: Of single heads, and of as many concatenated as the layer has.
-    heads: ControlStatistics
+    heads: ControlStatistics  # Of single heads, and of as many concatenated as the layer has.
     layer: ControlStatistics
 
 
@@ -175,11 +171,9 @@ class LayerControl:
     """Controls of one geometry: heads alone, and as many concatenated as the layer has."""
 
     n_heads: int  # Heads of such a layer
-    #: By matrix, as in :data:`MATRICES`.
-    heads: dict[str, ControlStatistics]
+    heads: dict[str, ControlStatistics]  # By matrix, as in :data:`MATRICES`.
     layers: dict[str, ControlStatistics]
-    #: Means of ||B - B^T||_F / ||B||_F of heads, of layers.
-    asymmetry: float | None
+    asymmetry: float | None  # Means of ||B - B^T||_F / ||B||_F of heads, of layers.
     layer_asymmetry: float | None
     #: Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
     overlap: dict[str, float | None]
@@ -200,37 +194,20 @@ class ControlRank:
 
 @dataclass(frozen=True)
 class RankResult:
-    """Ranks of every head and layer, each with its controls.
+    """Ranks of every head and layer, each with its controls."""
 
-    Attributes
-    ----------
-    heads : tuple of HeadRank
-        In the order of layer, head.
-    layers : tuple of LayerRank
-        In their order.
-    controls : dict of str to ControlRank or None
-        ``gaussian`` and ``fresh``; None where it was not asked for.
-    settings : dict
-        share, biases, fold_layernorm, stored_dtype.
-    validation, provenance, schema : ValidationSummary, dict, int
-        As in :class:`headscope.results.Measured`.
-    not_covered : tuple of str
-        What W_Q W_K^T leaves out of this model's scores.
-    text : dict or None
-        What the data-aware form and the patterns were measured on.
-    shared : SharedProjections or None
-        None unless it was asked for.
-    """
-
+    #: In the order of layer, head.
     heads: Annotated[tuple[HeadRank, ...], Compare(where="{0.name}")]
-    layers: Annotated[tuple[LayerRank, ...], Compare(where="layer {0.layer}")]
+    layers: Annotated[tuple[LayerRank, ...], Compare(where="layer {0.layer}")]  # In their order.
+    #: ``gaussian`` and ``fresh``; None where it was not asked for.
     controls: dict[str, ControlRank | None]
-    settings: Annotated[dict[str, Any], Setting()]
-    validation: ValidationSummary
+    settings: Annotated[dict[str, Any], Setting()]  # share, biases, fold_layernorm, stored_dtype.
+    validation: ValidationSummary  # As in :class:`headscope.results.Measured`.
     provenance: dict[str, Any]
-    not_covered: tuple[str, ...] = ()
+    not_covered: tuple[str, ...] = ()  # What W_Q W_K^T leaves out of this model's scores.
+    #: What the data-aware form and the patterns were measured on.
     text: dict[str, Any] | None = None
-    shared: Annotated[SharedProjections | None, Compare()] = None
+    shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
     schema: int = SCHEMA
 
     @property

@@ -21,28 +21,13 @@ class SamplePatterns:
 
 @dataclass(frozen=True)
 class ReportResult(Sections):
-    """Every command's result on one model; a section that was not run is None.
+    """Every command's result on one model; a section that was not run is None."""
 
-    Attributes
-    ----------
-    schema, provenance : int, dict
-        As in :class:`headscope.results.Measured`.
-    settings : dict
-        By section, what differs from the defaults.
-    left_out : dict of str to str
-        Sections that this model does not allow, and why.
-    keys : dict of str to str
-        By section, a hash of everything that its result depends on.
-    samples : tuple of SamplePatterns
-        Patterns that the page shows.
-    reused : tuple of str
-        Sections that were taken from the previous run; not part of the file.
-    """
-
-    schema: int
+    schema: int  # As in :class:`headscope.results.Measured`.
     provenance: dict[str, Any]
-    settings: dict[str, dict[str, Any]]
-    left_out: dict[str, str]
-    keys: dict[str, str]
-    samples: tuple[SamplePatterns, ...] = ()
+    settings: dict[str, dict[str, Any]]  # By section, what differs from the defaults.
+    left_out: dict[str, str]  # Sections that this model does not allow, and why.
+    keys: dict[str, str]  # By section, a hash of everything that its result depends on.
+    samples: tuple[SamplePatterns, ...] = ()  # Patterns that the page shows.
+    #: Sections that were taken from the previous run; not part of the file.
     reused: tuple[str, ...] = field(default=(), compare=False)

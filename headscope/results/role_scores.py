@@ -25,8 +25,7 @@ class Label:
     role: str  # Key of one of :data:`headscope.results.roles.ROLES`
     #: The offset (``-1``), the relation and direction (``obj dep->head``), the token, or empty.
     detail: str
-    #: The measured rate or mean, and what it must beat.
-    score: float
+    score: float  # The measured rate or mean, and what it must beat.
     baseline: float
     #: 95% interval of the score: Wilson for positional and syntactic rates, Student's t over pairs
     #: for alignments, for all others normal with the sentence (or pair) as the sampled unit.
@@ -55,8 +54,7 @@ class PositionalScore:
 class Confirmation:
     """A selected relation on the half of the corpus that it was not selected on."""
 
-    #: As in :class:`SyntacticScore`.
-    accuracy: float
+    accuracy: float  # As in :class:`SyntacticScore`.
     accuracy_mean: float
     baselines: dict[str, float]  # Offset and kernel as chosen on the other half
     strongest: str  # The baseline with the highest accuracy
@@ -76,15 +74,13 @@ class Confirmation:
 class SyntacticScore:
     """One relation and direction of one head."""
 
-    #: A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
-    relation: str
+    relation: str  # A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
     direction: str
     #: Hits / trials over all sentences.
     accuracy: Annotated[float, Compare("all sentences", interval="interval")]
     #: The same with attention to a word as the mean, not the sum, over its pieces.
     accuracy_mean: float
-    #: Accuracy of the best fixed offset on the same trials, and that offset.
-    baseline: float
+    baseline: float  # Accuracy of the best fixed offset on the same trials, and that offset.
     baseline_offset: int
     #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always the sentence's first or
     #: last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
@@ -109,8 +105,7 @@ class RareScore:
     #: ``chance``, ``null``, ``uniform``: The same rate of a head that picks at random, of this head
     #: with a random word as target, and of evenly spread attention.
     chance: float | None
-    #: ``queries``, ``sentences``: What was counted, and what is taken as sampled.
-    queries: int
+    queries: int  # ``queries``, ``sentences``: What was counted, and what is taken as sampled.
     null: float | None
     uniform: float | None
     interval: tuple[float, ...]  # 95% interval of ``rate``, over sentences

@@ -17,8 +17,7 @@ __all__ = [
     "roles_of",
 ]
 
-#: Stacks of self-attention; all stacks.
-_SELF = ("encoder", "decoder")
+_SELF = ("encoder", "decoder")  # Stacks of self-attention; all stacks.
 _ALL = (*_SELF, "cross")
 
 
@@ -33,8 +32,7 @@ class Role:
     mark: str = ""
     colour: str = ""  # Of the figures, ``#RRGGBB``
     style: str = ""  # Of the terminal, as rich writes styles
-    #: Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
-    light: str = ""
+    light: str = ""  # Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
     dark: str = ""
     stacks: tuple[str, ...] = _ALL  # Where heads can have it: ``encoder``, ``decoder``, ``cross``
     words: str = ""  # What a head with it does, on one line
@@ -177,8 +175,7 @@ ROLES = (
 )
 #: A head without any role.
 NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
-#: What :attr:`HeadResult.primary` can be, ``none`` last.
-PRIMARY = (*ROLES, NO_ROLE)
+PRIMARY = (*ROLES, NO_ROLE)  # What :attr:`HeadResult.primary` can be, ``none`` last.
 _BY_KEY = {role.key: role for role in (*ROLES, NO_ROLE)}
 
 

@@ -115,8 +115,7 @@ _SECTIONS = {
     )
     for f in dataclasses.fields(Sections)
 }
-#: Their names, in order.
-SECTIONS = tuple(_SECTIONS)
+SECTIONS = tuple(_SECTIONS)  # Their names, in order.
 
 
 def section_of(name: str) -> Section:

@@ -53,8 +53,7 @@ class SpectrumHead(Head):
 class SpectrumControl:
     """The same numbers of a pattern whose spectrum is known."""
 
-    #: As the means of :class:`SpectrumHead`.
-    share_at_k: float
+    share_at_k: float  # As the means of :class:`SpectrumHead`.
     share_sq_at_k: float
     curve: tuple[float, ...]
     curve_sq: tuple[float, ...]
@@ -69,8 +68,7 @@ class RandomDraw:
 
     seed: int  # Of the weights
     sequences: int  # Windows that it was measured on
-    #: Mean over heads.
-    share_at_k: float
+    share_at_k: float  # Mean over heads.
     share_sq_at_k: float
     lowest: float  # The head with the lowest ``share_at_k``
     above: int  # Heads whose ``share_at_k`` lies above the threshold of low rank
@@ -91,8 +89,7 @@ class RandomWeights:
     share_sq_at_k: MeanSem
     #: Half of the 95% interval of ``share_at_k`` (Student's t); None for one initialisation.
     half_width: float | None
-    #: (length,): Mean over heads and initialisations.
-    curve: tuple[float, ...]
+    curve: tuple[float, ...]  # (length,): Mean over heads and initialisations.
     curve_sq: tuple[float, ...]
 
 
@@ -116,8 +113,7 @@ class Verdict:
     #: Low rank: the whole 95% interval of the share at k lies above it.
     threshold: Annotated[float, Setting("low rank above")]
     random: float  # Not low rank: the whole interval lies at or below the share of random logits
-    #: Names of heads.
-    low_rank: tuple[str, ...]
+    low_rank: tuple[str, ...]  # Names of heads.
     not_low_rank: tuple[str, ...]
     between: tuple[str, ...]
 
@@ -126,8 +122,7 @@ class Verdict:
 class Roles:
     """The classification that was used."""
 
-    #: What it was made on.
-    corpus: str
+    corpus: str  # What it was made on.
     corpus_sha256: str
     positional: dict[str, int | None]  # The offset that each positional head attends to
 
@@ -142,41 +137,20 @@ class Difference:
 
 @dataclass(frozen=True)
 class SpectrumResult(Measured):
-    """The spectra of every head's softmax matrix, and what they allow.
+    """The spectra of every head's softmax matrix, and what they allow."""
 
-    Attributes
-    ----------
-    length : int
-        Tokens of every sequence.
-    sequences : int
-        Sequences that were measured.
-    k : int
-        How many of the largest singular values are summed.
-    sampling : Sampling
-        How the windows were chosen.
-    verdict : Verdict
-        Which heads are of low rank.
-    heads : tuple of SpectrumHead
-        In the order of layer, head.
-    controls : dict of str to SpectrumControl
-        ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
-    roles : Roles or None
-        None where there was no classification.
-    efficient : EfficientResult or None
-        None unless it was asked for.
-    random_weights : RandomWeights or None
-        The control of every claim about learning; None unless it was asked for.
-    """
-
-    length: Annotated[int, Setting()]
-    sequences: Annotated[int, Setting()]
-    k: Annotated[int, Setting()]
-    sampling: Sampling
-    verdict: Annotated[Verdict, Setting()]
+    length: Annotated[int, Setting()]  # Tokens of every sequence.
+    sequences: Annotated[int, Setting()]  # Sequences that were measured.
+    k: Annotated[int, Setting()]  # How many of the largest singular values are summed.
+    sampling: Sampling  # How the windows were chosen.
+    verdict: Annotated[Verdict, Setting()]  # Which heads are of low rank.
+    #: In the order of layer, head.
     heads: Annotated[tuple[SpectrumHead, ...], Compare(where="{0.name}")]
+    #: ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
     controls: dict[str, SpectrumControl]
-    roles: Roles | None = None
-    efficient: Annotated[EfficientResult | None, Compare()] = None
+    roles: Roles | None = None  # None where there was no classification.
+    efficient: Annotated[EfficientResult | None, Compare()] = None  # None unless it was asked for.
+    #: The control of every claim about learning; None unless it was asked for.
     random_weights: RandomWeights | None = None
 
     def over_random_weights(self) -> Difference | None:

@@ -11,8 +11,7 @@ __all__ = ["GraphTimes", "SpeedResult", "SpeedRow"]
 class GraphTimes:
     """The same input through the models as ONNX graphs, in turns with the models themselves."""
 
-    #: Median time of a whole pass in onnxruntime, milliseconds.
-    full_ms: float
+    full_ms: float  # Median time of a whole pass in onnxruntime, milliseconds.
     pruned_ms: float
     int8_ms: float | None  # Of the pruned graph with weights of 8 bits, if there is one
     ratio: float  # pruned / full
@@ -26,22 +25,18 @@ class GraphTimes:
 class SpeedRow:
     """One shape of input: median times of both models, side by side in one run."""
 
-    #: Tokens of each sequence, nothing padded; sequences.
-    length: int
+    length: int  # Tokens of each sequence, nothing padded; sequences.
     batch_size: int
     repeats: int  # Passes of each model
-    #: Median time of a whole forward pass, milliseconds.
-    full_ms: float
+    full_ms: float  # Median time of a whole forward pass, milliseconds.
     pruned_ms: float
-    #: pruned / full: of the times, and of the multiplications.
-    ratio: float
+    ratio: float  # pruned / full: of the times, and of the multiplications.
     predicted_ratio: float
     #: Time spent in attention: W_Q, W_K, W_V, softmax(...) V and W_O, the median of each layer
     #: added up.
     attention_full_ms: float
     attention_pruned_ms: float
-    #: pruned / full of those times, and of the multiplications in attention.
-    attention_ratio: float
+    attention_ratio: float  # pruned / full of those times, and of the multiplications in attention.
     attention_predicted_ratio: float
     onnx: GraphTimes | None = None  # The same in onnxruntime, where a graph was exported
 
@@ -64,14 +59,12 @@ class SpeedRow:
 class SpeedResult:
     """Times of a full and a pruned model, interleaved."""
 
-    #: Where and in what both ran.
-    device: str
+    device: str  # Where and in what both ran.
     dtype: str
     threads: int  # What torch, and onnxruntime, computed with
     #: The attention of transformers that both ran: what a user of the model runs.
     implementation: str
-    #: Of the two models.
-    heads_full: int
+    heads_full: int  # Of the two models.
     heads_pruned: int
     parameters_full: int
     parameters_pruned: int

@@ -50,50 +50,34 @@ class RandomHeads:
     """Sets of heads drawn at random, each made symmetric, and each removed."""
 
     heads: int  # How many
-    #: The same sets in both.
-    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]
+    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]  # The same sets in both.
     removed: Annotated[DrawnEffect, Compare("removed ")]
 
 
 @dataclass(frozen=True)
 class SymmetricResult(Measured):
-    """What making attention scores symmetric does to a model's output.
+    """What making attention scores symmetric does to a model's output."""
 
-    Attributes
-    ----------
-    heads : tuple of HeadSymmetry
-        By layer and head, each changed alone.
-    whole : dict of str to DrawnEffect
-        All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
-        ``removed``.
-    whole_difference : Estimate or None
-        The task's value with all scores symmetric minus the model's own, with its paired interval;
-        None without a task.
-    sets : tuple of RandomHeads
-        Some heads at once, by their number.
-    equivalent_heads : Estimate
-        Random heads whose removal moves the output as far as symmetric scores in all heads do,
-        between the numbers that were measured; None where all heads do not suffice.
-    causal : bool
-        Whether a mask hides later tokens: the scores are made symmetric before it.
-    left_out : tuple of str
-        Stacks of the model that are not measured: no text alone shows them, and cross-attention has
-        no square of scores.
-    text : dict
-        What was read: name, sha256, lines, skipped, tokens.
-    task : EffectTask or None
-        What the model was measured by beside the cosine.
-    """
-
+    #: By layer and head, each changed alone.
     heads: Annotated[tuple[HeadSymmetry, ...], Compare(where="{0.name}")]
+    #: All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
+    #: ``removed``.
     whole: Annotated[dict[str, DrawnEffect], Compare("{key} ", where="all heads")]
+    #: The task's value with all scores symmetric minus the model's own, with its paired interval;
+    #: None without a task.
     whole_difference: Annotated[Estimate | None, Compare("change of the metric", where="all heads")]
+    #: Some heads at once, by their number.
     sets: Annotated[tuple[RandomHeads, ...], Compare(where="{0.heads} random heads")]
+    #: Random heads whose removal moves the output as far as symmetric scores in all heads do,
+    #: between the numbers that were measured; None where all heads do not suffice.
     equivalent_heads: Annotated[Estimate, Compare("as many heads removed", where="all heads")]
-    causal: bool
+    causal: bool  # Whether a mask hides later tokens: the scores are made symmetric before it.
+    #: Stacks of the model that are not measured: no text alone shows them, and cross-attention has
+    #: no square of scores.
     left_out: tuple[str, ...]
+    #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
-    task: EffectTask | None = None
+    task: EffectTask | None = None  # What the model was measured by beside the cosine.
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""

@@ -67,8 +67,7 @@ class TransferRun(TransferCase):
     accuracy: float
     low: float
     high: float
-    #: Where that was, and the last step that was trained.
-    kept_step: int
+    kept_step: int  # Where that was, and the last step that was trained.
     steps: int
     #: Training loss before the first step, and over the last batches; None where not finite.
     start_loss: float | None
@@ -98,8 +97,7 @@ class TransferDivergence(TransferCase):
     """How many runs diverged at a multiple of a variant's best rate, of as many of each."""
 
     factor: float  # 1, 3 or 10
-    #: That were counted, and of them those that diverged.
-    runs: int
+    runs: int  # That were counted, and of them those that diverged.
     diverged: Annotated[int, Compare(words="{0.diverged} of {0.runs}")]
 
     @property
@@ -126,8 +124,7 @@ class TransferCell(TransferCase):
     rate: float  # Learning rate of all runs
     seeds: int  # Runs
     accuracy: Annotated[float, Compare(interval="low high")]  # Mean over seeds, times 100
-    #: 95% interval over seeds and test examples; None from a single seed.
-    low: float | None
+    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
     high: float | None
     spread: float | None  # Standard deviation of the accuracy over seeds
     #: Runs that did; see :class:`TransferRun`.
@@ -149,8 +146,7 @@ class TransferBaseline:
     size: int  # Training examples
     #: On the test part, times 100; mean over seeds, which draw the training examples.
     accuracy: Annotated[float, Compare(interval="low high")]
-    #: 95% interval over seeds and test examples; None from a single seed.
-    low: float | None
+    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
     high: float | None
 
 
@@ -158,17 +154,14 @@ class TransferBaseline:
 class TransferDifference:
     """Accuracy of one cell minus another's, seed by seed and example by example."""
 
-    #: The first cell.
-    variant: str
+    variant: str  # The first cell.
     weights: str
-    #: The one whose accuracy is subtracted.
-    other: str
+    other: str  # The one whose accuracy is subtracted.
     other_weights: str
     size: int  # Training examples of both
     seeds: int  # That both have
     mean: float  # In points (accuracy times 100)
-    #: 95% interval over seeds and test examples; None from a single seed.
-    low: float | None
+    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
     high: float | None
 
 
@@ -176,12 +169,10 @@ class TransferDifference:
 class TransferSpread:
     """How much more one variant varies over seeds than another, from pretrained weights."""
 
-    #: The two.
-    variant: str
+    variant: str  # The two.
     other: str
     size: int  # Training examples
-    #: Runs of each.
-    seeds: int
+    seeds: int  # Runs of each.
     other_seeds: int
     #: Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
     #: of the F distribution, no deviation taken to be below one test example; None for a single
@@ -189,8 +180,7 @@ class TransferSpread:
     ratio: float | None
     low: float | None
     high: float | None
-    #: Runs that diverged, at 1, 3 and 10 times each one's best rate.
-    bad: int
+    bad: int  # Runs that diverged, at 1, 3 and 10 times each one's best rate.
     other_bad: int
     #: Difference of their shares, with Newcombe's 95% interval; None from a single run of each
     #: factor.
@@ -213,68 +203,35 @@ class TransferMissed(TransferCase):
 
 @dataclass(frozen=True)
 class TransferResult(Measured):
-    """What fine-tuning some of a model's parameters gives on a labelled task.
+    """What fine-tuning some of a model's parameters gives on a labelled task."""
 
-    Attributes
-    ----------
-    task : str
-        What is classified.
-    classes : tuple of str
-        In the order of their numbers.
-    sizes : tuple of int
-        Training examples of the runs, ascending.
-    validation_examples, test_examples : int
-        Of the part that chooses step and rate, and of the one that accuracy is of.
-    dropped : int
-        Training examples left out: in the test part too, or longer than the model's limit.
-    seeds, spread_seeds : int
-        Wanted runs of a cell; at the smallest size of ``attention`` and ``layernorm``.
-    steps, batch : int
-        Most steps of a run, and examples of a step.
-    budget : float
-        Seconds that all runs together may take.
-    cells : tuple of TransferCell
-        By size, start and variant.
-    baselines : tuple of TransferBaseline
-        At every size.
-    differences : tuple of TransferDifference
-        What the claims compare.
-    spreads : tuple of TransferSpread
-        At the smallest size; empty where one of the two was not reached.
-    runs : tuple of TransferRun
-        All that count.
-    searched : tuple of TransferTry
-        The search for learning rates.
-    missed : tuple of TransferMissed
-        What the budget did not reach.
-    not_possible : dict of str to str
-        Variants that this model does not have, and why.
-    stress : tuple of TransferStress
-        Runs at 3 and 10 times the best rate, which count for divergence alone.
-    divergence : tuple of TransferDivergence
-        What ``spreads`` sum up, by factor.
-    """
-
-    task: Annotated[str, Setting()]
-    classes: tuple[str, ...]
-    sizes: Annotated[tuple[int, ...], Setting()]
+    task: Annotated[str, Setting()]  # What is classified.
+    classes: tuple[str, ...]  # In the order of their numbers.
+    sizes: Annotated[tuple[int, ...], Setting()]  # Training examples of the runs, ascending.
+    #: Of the part that chooses step and rate, and of the one that accuracy is of.
     validation_examples: int
     test_examples: Annotated[int, Setting()]
+    #: Training examples left out: in the test part too, or longer than the model's limit.
     dropped: int
-    seeds: int
+    seeds: int  # Wanted runs of a cell; at the smallest size of ``attention`` and ``layernorm``.
     spread_seeds: int
-    steps: Annotated[int, Setting()]
+    steps: Annotated[int, Setting()]  # Most steps of a run, and examples of a step.
     batch: Annotated[int, Setting()]
-    budget: float
+    budget: float  # Seconds that all runs together may take.
+    #: By size, start and variant.
     cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]
+    #: At every size.
     baselines: Annotated[tuple[TransferBaseline, ...], Compare(where="{0.name}, {0.size} examples")]
-    differences: tuple[TransferDifference, ...]
+    differences: tuple[TransferDifference, ...]  # What the claims compare.
+    #: At the smallest size; empty where one of the two was not reached.
     spreads: tuple[TransferSpread, ...]
-    runs: tuple[TransferRun, ...]
-    searched: tuple[TransferTry, ...]
-    missed: tuple[TransferMissed, ...]
-    not_possible: dict[str, str]
+    runs: tuple[TransferRun, ...]  # All that count.
+    searched: tuple[TransferTry, ...]  # The search for learning rates.
+    missed: tuple[TransferMissed, ...]  # What the budget did not reach.
+    not_possible: dict[str, str]  # Variants that this model does not have, and why.
+    #: Runs at 3 and 10 times the best rate, which count for divergence alone.
     stress: tuple[TransferStress, ...] = ()
+    #: What ``spreads`` sum up, by factor.
     divergence: Annotated[tuple[TransferDivergence, ...], Compare(where="{0.name}")] = ()
 
     def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:

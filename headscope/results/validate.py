@@ -48,8 +48,7 @@ class ProbeSize:
     """One batch of the certificate."""
 
     name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
-    #: Sequences, positions of each, real tokens and padded positions in all.
-    sequences: int
+    sequences: int  # Sequences, positions of each, real tokens and padded positions in all.
     length: int
     tokens: int
     padded: int
@@ -57,41 +56,22 @@ class ProbeSize:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """The certificate: our attention equals the model's, padded and not, or why it does not.
+    """The certificate: our attention equals the model's, padded and not, or why it does not."""
 
-    Attributes
-    ----------
-    passed : bool
-        Whether every difference is within its tolerance.
-    layers : tuple of LayerCheck
-        In the order of the model.
-    max_abs_hidden_eager, max_abs_hidden_sdpa : float or None
-        Largest difference of the last hidden state, over real tokens.
-    tolerance : dict
-        For ``pattern``, ``out``, ``hidden``, ``rounding`` and ``scale`` (its distance from 1).
-    reasons : tuple of str
-        Why it failed; empty if it passed.
-    sequences, tokens, padded : int
-        Size of all probes: sequences, real tokens, padded positions.
-    mask_reached : bool
-        Whether every layer received every padding mask.
-    probes : tuple of ProbeSize
-        The batches.
-    provenance, schema : dict, int
-        As in :class:`headscope.results.Measured`.
-    """
-
-    passed: bool
-    layers: tuple[LayerCheck, ...]
+    passed: bool  # Whether every difference is within its tolerance.
+    layers: tuple[LayerCheck, ...]  # In the order of the model.
+    #: Largest difference of the last hidden state, over real tokens.
     max_abs_hidden_eager: float | None
     max_abs_hidden_sdpa: float | None
+    #: For ``pattern``, ``out``, ``hidden``, ``rounding`` and ``scale`` (its distance from 1).
     tolerance: dict[str, float]
-    reasons: tuple[str, ...] = ()
-    sequences: int = 0
+    reasons: tuple[str, ...] = ()  # Why it failed; empty if it passed.
+    sequences: int = 0  # Size of all probes: sequences, real tokens, padded positions.
     tokens: int = 0
     padded: int = 0
-    mask_reached: bool = False
+    mask_reached: bool = False  # Whether every layer received every padding mask.
     probes: tuple[ProbeSize, ...] = ()
+    #: As in :class:`headscope.results.Measured`.
     provenance: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA
 
@@ -123,8 +103,7 @@ class ValidationSummary:
     #: Largest differences over real tokens, and over all layers; None if not compared.
     max_abs_hidden: float | None = None
     max_abs_pattern: float | None = None
-    #: How often our attention ran in a pass, and how many layers there are.
-    calls: int = 0
+    calls: int = 0  # How often our attention ran in a pass, and how many layers there are.
     layers: int = 0
 
     @classmethod

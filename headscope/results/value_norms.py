@@ -11,8 +11,7 @@ __all__ = ["RoleSurvival", "ValueNorms"]
 class RoleSurvival:
     """One role of one stack, by the pattern and by the norms of what it adds up."""
 
-    #: Key of the role; ``encoder``, ``decoder`` or ``cross``.
-    role: str
+    role: str  # Key of the role; ``encoder``, ``decoder`` or ``cross``.
     stack: str
     heads: int  # That have it by the pattern
     #: Of those, the ones that have it by norms too; and heads that have it by norms alone.

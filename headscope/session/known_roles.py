@@ -14,8 +14,7 @@ from headscope.results.serialise import SCHEMA, from_dict
 
 #: A result of ``headscope.classify``, or the file that ``headscope classify -o DIR`` wrote.
 Classification = str | Path | ClassifyResult
-#: The name of that file.
-FILE = "classify.json"
+FILE = "classify.json"  # The name of that file.
 _ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 
 
@@ -23,14 +22,10 @@ _ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 class KnownRoles:
     """Roles by the heads' positions in the loaded model, and how they are printed."""
 
-    #: By row and position in the loaded model.
-    by_place: dict[tuple[int, int], HeadResult]
-    #: By the heads' original numbers.
-    heads: tuple[HeadRoles, ...] = ()
-    #: What the heads were classified on; None where nothing is known.
-    corpus: str | None = None
-    #: What makes the roles doubtful.
-    warnings: tuple[str, ...] = ()
+    by_place: dict[tuple[int, int], HeadResult]  # By row and position in the loaded model.
+    heads: tuple[HeadRoles, ...] = ()  # By the heads' original numbers.
+    corpus: str | None = None  # What the heads were classified on; None where nothing is known.
+    warnings: tuple[str, ...] = ()  # What makes the roles doubtful.
 
 
 def read_classification(source: Classification) -> ClassifyResult:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 else:
     Text = Path
 
-#: Told ("what", done, total).
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # Told ("what", done, total).
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 TASKS = ("fidelity", "mlm", "classification", "similarity", "seq2seq")
 STACKS = ("encoder", "decoder", "cross", "all")
@@ -53,12 +52,9 @@ def ordered(kind: type) -> dict[str, Declared]:
 class ModelOptions:
     """What every command on a model takes."""
 
-    #: Examples at the end of the command's help.
-    examples: ClassVar[tuple[str, ...]] = ()
-    #: What progress counts; None where none is reported.
-    unit: ClassVar[str | None] = None
-    #: Defaults that differ in a report.
-    in_report: ClassVar[dict[str, Any]] = {}
+    examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
+    unit: ClassVar[str | None] = None  # What progress counts; None where none is reported.
+    in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
     #: A report computes this section in the widest type of the device, whatever the others use.
     widest_dtype: ClassVar[bool] = False
 

@@ -82,8 +82,7 @@ def versions() -> dict[str, str]:
     }
 
 
-#: Texts of the data that are looked at, from its beginning.
-TEXTS = 512
+TEXTS = 512  # Texts of the data that are looked at, from its beginning.
 #: Share of unknown pieces from which on results carry a warning. Of the texts and models that were
 #: tried, those that fit have none among 55,000 pieces, and those that do not 4 to 29%.
 MOST_UNKNOWN = 0.03

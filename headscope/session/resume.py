@@ -22,8 +22,7 @@ from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
 from headscope.session.provenance import versions
 
-#: A run measures at least so many times as long as it saves.
-_RARELY = 20
+_RARELY = 20  # A run measures at least so many times as long as it saves.
 
 
 class Sums(Protocol):

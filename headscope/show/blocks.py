@@ -70,8 +70,7 @@ class Series:
     hollow: bool = False
     #: Number of each point's group, which chooses its colour from dark to light.
     groups: Sequence[int] = ()
-    #: Low and high end at each x, drawn as a band.
-    band: Sequence[tuple[float, float]] = ()
+    band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band.
 
 
 @dataclass(frozen=True)
@@ -87,8 +86,7 @@ class Chart:
     file: str = ""
     #: Lines across the panel at a value of y (of x for bars), by their name.
     levels: Mapping[str, float] | None = None
-    #: The same at a value of x.
-    x_levels: Mapping[str, float] | None = None
+    x_levels: Mapping[str, float] | None = None  # The same at a value of x.
     #: "doubling" has a tick at each x, equally far apart; "small" is linear up to 1, then logs.
     x_scale: Literal["linear", "doubling"] = "linear"
     y_scale: Literal["linear", "log", "small"] = "linear"
@@ -105,8 +103,7 @@ class HeadMap:
     values: Mapping[tuple[str, int], float | None]
     digits: int
     file: str = ""
-    #: Values from here on are bold in the terminal.
-    bold_from: float | None = None
+    bold_from: float | None = None  # Values from here on are bold in the terminal.
     on: Place = TERMINAL
 
 
@@ -120,8 +117,7 @@ class Matrix:
     columns: Sequence[str] = ()
     #: Of all of it, where ``values`` are only the first rows and columns.
     shape: tuple[int, ...] = ()
-    #: Weights have two digits and go from 0 to 1; scores have one.
-    weights: bool = False
+    weights: bool = False  # Weights have two digits and go from 0 to 1; scores have one.
     on: Place = BOTH
 
 
@@ -153,8 +149,7 @@ class Details:
 class Custom:
     """The way out: what no other block can show."""
 
-    #: Markup that is safe already.
-    html: str = ""
+    html: str = ""  # Markup that is safe already.
     text: str = ""
     figure: Callable[[Axes], None] | None = None
     file: str = ""

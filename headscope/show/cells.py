@@ -15,8 +15,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     import pandas
 
-#: What stands for a layer: its number, or its name.
-Row = TypeVar("Row")
+Row = TypeVar("Row")  # What stands for a layer: its number, or its name.
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Table:

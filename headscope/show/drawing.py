@@ -127,11 +127,6 @@ def swarm(heights: Array) -> Array:
     ----------
     heights : array, (n,)
         Where they are, in diameters.
-
-    Returns
-    -------
-    array, (n,)
-        How far each is moved, in diameters.
     """
     shifts = np.zeros(len(heights))
     placed: list[int] = []

@@ -20,11 +20,6 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
     """Make the folder before a long run starts; take it away again if nothing came of it.
 
     While the run lasts the folder is its own: another that names it is refused.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made or written to, or another run is at work in it.
     """
     if folder is None:
         yield

@@ -20,29 +20,17 @@ if TYPE_CHECKING:
 __all__ = ["KeyNumber", "View", "view", "view_of"]
 
 R = TypeVar("R")
-#: The number of what is said in words.
-_WORDS = Estimated(None)
+_WORDS = Estimated(None)  # The number of what is said in words.
 
 
 @dataclass(frozen=True)
 class KeyNumber:
-    """A number that a reader wants to see first.
+    """A number that a reader wants to see first."""
 
-    Attributes
-    ----------
-    what : str
-        What is measured, in words that are the same for every model.
-    text : str
-        This model's value, with its interval.
-    control : str
-        The controls' values; "-" where there is none.
-    number : Estimated
-        The value itself and its 95% interval, without any where ``text`` says no number.
-    """
-
-    what: str
-    text: str
-    control: str = "-"
+    what: str  # What is measured, in words that are the same for every model.
+    text: str  # This model's value, with its interval.
+    control: str = "-"  # The controls' values; "-" where there is none.
+    #: The value itself and its 95% interval, without any where ``text`` says no number.
     number: Estimated = _WORDS
 
 
@@ -51,44 +39,30 @@ class View(Generic[R]):
     """What people see of a result of class ``R``; every part is a function of the result.
 
     A report's page and report.md ask every section that was run for ``facts`` to ``key_numbers``.
-
-    Attributes
-    ----------
-    human : callable
-        Tables and sentences for the terminal, 80 columns wide.
-    files : callable
-        Name and content of every file of a result folder but the JSON. Presentation options, such
-        as depth's ``log``, are keywords.
-    csv : callable
-        The main table as CSV: by default the result's ``to_frame``.
-    stale : tuple of str
-        Names of files that not every run writes: one that an earlier run left must not be taken
-        for this run's.
-    facts : callable
-        What the page says of single heads: cards that fill in what this section knows. The second
-        argument lists the (layer, head) that samples and sections before this one know.
-    scales : tuple of Scale
-        The numbers on those cards that the map of heads can be coloured by.
-    section : callable
-        The section's part of the page, or None.
-    more : callable
-        Further parts of the page, and of report.md, for what not every run measures.
-    key_numbers : callable
-        The few numbers that a report leads with, each beside its control.
-    compared : callable
-        What ``headscope compare`` puts beside other models' before the key numbers: what a report
-        shows in a place of its own.
     """
 
+    #: Tables and sentences for the terminal, 80 columns wide.
     human: Callable[[R], Iterable[RenderableType]]
+    #: Name and content of every file of a result folder but the JSON. Presentation options, such
+    #: as depth's ``log``, are keywords.
     files: Callable[..., Mapping[str, bytes]]
-    csv: Callable[[R], str] = to_csv
+    csv: Callable[[R], str] = to_csv  # The main table as CSV: by default the result's ``to_frame``.
+    #: Names of files that not every run writes: one that an earlier run left must not be taken for
+    #: this run's.
     stale: tuple[str, ...] = ()
+    #: What the page says of single heads: cards that fill in what this section knows. The second
+    #: argument lists the (layer, head) that samples and sections before this one know.
     facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
+    #: The numbers on those cards that the map of heads can be coloured by.
     scales: tuple[Scale, ...] = ()
+    #: The section's part of the page, or None.
     section: Callable[[R], Part | None] = lambda result: None
+    #: Further parts of the page, and of report.md, for what not every run measures.
     more: Callable[[R], Iterable[Part]] = lambda result: ()
+    #: The few numbers that a report leads with, each beside its control.
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
+    #: What ``headscope compare`` puts beside other models' before the key numbers: what a report
+    #: shows in a place of its own.
     compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     #: Where the result is described as blocks: its title on the page, and what is shown.
     title: str = ""

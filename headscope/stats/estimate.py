@@ -38,5 +38,4 @@ class Estimate:
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
 
-#: What results of older versions do not hold, and what was not measured.
-UNKNOWN = Estimate(None)
+UNKNOWN = Estimate(None)  # What results of older versions do not hold, and what was not measured.

@@ -33,18 +33,13 @@ TOKEN_HEADS = ("mlm", "seq2seq")
 class Task:
     """Examples of one kind and the metrics that a model earns on them."""
 
-    #: fidelity, mlm, classification, similarity or seq2seq.
-    name: ClassVar[str]
-    #: Whether a larger value is a better model.
-    higher_is_better: ClassVar[bool] = True
-    #: Whether :meth:`loss_batches` can use labels.
-    has_labels: ClassVar[bool] = True
+    name: ClassVar[str]  # fidelity, mlm, classification, similarity or seq2seq.
+    higher_is_better: ClassVar[bool] = True  # Whether a larger value is a better model.
+    has_labels: ClassVar[bool] = True  # Whether :meth:`loss_batches` can use labels.
     #: Whether the outputs of the model's head are compared, and not its embeddings.
     needs_head: ClassVar[bool] = False
-    #: Sentences about what a metric cannot say of these examples.
-    notes: tuple[str, ...] = ()
-    #: All metrics by name; the first is the task's value.
-    table: Mapping[str, Metric]
+    notes: tuple[str, ...] = ()  # Sentences about what a metric cannot say of these examples.
+    table: Mapping[str, Metric]  # All metrics by name; the first is the task's value.
 
     def __init__(
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
@@ -338,15 +333,13 @@ class LossBatch:
 
     _loaded: LoadedModel
     _batch: Padded
-    #: Which example each row belongs to, (rows,).
-    _owner: Tensor
+    _owner: Tensor  # Which example each row belongs to, (rows,).
     _loss: Read
     _embed: Read
     #: Which positions the head reads for the loss, and for the embedding.
     _select_loss: Select | None = None
     _select_embed: Select | None = None
-    #: What a gate of zero leaves behind; zeros unless given.
-    _means: Means | None = None
+    _means: Means | None = None  # What a gate of zero leaves behind; zeros unless given.
 
     def leaving(self, means: Means) -> LossBatch:
         """Return the same batch, in which a gate of zero leaves the head's mean behind."""

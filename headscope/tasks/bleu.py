@@ -26,10 +26,8 @@ from headscope.core.errors import InputError
 from headscope.measures.accumulator import Array
 from headscope.measures.metrics import Outputs
 
-#: Name of the ten counts of each sentence among a model's outputs.
-COUNTS = "bleu_counts"
-#: Longest n-grams.
-_ORDER = 4
+COUNTS = "bleu_counts"  # Name of the ten counts of each sentence among a model's outputs.
+_ORDER = 4  # Longest n-grams.
 #: sacreBLEU's tokenizers: at spaces and punctuation, and every character for a word.
 WORDS, CHARACTERS = "13a", "char"
 

@@ -17,8 +17,7 @@ from headscope.tasks.base import LossBatch, Task
 from headscope.tasks.head_means import mean_z
 from headscope.tasks.making import read_examples, select
 
-#: Files whose columns hold labels; anything else is text.
-_TABLES = (".csv", ".tsv", ".jsonl")
+_TABLES = (".csv", ".tsv", ".jsonl")  # Files whose columns hold labels; anything else is text.
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from headscope.core.errors import InputError
 
 _HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+|\*)", re.IGNORECASE)
-#: Stack, layer and head.
-Name = tuple[str, int, int]
+Name = tuple[str, int, int]  # Stack, layer and head.
 
 
 def parse_heads(text: str, heads: Mapping[tuple[str, int], Sequence[int]]) -> list[Name]:

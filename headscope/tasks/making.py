@@ -149,8 +149,7 @@ class TaskInfo:
 
     #: From examples, the model, a seed and a limit to a :class:`Task`.
     make: Callable[[Examples, LoadedModel, int, int | None], Task]
-    #: What it measures, and what it needs, on one line.
-    words: str
+    words: str  # What it measures, and what it needs, on one line.
 
 
 #: Every task by name.

@@ -10,8 +10,7 @@ from torch import Tensor
 from headscope.models.intervene import shared_layers
 from headscope.models.loaded import LoadedModel
 
-#: (layer, head), zero-based, as the loaded model counts them.
-Head = tuple[int, int]
+Head = tuple[int, int]  # (layer, head), zero-based, as the loaded model counts them.
 
 
 class Units:

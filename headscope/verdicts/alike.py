@@ -14,8 +14,7 @@ __all__ = ["unlike"]
 _ORDER = ("schema", "data", "setting")
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
-#: What stands for a report that lacks the section.
-_LACKING = "-"
+_LACKING = "-"  # What stands for a report that lacks the section.
 _Key = tuple[str, str]
 _Row = tuple[str, str, tuple[str, ...]]
 

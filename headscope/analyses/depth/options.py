@@ -29,8 +29,7 @@ class DepthOptions(RunOptions):
         "headscope depth ./my-bert --text articles.txt --log -o out/",
         "headscope depth demo --sequences 500 --no-control --format json",
     )
-    #: Attention alone falls below what float32 can show.
-    widest_dtype: ClassVar[bool] = True
+    widest_dtype: ClassVar[bool] = True  # Attention alone falls below what float32 can show.
 
     text: Annotated[
         Text | None,

@@ -28,8 +28,7 @@ class LinearOptions(EffectOptions):
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",
         "headscope linear demo --no-alone --task similarity --data stsb-test.csv",
     )
-    #: Every head takes a pass over them.
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 12}
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 12}  # Every head takes a pass over them.
 
     alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = True
     control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True

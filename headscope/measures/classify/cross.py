@@ -33,8 +33,7 @@ from headscope.measures.classify.rows import LONG, OUT, QueryMeans, row_entropy
 from headscope.measures.rounding import first_largest
 from headscope.measures.statistics import ratio, standard_error
 
-#: Content queries, and content keys, of a pair that can show an order.
-FEWEST = 3
+FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.
 
 
 class CrossHeads(QueryMeans):
@@ -172,11 +171,6 @@ def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Te
         Where it stands, counted from 0 among what is counted.
     counted : Tensor of float64, (rows, pos)
         1 at the positions that count, 0 at the others.
-
-    Returns
-    -------
-    tuple of Tensor, (rows, heads)
-        The correlation, in [-1, 1] and 0 where all values are equal, and whether they are.
     """
     weight = counted[:, None].expand(values.shape)
     # How often each value occurs: ranks follow without comparing values with one another.

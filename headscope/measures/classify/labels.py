@@ -45,15 +45,13 @@ from headscope.results.role_scores import (
 )
 from headscope.results.roles import primary_of, roles_of
 
-#: (layer, place among the heads of the layer)
-Place = tuple[int, int]
+Place = tuple[int, int]  # (layer, place among the heads of the layer)
 #: What the heads of each layer are called: original indices, with gaps where heads were removed.
 HeadIds = Sequence[Sequence[int]]
 
 #: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
 MIN_PAIRS = 50
-#: Sequences of LONG tokens or more that the broad role needs.
-MIN_LONG = 50
+MIN_LONG = 50  # Sequences of LONG tokens or more that the broad role needs.
 
 
 class RoleTest(Protocol):

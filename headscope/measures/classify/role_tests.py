@@ -23,14 +23,11 @@ from headscope.measures.rounding import tied
 from headscope.measures.statistics import adjust
 from headscope.results.causes import CauseTest
 
-#: Fewest heads with a role, and without, that are compared.
-FEWEST = 3
+FEWEST = 3  # Fewest heads with a role, and without, that are compared.
 #: Fewest on either side for an interval: a bootstrap of fewer is too narrow.
 FEWEST_FOR_INTERVAL = 8
-#: How often labels are dealt anew.
-DEALS = 5000
-#: Adjusted p below which two kinds of heads are told apart.
-LEVEL = 0.05
+DEALS = 5000  # How often labels are dealt anew.
+LEVEL = 0.05  # Adjusted p below which two kinds of heads are told apart.
 
 
 def role_tests(

@@ -22,14 +22,11 @@ from headscope.measures.batch import Batch
 from headscope.measures.rounding import first_largest
 from headscope.measures.statistics import ratio, ratio_error
 
-#: Tokens, special ones included, that a row must see to tell a broad head from others.
-LONG = 20
-#: More than any sum of weights: a word of m pieces attends with up to m in all.
-OUT = 1e6
+LONG = 20  # Tokens, special ones included, that a row must see to tell a broad head from others.
+OUT = 1e6  # More than any sum of weights: a word of m pieces attends with up to m in all.
 #: Relative positions that the positional score looks at.
 OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
-#: Word offsets further away than this count as this.
-FARTHEST = 20
+FARTHEST = 20  # Word offsets further away than this count as this.
 #: Word offsets that a head's distance kernel is measured at.
 WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
 
@@ -89,8 +86,7 @@ class QueryMeans(Accumulator):
 
     #: What is averaged; ``long_entropy`` only over queries that see LONG tokens or more.
     quantities: ClassVar[tuple[str, ...]]
-    #: Those of which it is known what uniform attention gives.
-    baselines: ClassVar[tuple[str, ...]]
+    baselines: ClassVar[tuple[str, ...]]  # Those of which it is known what uniform attention gives.
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         #: (n_layers, n_heads, quantities): Over sequences: of the sequence's sum, of its square,

@@ -24,8 +24,7 @@ from headscope.measures.classify.rows import (
 from headscope.measures.classify.syntactic import Kernel, Syntactic
 from headscope.measures.statistics import ratio, ratio_error
 
-#: One step beyond the farthest offset that is scored.
-_FAR = max(OFFSETS) + 1
+_FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.
 
 
 class Positional(RowMeasure):

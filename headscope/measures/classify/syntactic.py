@@ -155,8 +155,7 @@ def grouped(hits: Tensor, group: Array, n_groups: int) -> Array:
     return numpy(sums)
 
 
-#: Entries of (sentences, heads, words, words) that exist at a time.
-_AT_ONCE = 1 << 18
+_AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time.
 
 
 class Kernel(RowMeasure):
@@ -323,8 +322,7 @@ class _Counts:
 class SyntacticTest:
     """All heads on one relation and direction."""
 
-    #: relation, direction: As ``nsubj`` and ``dep->head``
-    relation: str
+    relation: str  # relation, direction: As ``nsubj`` and ``dep->head``
     direction: str
     offset: int  # The best word offset on all sentences; ``whole`` is measured with it
     #: whole, chosen, held_out: On all sentences, on half A, on half B; the last two with A's best

@@ -31,8 +31,7 @@ class InDegree:
 
     #: (batch, n_heads, nodes). In-degree of every node: attention of all other words.
     received: Tensor
-    #: (batch, nodes). The same where attention is spread evenly.
-    even: Tensor
+    even: Tensor  # (batch, nodes). The same where attention is spread evenly.
 
 
 def in_degree(graph: Tensor, nodes: WordNodes) -> InDegree:

@@ -62,11 +62,9 @@ class LayerSpaces:
     #: (n_heads, d_in, d_v). Orthonormal columns that span those of each head's W_V; zeros beyond
     #: its rank.
     U: Tensor
-    #: (n_heads, d_in, d_v). Random directions, and orthonormal columns that span them.
-    G: Tensor
+    G: Tensor  # (n_heads, d_in, d_v). Random directions, and orthonormal columns that span them.
     V: Tensor
-    #: (d_in, at most SKETCH). Random orthonormal columns.
-    sketch: Tensor
+    sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
 
     @classmethod
     def of(cls, W_V: Tensor, seed: int) -> LayerSpaces:
@@ -202,8 +200,7 @@ class HeldOut:
 FOLDS = 5
 #: In units of the mean variance of the predictors.
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(-8, 7))
-#: Directions of a target that a penalty is chosen by, at most.
-SKETCH = 32
+SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 #: Errors that differ by less than this share of what there is to explain are equal: the larger
 #: penalty is taken.
 _EQUAL = 1e-9
@@ -370,8 +367,7 @@ def _around(x: Tensor, x_sum: Tensor, y: Tensor, y_sum: Tensor, n: Tensor) -> Te
 class Clustered:
     """Numbers that are smooth functions of sums over sentences."""
 
-    #: (n,). The numbers; NaN where nothing was counted.
-    value: Array
+    value: Array  # (n,). The numbers; NaN where nothing was counted.
     #: (sentences, n). How much each sentence pulls at each number, in units of a mean over
     #: sentences: the standard error of a number is that of the mean of its column. Columns of
     #: numbers that were measured on the same sentences may be added and subtracted, row by row.

@@ -31,8 +31,7 @@ class TreeSearch:
         self.first, self.counts, self.swapped = TreeCounts(), TreeCounts(), TreeCounts()
         self.best, self.chosen, self.offset = -1, (), ""
 
-    #: Candidates whose attention is added up.
-    chosen: tuple[int, ...]
+    chosen: tuple[int, ...]  # Candidates whose attention is added up.
 
     def update(
         self, graph: Tensor, gold: GoldTrees, swapped: tuple[list[int], GoldTrees] | None
@@ -86,22 +85,17 @@ class TreeSearch:
         return max(BASELINES, key=lambda name: total[name])
 
 
-#: Sentences that heads are chosen on, about; their attention is kept in memory.
-SENTENCES = 256
-#: Candidates that are tried: those whose own trees are best.
-TRIED = 16
-#: Heads that are added up, at most.
-MOST = 8
+SENTENCES = 256  # Sentences that heads are chosen on, about; their attention is kept in memory.
+TRIED = 16  # Candidates that are tried: those whose own trees are best.
+MOST = 8  # Heads that are added up, at most.
 
 
 @dataclass(frozen=True)
 class Kept:
     """Sentences with equally many words, kept to choose on."""
 
-    #: Their trees.
-    gold: GoldTrees
-    #: (sentences, n_heads, words, words). Attention from word to word.
-    graph: Tensor
+    gold: GoldTrees  # Their trees.
+    graph: Tensor  # (sentences, n_heads, words, words). Attention from word to word.
 
 
 def summed(graph: Tensor, chosen: Sequence[int]) -> Tensor:

@@ -40,8 +40,7 @@ OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
 class GoldTrees:
     """Gold trees of sentences with equally many words."""
 
-    #: (sentences, words). Head of each word, -1 at the root.
-    heads: Tensor
+    heads: Tensor  # (sentences, words). Head of each word, -1 at the root.
     #: (2, sentences, words). Words that count: all but the root; and without punctuation.
     scored: Tensor
 
@@ -131,8 +130,7 @@ class TreeCounts:
 _NEVER = -torch.inf
 
 
-#: Scores that are worked on at a time: they stay in the processor's cache.
-_ENTRIES = 1 << 17
+_ENTRIES = 1 << 17  # Scores that are worked on at a time: they stay in the processor's cache.
 
 
 @dataclass(frozen=True)
@@ -190,17 +188,14 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
 class _Graphs:
     """Graphs whose vertices are components: words, or cycles that became one."""
 
-    #: (g,). Which of all graphs these are.
-    place: Tensor
+    place: Tensor  # (g,). Which of all graphs these are.
     #: (g, m, m). The best edge from one component to another: its score, and the words that it
     #: joins.
     weight: Tensor
     source: Tensor
     target: Tensor
-    #: (g,). The component that holds the root.
-    top: Tensor
-    #: (g, n). The component of each word.
-    member: Tensor
+    top: Tensor  # (g,). The component that holds the root.
+    member: Tensor  # (g, n). The component of each word.
 
     @classmethod
     def of(cls, scores: Tensor, root: Tensor) -> _Graphs:

@@ -22,15 +22,12 @@ class WordNodes:
     #: (batch, pos). The node that each position belongs to, in the order of the text; -1 at
     #: padding.
     node: Tensor
-    #: (batch, pos). Positions of words.
-    content: Tensor
+    content: Tensor  # (batch, pos). Positions of words.
     #: (batch, pos). For each position of a word another position of a word that it may see, drawn
     #: at random (the same may be drawn).
     other: Tensor
-    #: What the nodes of each sentence are called.
-    names: tuple[tuple[str, ...], ...]
-    #: Whether a position sees only itself and what stands before it.
-    causal: bool = False
+    names: tuple[tuple[str, ...], ...]  # What the nodes of each sentence are called.
+    causal: bool = False  # Whether a position sees only itself and what stands before it.
 
     def to(self, device: torch.device | str) -> WordNodes:
         """Copy to a device."""

@@ -43,8 +43,7 @@ from headscope.measures.visible import visible
 
 __all__ = ["READOUTS", "closed_form", "coherence", "readout_errors", "simulate", "unit_keys"]
 
-#: The form that is normalised though its weights may be negative.
-FIRST_ORDER = "first-order"
+FIRST_ORDER = "first-order"  # The form that is normalised though its weights may be negative.
 #: Feature maps by name.
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x,
@@ -60,8 +59,7 @@ FORMS = (
     FIRST_ORDER,
     *(f"{name}{end}" for name in ("elu", "relu", "exp") for end in ("", _NORMALISED)),
 )
-#: What is measured beside them: the mean of the values that a query may see.
-EVEN = "even"
+EVEN = "even"  # What is measured beside them: the mean of the values that a query may see.
 
 
 def linear_attention(

@@ -35,12 +35,9 @@ from headscope.measures.rounding import ROUNDING, VARIANCE, tied
 from headscope.measures.statistics import t_half_width
 from headscope.measures.visible import visible
 
-#: Forms, and the baseline beside them.
-EVERY = (*FORMS, EVEN)
-#: How an error is taken.
-FITS = ("error", "scaled", "fitted")
-#: Keys as they are, and without their mean.
-KINDS = ("raw", "centred")
+EVERY = (*FORMS, EVEN)  # Forms, and the baseline beside them.
+FITS = ("error", "scaled", "fitted")  # How an error is taken.
+KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
 #: beta the mean length of keys times that of queries times the scale.
 STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
@@ -52,10 +49,8 @@ class LinearSums:
 
     sentences: int
     keys_only: bool = False
-    #: (sentences,). Real tokens.
-    tokens: Array = field(init=False)
-    #: By the site's row.
-    by_row: dict[int, SiteSums] = field(default_factory=dict, init=False)
+    tokens: Array = field(init=False)  # (sentences,). Real tokens.
+    by_row: dict[int, SiteSums] = field(default_factory=dict, init=False)  # By the site's row.
 
     def __post_init__(self) -> None:
         self.tokens = np.zeros(self.sentences)
@@ -122,15 +117,13 @@ class LinearSums:
 class SiteSums:
     """Of one site, by sentence and head."""
 
-    #: (sentences, heads). ||z||^2 and the sum of z over tokens.
-    own: Array
+    own: Array  # (sentences, heads). ||z||^2 and the sum of z over tokens.
     own_sum: Array
     #: (sentences, heads, forms). ||y||^2, y . z and the sum of y, in the order of :data:`EVERY`.
     form: Array
     both: Array
     form_sum: Array
-    #: (sentences, heads, kinds). In the order of :data:`KINDS`.
-    coherence: Array
+    coherence: Array  # (sentences, heads, kinds). In the order of :data:`KINDS`.
     #: (sentences, heads, kinds, readouts). Errors of reading values back, in the order of
     #: :data:`STORED`.
     stored: Array
@@ -219,10 +212,8 @@ class Correlated:
     value: float
     low: float
     high: float
-    #: Two-sided, by the same t; NaN where there is no interval.
-    p: float
-    #: How many count.
-    layers: int
+    p: float  # Two-sided, by the same t; NaN where there is no interval.
+    layers: int  # How many count.
 
 
 def correlate(

@@ -22,8 +22,7 @@ from headscope.measures.rank.factors import Factors
 from headscope.measures.rounding import EPS
 from headscope.results.rank import MatrixRank, NumericalRank
 
-#: Shares whose dimensions are counted.
-LEVELS = ("90", "95", "99")
+LEVELS = ("90", "95", "99")  # Shares whose dimensions are counted.
 #: A cumulative sum may fall short of a share that it reaches on paper: by more than the arithmetic
 #: in float64 leaves, as the weights themselves were rounded to float32 (an orthogonal map has ten
 #: equal singular values but for that, and 9 of them hold 90%).

@@ -29,12 +29,10 @@ from headscope.attention import AttentionWeights
 class Factors:
     """The four factors of one layer, float64."""
 
-    #: (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
-    W_Q: Tensor
+    W_Q: Tensor  # (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
     W_K: Tensor
     W_V: Tensor
-    #: (n_heads, d_model, d_head). W_O transposed: ``ov`` is ``W_V @ W_O_T^T``.
-    W_O_T: Tensor
+    W_O_T: Tensor  # (n_heads, d_model, d_head). W_O transposed: ``ov`` is ``W_V @ W_O_T^T``.
 
     @property
     def n_heads(self) -> int:

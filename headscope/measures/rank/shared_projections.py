@@ -28,12 +28,10 @@ from headscope.measures.rounding import above, tied
 #: Rounds of alternating least squares at most. On all-MiniLM-L6-v2 thirty more bring the error
 #: down by less than a hundredth of itself.
 ITERATIONS = 30
-#: Change of the relative error that ends them earlier.
-_SETTLED = 1e-4
+_SETTLED = 1e-4  # Change of the relative error that ends them earlier.
 #: Ridge of every least squares step: heads that are copies of each other make it singular.
 _RIDGE = 1e-6
-#: Relative error at which there is nothing to refine.
-_EXACT = 1e-7
+_EXACT = 1e-7  # Relative error at which there is nothing to refine.
 
 
 def share_projections(factors: Factors, width: int) -> Mixed:
@@ -124,8 +122,7 @@ def knee(widths: list[int], errors: list[float]) -> int | None:
     return widths[best] if above(below[best], 0.0) else None  # a straight line has no knee
 
 
-#: Directions weaker than this share of the strongest are arithmetic noise.
-_NOISE = 1e-13
+_NOISE = 1e-13  # Directions weaker than this share of the strongest are arithmetic noise.
 
 
 @dataclass(frozen=True)
@@ -144,11 +141,9 @@ class Mixed:
 class Start:
     """Shared projections and mixing vectors, float64."""
 
-    #: (d_model, width). The shared query and key projections, W_Q' and W_K'.
-    left: Tensor
+    left: Tensor  # (d_model, width). The shared query and key projections, W_Q' and W_K'.
     right: Tensor
-    #: (n_heads, width). How much each head uses each shared dimension.
-    mixing: Tensor
+    mixing: Tensor  # (n_heads, width). How much each head uses each shared dimension.
 
     @property
     def mixed(self) -> Mixed:

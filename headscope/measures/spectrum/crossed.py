@@ -14,12 +14,9 @@ from headscope.measures.statistics import t_half_width
 class CrossedMean:
     """Means, how sure they are, and how much of that is the draws."""
 
-    #: Over sequences and draws.
-    mean: Array
-    #: Standard error; NaN for a single sequence.
-    sem: Array
-    #: Half of the 95% interval; infinite for a single sequence: it is unknown.
-    half_width: Array
+    mean: Array  # Over sequences and draws.
+    sem: Array  # Standard error; NaN for a single sequence.
+    half_width: Array  # Half of the 95% interval; infinite for a single sequence: it is unknown.
     #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
     draw_std: Array
 

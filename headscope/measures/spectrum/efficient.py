@@ -51,8 +51,7 @@ FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
 #: Forms of which something is drawn at random, and how often it is.
 RANDOM = ("random", "window+global+random", "random-keys")
 DRAWS = 5
-#: Forms that need scores of ``q k^T scale`` and nothing else.
-PLAIN_ONLY = ("pooled",)
+PLAIN_ONLY = ("pooled",)  # Forms that need scores of ``q k^T scale`` and nothing else.
 
 
 class CheapForms:
@@ -276,10 +275,8 @@ def _relative_error(ours: Tensor, z: Tensor) -> Array:
     return numpy(gap / size)
 
 
-#: Random key blocks of each query block (BigBird's base setting).
-RANDOM_BLOCKS = 3
-#: Blocks of a sequence.
-_BLOCKS = 32
+RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting).
+_BLOCKS = 32  # Blocks of a sequence.
 
 
 def block_size(length: int) -> int:

@@ -141,10 +141,8 @@ class Structure:
 
     #: (n, n). By layer (row of the site), where not every query may see every key.
     seen: dict[int, Tensor] = field(default_factory=dict)
-    #: Whether any layer adds something to its scores.
-    biased: bool = False
-    #: Those that were looked at.
-    layers: list[int] = field(default_factory=list)
+    biased: bool = False  # Whether any layer adds something to its scores.
+    layers: list[int] = field(default_factory=list)  # Those that were looked at.
 
     @property
     def plain(self) -> bool:
@@ -180,8 +178,7 @@ def looks_back(seen: Tensor) -> bool:
     return not bool(seen.triu(1).any())
 
 
-#: Draws of random logits that are averaged; their shares differ in the third digit.
-DRAWS = 5
+DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
 
 
 @dataclass(frozen=True)

@@ -184,8 +184,7 @@ class Layout:
     """
 
     name: str  # The family that it is known from
-    #: Attributes of the attention module.
-    q: str = "query"
+    q: str = "query"  # Attributes of the attention module.
     k: str = "key"
     v: str = "value"
     #: Dotted path from the attention module, or from its parent when it starts with ``..``.

@@ -37,25 +37,21 @@ from headscope.tasks.units import Units, units_of
 
 __all__ = ["CauseSource", "check_task", "find_causes", "mean_loss", "with_causes"]
 
-#: Random directions of the label-free estimate; each costs a backward pass.
-DIRECTIONS = 2
-#: Random rotations that the noise of a head is the mean of.
-ROTATIONS = 5
+DIRECTIONS = 2  # Random directions of the label-free estimate; each costs a backward pass.
+ROTATIONS = 5  # Random rotations that the noise of a head is the mean of.
 
 
 @dataclass(frozen=True)
 class CauseSource:
     """What the removal of heads is measured on, read but not yet tokenised."""
 
-    #: task, data: What the model is measured by, and the name of what was read
-    task: str
+    task: str  # task, data: What the model is measured by, and the name of what was read
     data: str
     #: measured, calibration: Two halves that share no sentence: losses are measured on the first,
     #: means and gradients taken of the second
     measured: Examples
     calibration: Examples
-    #: limit, seed: Most examples of each half; of the halves and all that is drawn
-    limit: int
+    limit: int  # limit, seed: Most examples of each half; of the halves and all that is drawn
     seed: int
 
     @classmethod

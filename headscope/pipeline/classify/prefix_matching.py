@@ -21,10 +21,8 @@ from headscope.results.prefix_matching import Match, PrefixMatching, PrefixScore
 
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.
 SEQUENCES, COPY = 32, 24
-#: Fewest tokens of a copy: what is left without both ends is still a mean.
-_SHORTEST = 4
-#: Sequences that run at a time.
-_AT_ONCE = 32
+_SHORTEST = 4  # Fewest tokens of a copy: what is left without both ends is still a mean.
+_AT_ONCE = 32  # Sequences that run at a time.
 
 
 @dataclass(frozen=True)
@@ -35,8 +33,7 @@ class Repeats:
     #: tokens
     repeated: tuple[tuple[int, ...], ...]
     control: tuple[tuple[int, ...], ...]
-    #: start, copy: Position of the first random token; tokens of a half
-    start: int
+    start: int  # start, copy: Position of the first random token; tokens of a half
     copy: int
     seed: int  # Of the tokens
 

@@ -33,10 +33,8 @@ from headscope.results.serialise import SCHEMA
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 
-#: Tokens of a sentence that can still be looked at as a matrix.
-LONGEST = 64
-#: Positions of padding that the step on masks puts behind the sentence.
-PADS = 2
+LONGEST = 64  # Tokens of a sentence that can still be looked at as a matrix.
+PADS = 2  # Positions of padding that the step on masks puts behind the sentence.
 
 
 @dataclass(frozen=True)

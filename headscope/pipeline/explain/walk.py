@@ -30,26 +30,19 @@ __all__ = [
     "rest_steps",
 ]
 
-#: Rows and columns that are shown of a learned matrix.
-CORNER = 8
+CORNER = 8  # Rows and columns that are shown of a learned matrix.
 
 
 @dataclass(frozen=True)
 class Computed:
     """Our own numbers of one layer, all heads, without the axis of examples."""
 
-    #: Of the layer.
-    weights: AttentionWeights
-    #: q, k, v (n_heads, pos, d_head) as the weights make them.
-    heads: Heads
-    #: The same with positions in them.
-    placed: Heads
-    #: (n_heads, query_pos, key_pos). What the family adds to the scores.
-    bias: Tensor | None
-    #: What multiplies the products.
-    scale: float
-    #: Products, scores, pattern and z.
-    attended: Attended
+    weights: AttentionWeights  # Of the layer.
+    heads: Heads  # q, k, v (n_heads, pos, d_head) as the weights make them.
+    placed: Heads  # The same with positions in them.
+    bias: Tensor | None  # (n_heads, query_pos, key_pos). What the family adds to the scores.
+    scale: float  # What multiplies the products.
+    attended: Attended  # Products, scores, pattern and z.
 
     @property
     def rotated(self) -> bool:
@@ -74,16 +67,12 @@ def compute(layer: Layer) -> Computed:
 class Walk:
     """One sentence, one layer, one head: what the steps are made from."""
 
-    #: Special tokens included.
-    tokens: tuple[str, ...]
-    #: The model's own run of the sentence.
-    run: Run
+    tokens: tuple[str, ...]  # Special tokens included.
+    run: Run  # The model's own run of the sentence.
     #: The same with padding behind the sentence; None where there is no room for it.
     padded: Run | None
-    #: Of the head among those that its layer has now.
-    place: int
-    #: Of the certificate, by what is compared.
-    tolerance: dict[str, float]
+    place: int  # Of the head among those that its layer has now.
+    tolerance: dict[str, float]  # Of the certificate, by what is compared.
 
     @property
     def layer(self) -> Layer:

@@ -307,14 +307,10 @@ _CHUNK = 1 << 16
 class Reader:
     """Reads a corpus for one model, half by half, and counts what it had to leave out."""
 
-    #: Whose tokenizer and limit count.
-    loaded: LoadedModel
-    #: What is read.
-    corpus: Corpus
-    #: Only the first sentences.
-    limit: int | None
-    #: Told (pass, sentences done, sentences).
-    progress: Progress
+    loaded: LoadedModel  # Whose tokenizer and limit count.
+    corpus: Corpus  # What is read.
+    limit: int | None  # Only the first sentences.
+    progress: Progress  # Told (pass, sentences done, sentences).
     #: Sentences of the second half that stand in the first; those that cannot be read.
     repeated: int = 0
     skipped: int = 0
@@ -374,15 +370,11 @@ def _words(item: EncodedSentence) -> tuple[str, ...]:
 class Found:
     """What was found on the two halves."""
 
-    #: Tokens of words that the maps were fitted on.
-    tokens: int
-    #: Errors of the maps on the second half.
-    held: HeldOut
-    #: Hubs on the first half, and on the second.
-    chosen: HubSums
+    tokens: int  # Tokens of words that the maps were fitted on.
+    held: HeldOut  # Errors of the maps on the second half.
+    chosen: HubSums  # Hubs on the first half, and on the second.
     hubs: HubSums
-    #: Trees; None without gold ones.
-    search: TreeSearch | None
+    search: TreeSearch | None  # Trees; None without gold ones.
 
 
 def measure(

@@ -78,8 +78,7 @@ def _measured(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Foun
     return found
 
 
-#: By matrix, ``w_v`` and ``ov``: one entry a head.
-Spectra = Mapping[str, Sequence[MatrixRank]]
+Spectra = Mapping[str, Sequence[MatrixRank]]  # By matrix, ``w_v`` and ``ov``: one entry a head.
 
 
 def head_spectra(sites: Iterable[AttentionSite]) -> list[Spectra]:

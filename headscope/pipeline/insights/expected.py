@@ -14,8 +14,7 @@ from headscope.session.progress import SECONDS, Progress
 
 __all__ = ["Whole", "announcement", "expected_seconds"]
 
-#: Sentences whose pass is timed.
-_SENTENCES = 16
+_SENTENCES = 16  # Sentences whose pass is timed.
 #: Passes over these that each part takes as long as, by its defaults; measured on the demo model.
 #: "insights" are the kept roles of claim 2.
 _PASSES = {

@@ -52,18 +52,12 @@ class Described:
 
     #: (1 + resamples, heads, forms). By fit; the first row is the text itself.
     errors: dict[str, Array]
-    #: (1 + resamples, heads, kinds). Coherence.
-    keys: Array
-    #: (1 + resamples, heads, kinds, readouts). Errors of reading back.
-    stored: Array
-    #: (1 + resamples, heads). Of the pattern.
-    entropy: Array
-    #: (heads, forms). The best scale.
-    scales: Array
-    #: (heads,). Row of each head's site.
-    rows: Array
-    #: Whether there is more than one sentence, so that intervals are known.
-    known: bool
+    keys: Array  # (1 + resamples, heads, kinds). Coherence.
+    stored: Array  # (1 + resamples, heads, kinds, readouts). Errors of reading back.
+    entropy: Array  # (1 + resamples, heads). Of the pattern.
+    scales: Array  # (heads, forms). The best scale.
+    rows: Array  # (heads,). Row of each head's site.
+    known: bool  # Whether there is more than one sentence, so that intervals are known.
 
     @classmethod
     def of(cls, loaded: LoadedModel, sums: LinearSums, seed: int) -> Described:

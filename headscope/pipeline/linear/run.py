@@ -36,10 +36,8 @@ from headscope.results.linear import KeyMemory, LinearControl, LinearForm, Linea
 from headscope.session.opening import Model
 from headscope.session.progress import Progress
 
-#: Draws of random weights that values are read back from the keys of.
-CONTROLS = 5
-#: The form that is put into each head alone.
-ALONE = "linear"
+CONTROLS = 5  # Draws of random weights that values are read back from the keys of.
+ALONE = "linear"  # The form that is put into each head alone.
 
 
 def run(model: Model, options: LinearOptions) -> LinearResult:
@@ -181,13 +179,10 @@ class _Changed:
         return torch.from_numpy(by_row[inputs.site.row][np.array(inputs.heads)])
 
 
-#: Numbers of keys, as multiples of their width.
-TIMES = (0.5, 1, 2, 4, 8)
-#: Draws of random keys and values, stretches of the model's own keys.
-DRAWS = 50
+TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
+DRAWS = 50  # Draws of random keys and values, stretches of the model's own keys.
 STRETCHES = 4
-#: Keys of the model that are kept, by head.
-KEPT = 4096
+KEPT = 4096  # Keys of the model that are kept, by head.
 
 
 class OwnKeys:

@@ -82,8 +82,7 @@ def choose_sections(only: Sequence[str], skip: Sequence[str]) -> tuple[str, ...]
 
 #: Tokens of a sentence that is shown, special ones included.
 SHORTEST, LONGEST = 8, 16
-#: Digits after the decimal point that are kept of a weight.
-_DIGITS = 2
+_DIGITS = 2  # Digits after the decimal point that are kept of a weight.
 
 
 def sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns, ...]:

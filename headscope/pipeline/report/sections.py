@@ -148,20 +148,14 @@ def _content(value: Any) -> Any:
 class Run:
     """What the sections of one run share."""
 
-    #: The model of all sections.
-    loaded: LoadedModel
+    loaded: LoadedModel  # The model of all sections.
     #: Arguments by section, where they are not the defaults.
     settings: Mapping[str, Mapping[str, Any]]
-    #: Of every section that is not given another.
-    seed: int
-    #: Recorded in the results.
-    command: str
-    #: Whether the model must be validated.
-    check: bool = True
-    #: Told ("section, what", done, total).
-    progress: Progress = silent
-    #: Results that may be taken over.
-    previous: Previous = field(default_factory=Previous)
+    seed: int  # Of every section that is not given another.
+    command: str  # Recorded in the results.
+    check: bool = True  # Whether the model must be validated.
+    progress: Progress = silent  # Told ("section, what", done, total).
+    previous: Previous = field(default_factory=Previous)  # Results that may be taken over.
     #: Of the model, as :func:`model_identity` tells it.
     identity: dict[str, Any] | None = field(init=False, repr=False)
 
@@ -191,14 +185,11 @@ class Run:
 class Found:
     """What a run found."""
 
-    #: The results.
-    sections: Sections
+    sections: Sections  # The results.
     #: What each result depends on, hashed; empty for a model that cannot be told from others.
     keys: dict[str, str]
-    #: Sections that were taken from an earlier run.
-    reused: tuple[str, ...]
-    #: Sections that this model does not allow, and why.
-    left_out: dict[str, str]
+    reused: tuple[str, ...]  # Sections that were taken from an earlier run.
+    left_out: dict[str, str]  # Sections that this model does not allow, and why.
 
 
 def run_sections(names: Iterable[str], run: Run) -> Found:
@@ -277,5 +268,4 @@ def check_settings(name: str, table: Mapping[str, Any]) -> None:
             )
 
 
-#: The file that holds every section.
-REPORT = "report.json"
+REPORT = "report.json"  # The file that holds every section.

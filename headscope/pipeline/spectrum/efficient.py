@@ -34,8 +34,7 @@ from headscope.session.progress import Progress
 
 #: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
 TOKENS = 2048
-#: Sequences of one pass.
-_AT_ONCE = 4
+_AT_ONCE = 4  # Sequences of one pass.
 #: Batches of this process: which of the sequences they hold, and their token ids.
 Mine = list[tuple[Array, Tensor]]
 

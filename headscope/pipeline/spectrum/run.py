@@ -178,10 +178,8 @@ def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> 
 class Source:
     """A model, seen in the stacks that are measured, and what it reads."""
 
-    #: A view of one stack, or the whole model.
-    loaded: LoadedModel
-    #: Text, or pairs of source and target.
-    data: PlainText | Examples
+    loaded: LoadedModel  # A view of one stack, or the whole model.
+    data: PlainText | Examples  # Text, or pairs of source and target.
 
     def windows(self, length: int) -> Windows:
         """Cut it into windows of exactly ``length`` tokens."""

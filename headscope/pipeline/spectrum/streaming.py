@@ -26,12 +26,9 @@ from headscope.results.spectrum import RandomDraw, RandomWeights
 from headscope.session.progress import Progress
 from headscope.session.resume import RunState, open_state
 
-#: Half-width of the adaptive mode where nothing else is asked for.
-PRECISION = 0.01
-#: Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
-MINIMUM = 16
-#: Tokens of one batch; whether to stop is decided after each.
-_BATCH_TOKENS = 1024
+PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
+MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
+_BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each.
 
 
 @dataclass(frozen=True)

@@ -24,17 +24,13 @@ from headscope.results.transfer import CurvePoint
 
 __all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune", "Updated"]
 
-#: Learning rate of the classifier where more than the classifier is trained.
-CLASSIFIER_RATE = 3e-3
-#: Standard deviation of the classifier's first weights (as BERT's).
-START = 0.02
-#: Share of the steps over which the rate rises from 0; it then falls to 0.
-WARM_UP = 0.1
+CLASSIFIER_RATE = 3e-3  # Learning rate of the classifier where more than the classifier is trained.
+START = 0.02  # Standard deviation of the classifier's first weights (as BERT's).
+WARM_UP = 0.1  # Share of the steps over which the rate rises from 0; it then falls to 0.
 #: A training loss that ends this many times above its start has diverged. A run that learns nothing
 #: ends about where it started: on one side or the other, as its last batches happen to be.
 DIVERGED = 1.1
-#: Batches that are sorted by length together, so that little is padded.
-POOL = 8
+POOL = 8  # Batches that are sorted by length together, so that little is padded.
 
 
 class OutOfTime(Exception):  # noqa: N818
@@ -54,8 +50,7 @@ class Recipe:
 
     #: Learning rate: of the classifier where it is trained alone, else of everything else.
     rate: float
-    #: Most steps, and examples of each.
-    steps: int
+    steps: int  # Most steps, and examples of each.
     batch: int
     #: Steps between validations, and how many of them may bring nothing before a run stops.
     every: int
@@ -66,12 +61,9 @@ class Recipe:
 class Outcome:
     """What a run came to."""
 
-    #: By step.
-    curve: tuple[CurvePoint, ...]
-    #: The one with the lowest validation loss.
-    kept_step: int
-    #: There; infinite where no loss was finite.
-    validation_loss: float
+    curve: tuple[CurvePoint, ...]  # By step.
+    kept_step: int  # The one with the lowest validation loss.
+    validation_loss: float  # There; infinite where no loss was finite.
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
     #: From a part of the data to its classes (n,), as the model of that step has them.

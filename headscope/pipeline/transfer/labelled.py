@@ -28,36 +28,28 @@ __all__ = ["Labelled", "Part", "Source", "label", "read", "Frozen", "Reader", "T
 
 #: One of so many training examples validates, and the most that do.
 VALIDATION, MOST_VALIDATION = 5, 100
-#: Fewest examples of the training file, and of the test file.
-FEWEST = 10
+FEWEST = 10  # Fewest examples of the training file, and of the test file.
 
 
 @dataclass(frozen=True)
 class Source:
     """What was read."""
 
-    #: Of both files together, for the result's provenance.
-    name: str
+    name: str  # Of both files together, for the result's provenance.
     sha256: str
-    #: What is classified.
-    task: str
-    #: As they were read, not shared.
-    train: Examples
+    task: str  # What is classified.
+    train: Examples  # As they were read, not shared.
     test: Examples
-    #: Training examples that were left out, as the test has them too.
-    shared: int
+    shared: int  # Training examples that were left out, as the test has them too.
 
 
 @dataclass(frozen=True)
 class Part:
     """Examples as a model reads them."""
 
-    #: Token ids of each.
-    rows: tuple[Row, ...]
-    #: (n,). Class numbers.
-    labels: Tensor
-    #: What a baseline without a model reads.
-    words: tuple[tuple[str, ...], ...]
+    rows: tuple[Row, ...]  # Token ids of each.
+    labels: Tensor  # (n,). Class numbers.
+    words: tuple[tuple[str, ...], ...]  # What a baseline without a model reads.
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -72,14 +64,11 @@ class Part:
 class Labelled:
     """The three parts, which share no example."""
 
-    #: In the order of their numbers.
-    classes: tuple[str, ...]
-    #: What is trained on, what chooses step and rate, what accuracy is of.
-    train: Part
+    classes: tuple[str, ...]  # In the order of their numbers.
+    train: Part  # What is trained on, what chooses step and rate, what accuracy is of.
     validation: Part
     test: Part
-    #: Training examples that are in no part.
-    dropped: int
+    dropped: int  # Training examples that are in no part.
 
 
 def read(

@@ -34,49 +34,39 @@ RATES: dict[str, tuple[float, ...]] = {
     "attention": (5e-5, 2e-4, 8e-4),
     "all": (3e-5, 1e-4, 4e-4),
 }
-#: Rates that are added to a grid at most, while the best one lies at its edge.
-GROWTH = 5
+GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge.
 #: Variants whose spread over seeds and divergence are compared at the smallest size.
 SPREAD = ("attention", "layernorm")
-#: Times their best rate: where divergence is counted besides.
-FACTORS = (3.0, 10.0)
+FACTORS = (3.0, 10.0)  # Times their best rate: where divergence is counted besides.
 #: Variants that are compared with LayerNorm as equally large ones.
 EQUAL = ("weights", "biases", "lora")
-#: Variants that are run at the largest size only.
-_LARGEST = (*EQUAL, "all_biases")
+_LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
 #: Cells at the largest size that claims 8 and 9 compare, by variant and start.
 _COMPARED = (
     *(("layernorm", "pretrained"), ("weights", "pretrained"), ("biases", "pretrained")),
     *(("lora", "pretrained"), ("head", "pretrained"), ("all", "pretrained")),
     ("layernorm", "random"),
 )
-#: The size that is small where the caller names none.
-SMALL = 64
+SMALL = 64  # The size that is small where the caller names none.
 
 
 @dataclass(frozen=True)
 class Cell:
     """Runs that differ in their seed alone."""
 
-    #: What is trained, and what it starts from.
-    variant: str
+    variant: str  # What is trained, and what it starts from.
     weights: str
-    #: Training examples.
-    size: int
-    #: Wanted runs.
-    seeds: int
+    size: int  # Training examples.
+    seeds: int  # Wanted runs.
 
 
 @dataclass(frozen=True)
 class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
-    #: Which.
-    cell: Cell
-    #: Counted from 0 within the cell.
-    number: int
-    #: Times the cell's best rate.
-    factor: float = 1.0
+    cell: Cell  # Which.
+    number: int  # Counted from 0 within the cell.
+    factor: float = 1.0  # Times the cell's best rate.
 
     @property
     def first(self) -> bool:
@@ -93,10 +83,8 @@ class Step:
 class Plan:
     """All cells."""
 
-    #: By start, size and variant.
-    cells: tuple[Cell, ...]
-    #: Ascending.
-    sizes: tuple[int, ...]
+    cells: tuple[Cell, ...]  # By start, size and variant.
+    sizes: tuple[int, ...]  # Ascending.
 
     def steps(self) -> Iterator[Step]:
         """Yield what claims need, seed by seed, then the rest: a budget that ends takes seeds."""

@@ -50,8 +50,7 @@ from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 
-#: How often a run validates, if it is not stopped early.
-VALIDATIONS = 5
+VALIDATIONS = 5  # How often a run validates, if it is not stopped early.
 #: Share of the first validation loss by which two runs may differ and still train the same.
 SAME = 0.01
 

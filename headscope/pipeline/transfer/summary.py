@@ -49,14 +49,11 @@ _BESIDE = ("head", *EQUAL, "all_biases", "attention", "all")
 class Done:
     """A run that counts."""
 
-    #: What is reported of it.
-    row: TransferRun
-    #: (test,). 1 where a test example was classified rightly.
-    hits: Array
+    row: TransferRun  # What is reported of it.
+    hits: Array  # (test,). 1 where a test example was classified rightly.
 
 
-#: Runs of each cell, seed by seed.
-Runs = Mapping[Cell, Sequence[Done]]
+Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell, seed by seed.
 
 
 def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled) -> Done:

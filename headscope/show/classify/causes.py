@@ -18,8 +18,7 @@ from headscope.show.page.parts import Part
 from headscope.show.page.svg import Chart, Line, chart, highest
 from headscope.show.view import KeyNumber
 
-#: Heads that the terminal's table shows.
-_MOST_ROWS = 8
+_MOST_ROWS = 8  # Heads that the terminal's table shows.
 NOTE = (
     "zero: nothing in its place; mean: its mean over other text; noise: the head stays, and as "
     "much is taken away in a random direction, mean over rotations; est.: zero, from gradients."

@@ -16,12 +16,10 @@ from headscope.show import drawing as draw
 from headscope.show.cells import decimal, mean_of
 from headscope.show.classify.words import best_heads, primary_label
 
-#: Relations in the bar chart, by gain over the baseline.
-_MOST_BARS = 24
+_MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 #: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.
 _DOT, _TALL = 4.5, 40
-#: Gains on repeated tokens up to which their colours are linear.
-_LINEAR = 0.01
+_LINEAR = 0.01  # Gains on repeated tokens up to which their colours are linear.
 
 
 def role_map(result: ClassifyResult) -> Figure:

@@ -18,8 +18,7 @@ PLACES = {
     "same": "at the earlier copy",
     "before": "before it (mirrored)",
 }
-#: Heads that the table names for each place.
-_MOST_ROWS = 2
+_MOST_ROWS = 2  # Heads that the table names for each place.
 _HEADER = ("prefix matching", "head", "weight", "control", "gain", "95% interval", "random")
 
 

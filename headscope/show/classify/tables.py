@@ -12,12 +12,10 @@ from headscope.results.roles import role_of
 from headscope.show.cells import decimal, head_map, interval_text, make_table, model_line, p_text
 from headscope.show.classify import causes, prefix_matching, value_norms, words
 
-#: Rows of a table in the terminal; all of them are in the JSON and CSV.
-_MOST_ROWS = 14
+_MOST_ROWS = 14  # Rows of a table in the terminal; all of them are in the JSON and CSV.
 #: Columns of the baselines, in the order of their results.
 _BASELINES = ("off.", "first", "last", "unif.", "kern.")
-#: Heads beside each other in one block of the map.
-_HEADS_ACROSS = 16
+_HEADS_ACROSS = 16  # Heads beside each other in one block of the map.
 
 
 def classify_report(result: ClassifyResult) -> Iterator[RenderableType]:

@@ -15,8 +15,7 @@ from headscope.show.cells import joined, plural
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 
 
-#: Characters of a line of the legend, the gap before its last entry left out.
-_WIDEST = 77
+_WIDEST = 77  # Characters of a line of the legend, the gap before its last entry left out.
 STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 #: What the columns of the table of cross-attention say.
 ORDER_NOTE = (

@@ -22,8 +22,7 @@ from headscope.show.compare.words import (
 
 __all__ = ["compare_csv", "compare_markdown", "compare_report"]
 
-#: Reports that stand side by side in 80 columns.
-_ACROSS = 3
+_ACROSS = 3  # Reports that stand side by side in 80 columns.
 _COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
 
 

@@ -15,8 +15,7 @@ from headscope.show.diff.words import Block, blocks, identity_lines, rest_lines
 
 #: Rows of a table in the terminal, and in Markdown: GitHub takes 65,536 characters in a comment.
 _MOST_ROWS, _MOST_ROWS_MARKDOWN = 10, 20
-#: Characters of a cell in Markdown.
-_LONGEST_CELL = 160
+_LONGEST_CELL = 160  # Characters of a cell in Markdown.
 
 
 def diff_report(diff: DiffResult) -> Iterator[RenderableType]:

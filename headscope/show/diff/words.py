@@ -9,8 +9,7 @@ from headscope.results.diff import Change, CurveChange, DiffResult, SetChange, T
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _COLUMNS = ("where", "what", "old", "new")
-#: Labels of one row that are named.
-_MOST_LABELS = 4
+_MOST_LABELS = 4  # Labels of one row that are named.
 
 Row = tuple[str, ...]
 

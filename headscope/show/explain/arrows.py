@@ -13,10 +13,8 @@ __all__ = ["arrows"]
 
 #: Where tokens stand and arrows begin and end, in units of the drawing.
 _ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26, 46, 178, 442, 620
-#: Weights below this have no arrow.
-_LEAST = 0.02
-#: Characters of a token that fit beside the arrows.
-_LONGEST = 18
+_LEAST = 0.02  # Weights below this have no arrow.
+_LONGEST = 18  # Characters of a token that fit beside the arrows.
 
 
 def arrows(result: ExplainResult, names: list[str]) -> Markup:

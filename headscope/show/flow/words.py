@@ -27,8 +27,7 @@ BASELINE_NAMES = {
     "root": "all on the root",
     "random": "random trees",
 }
-#: Effective rank over d_head from which on W_V is called wide here, as in claim 1.
-_WIDE = 0.8
+_WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 1.
 
 
 def number(found: Estimated | None, digits: int = 2) -> str:

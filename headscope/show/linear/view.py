@@ -30,8 +30,7 @@ _MARKERS = {
     "least-squares": (b.BLUE, "o"),
     "softmax": (b.BLACK, "^"),
 }
-#: Heads in the table of those that lose least, and of those that lose most.
-_HEADS = 4
+_HEADS = 4  # Heads in the table of those that lose least, and of those that lose most.
 
 
 def blocks(result: LinearResult) -> Iterator[b.Block]:

@@ -50,30 +50,18 @@ class Card(Head):
     """One head as the page shows it; every text is plain, nothing is markup.
 
     A section fills in what it knows; the page adds up the cards of all sections.
-
-    Attributes
-    ----------
-    primary : str
-        Key of its primary role; empty where the section says nothing of roles.
-    mark : str
-        At most three characters for the map.
-    roles, keys : list of str
-        Names of the roles, and what the results call them.
-    labels : list of rows
-        Role, detail, score, baseline, 95% interval, adjusted p.
-    facts : list of (caption, text)
-        Lines of the card; the first four show when the mouse is over the head.
-    ranks : list of rows
-        Matrix, dims90 and the same of each control, effective and stable rank.
-    values : mapping of str to float or None
-        By :attr:`Scale.key`; what is None is left out.
     """
 
-    primary: str = ""
-    mark: str = ""
+    primary: str = ""  # Key of its primary role; empty where the section says nothing of roles.
+    mark: str = ""  # At most three characters for the map.
+    #: Names of the roles, and what the results call them.
     roles: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    #: Role, detail, score, baseline, 95% interval, adjusted p.
     labels: list[list[str]] = field(default_factory=list)
+    #: Lines of the card; the first four show when the mouse is over the head.
     facts: list[tuple[str, str]] = field(default_factory=list)
+    #: Matrix, dims90 and the same of each control, effective and stable rank.
     ranks: list[list[str]] = field(default_factory=list)
+    #: By :attr:`Scale.key`; what is None is left out.
     values: Mapping[str, float | None] = field(default_factory=dict)

@@ -14,8 +14,7 @@ from headscope.show.cells import make_table
 from headscope.show.prune import words
 from headscope.show.prune.words import number
 
-#: A stack and the curves of one run on it.
-Part = tuple[str, Sequence[Curve]]
+Part = tuple[str, Sequence[Curve]]  # A stack and the curves of one run on it.
 
 
 def stacks_report(result: PruneResult) -> Iterator[RenderableType]:

@@ -17,10 +17,8 @@ from headscope.show.prune.max_drop import even_report, max_drop_report
 from headscope.show.prune.speed import speed_report
 from headscope.show.prune.words import number
 
-#: Heads named in the table of heads removed alone: those that hurt most.
-_MOST_ALONE = 8
-#: Columns of shares of heads removed at most.
-_MOST_COLUMNS = 11
+_MOST_ALONE = 8  # Heads named in the table of heads removed alone: those that hurt most.
+_MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
 
 
 def prune_report(result: PruneResult) -> Iterator[RenderableType]:

@@ -16,8 +16,7 @@ from headscope.show.rank.words import NAMES
 
 _CONTROL = {"gaussian": draw.VERMILION, "fresh": draw.GREEN}
 _SYMBOL = {"sigma2": r"$\sigma^2$", "sigma": r"$\sigma$"}
-#: Panels beside each other in the figure of overlaps.
-_ACROSS = 6
+_ACROSS = 6  # Panels beside each other in the figure of overlaps.
 
 
 def rank_figures(result: RankResult) -> dict[str, Figure]:

@@ -16,8 +16,7 @@ from headscope.show.markdown import report_markdown
 from headscope.show.page.html import report_html
 from headscope.show.view import view_of
 
-#: The file that holds every section, and that readers wait for.
-REPORT = "report.json"
+REPORT = "report.json"  # The file that holds every section, and that readers wait for.
 #: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.
 _PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 

@@ -15,8 +15,7 @@ from headscope.results.spectrum import SpectrumHead, SpectrumResult
 from headscope.show.cells import decimal, head_map, make_table, model_line, plus_minus
 from headscope.show.spectrum import words
 
-#: Heads beside each other in one block of the map.
-_HEADS_ACROSS = 14
+_HEADS_ACROSS = 14  # Heads beside each other in one block of the map.
 
 
 def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:

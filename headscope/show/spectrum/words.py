@@ -10,8 +10,7 @@ from headscope.results.spectrum import SpectrumHead, SpectrumResult
 from headscope.show.cells import joined, plural, plus_minus
 from headscope.show.classify.words import describe_offset
 
-#: Names listed in a sentence at most.
-_MOST_NAMES = 8
+_MOST_NAMES = 8  # Names listed in a sentence at most.
 #: What the forms are called in tables and figures.
 FORM_NAMES = {
     "truncated": "truncated P",

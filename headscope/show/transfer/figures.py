@@ -23,8 +23,7 @@ _COLOURS = {
     "attention": draw.VERMILION,
     "all": draw.BLACK,
 }
-#: What stands beside each other: (size, start).
-_Panel = tuple[int, str]
+_Panel = tuple[int, str]  # What stands beside each other: (size, start).
 
 
 def accuracy_figure(result: TransferResult) -> Figure:

@@ -14,8 +14,7 @@ from headscope.show.transfer import words
 
 _COLUMNS = ("trained", "parameters", "rate", "seeds", "accuracy", "95%", "sd", "bad")
 
-#: Behind a rate that is not known to be the best one.
-_MARKS = {"edge": "!", "not searched": "?"}
+_MARKS = {"edge": "!", "not searched": "?"}  # Behind a rate that is not known to be the best one.
 
 
 def transfer_report(result: TransferResult) -> Iterator[RenderableType]:

@@ -18,8 +18,7 @@ VARIANTS = {
     "attention": "attention only",
     "all": "everything",
 }
-#: Baselines, likewise.
-BASELINES = {"majority": "majority class", "words": "words (naive Bayes)"}
+BASELINES = {"majority": "majority class", "words": "words (naive Bayes)"}  # Baselines, likewise.
 
 
 def task_sentence(result: TransferResult) -> str:

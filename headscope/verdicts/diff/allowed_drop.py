@@ -12,13 +12,11 @@ from headscope.tasks.metric_words import scale_of
 
 __all__ = ["AllowedDrop", "bare_limit"]
 
-#: A drop of exactly what is allowed is allowed, whatever its last digit.
-_SLACK = 1e-9
+_SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
 _WRITTEN = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
 #: A bare number of this share of a metric's scale, or more, was meant in another unit.
 _TOO_MUCH = 0.25
-#: Nats: who guesses 2.7 times as badly as before.
-_TOO_MUCH_OF_A_LOSS = 1.0
+_TOO_MUCH_OF_A_LOSS = 1.0  # Nats: who guesses 2.7 times as badly as before.
 
 
 @dataclass(frozen=True)

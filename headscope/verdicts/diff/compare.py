@@ -25,12 +25,9 @@ __all__ = ["TOLERANCE", "compare"]
 
 #: Share of a number (of 1, where it is smaller) that it may differ where it has no interval.
 TOLERANCE = 0.01
-#: The same between runs on different machines; far below anything that is printed.
-_NOISE = 1e-6
-#: Keys whose values say when and how a run was called.
-_CALL = {"created", "command"}
-#: Paths of other differences that are named.
-_MOST_PATHS = 20
+_NOISE = 1e-6  # The same between runs on different machines; far below anything that is printed.
+_CALL = {"created", "command"}  # Keys whose values say when and how a run was called.
+_MOST_PATHS = 20  # Paths of other differences that are named.
 
 V = TypeVar("V")
 

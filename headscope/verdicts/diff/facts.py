@@ -34,8 +34,7 @@ __all__ = ["Z", "Facts", "Interval", "Key", "Labels", "Number", "facts_of", "set
 Key = tuple[str, str, str]
 Interval = tuple[float, float]
 
-#: A 95% normal interval is this many standard errors to either side.
-Z = 1.959963984540054
+Z = 1.959963984540054  # A 95% normal interval is this many standard errors to either side.
 
 
 @dataclass(frozen=True)

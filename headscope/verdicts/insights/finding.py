@@ -102,8 +102,7 @@ def common(outcomes: Sequence[str]) -> str:
 class Evidence(Sections):
     """What has been measured of a model, by section; None where it was not."""
 
-    #: The model with only the heads of some roles.
-    kept: KeptRoles | None = None
+    kept: KeptRoles | None = None  # The model with only the heads of some roles.
     #: The stacks of attention that the model has; empty where nobody looked.
     stacks: tuple[str, ...] = ()
 

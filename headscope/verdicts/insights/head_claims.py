@@ -33,8 +33,7 @@ __all__ = [
     "judge_survivors",
 ]
 
-#: The kinds that the claim names.
-ROLES = ("positional", "syntactic", "rare")
+ROLES = ("positional", "syntactic", "rare")  # The kinds that the claim names.
 _UNKNOWN = "classify was not part of this run"
 
 
@@ -276,8 +275,7 @@ def _compared(method: str, left: dict[int, int], of_layer: Counter[int]) -> Surv
     )
 
 
-#: The stacks that cross-attention is compared with.
-_OTHERS = ("encoder", "decoder")
+_OTHERS = ("encoder", "decoder")  # The stacks that cross-attention is compared with.
 
 _CROSS_RULE = (
     "Holds if the area under the pruning curve of cross-attention between the first and the last "

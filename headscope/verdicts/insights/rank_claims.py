@@ -13,8 +13,7 @@ from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __all__ = ["judge_low_rank", "judge_collapse"]
 
-#: Heads named in a sentence; all of them are in the values.
-_SHOWN = 6
+_SHOWN = 6  # Heads named in a sentence; all of them are in the values.
 
 
 def judge_low_rank(evidence: Evidence, thresholds: InsightThresholds) -> Finding:

@@ -15,8 +15,7 @@ from headscope.verdicts.insights.thresholds import InsightThresholds
 
 __all__ = ["judge_routing", "judge_interference"]
 
-#: What the claim's own words would ask of the R^2; printed, not decided by.
-_NEARLY_ALL = 0.8
+_NEARLY_ALL = 0.8  # What the claim's own words would ask of the R^2; printed, not decided by.
 
 
 def judge_routing(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
