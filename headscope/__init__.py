@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING
 from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
+    from headscope.analyses.classify.result import ClassifyResult as ClassifyResult
+    from headscope.analyses.classify.thresholds import Thresholds as Thresholds
+    from headscope.analyses.depth.result import DepthResult as DepthResult
+    from headscope.analyses.explain.result import ExplainResult as ExplainResult
+    from headscope.analyses.flow.result import FlowResult as FlowResult
+    from headscope.analyses.linear.result import LinearResult as LinearResult
+    from headscope.analyses.rank.result import RankResult as RankResult
+    from headscope.analyses.spectrum.result import SpectrumResult as SpectrumResult
+    from headscope.analyses.symmetric.result import SymmetricResult as SymmetricResult
+    from headscope.analyses.transfer.result import TransferResult as TransferResult
     from headscope.api import classify as classify
     from headscope.api import depth as depth
     from headscope.api import explain as explain
@@ -27,33 +37,19 @@ if TYPE_CHECKING:
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core.errors import HeadscopeError as HeadscopeError
-    from headscope.measures.classify.thresholds import Thresholds as Thresholds
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.loading import load as load
     from headscope.models.loading import wrap as wrap
+    from headscope.models.validation import ValidationResult as ValidationResult
+    from headscope.pruning.result import PruneResult as PruneResult
     from headscope.pruning.scores import measure as measure
     from headscope.pruning.scores import scores as scores
-    from headscope.results.classify import ClassifyResult as ClassifyResult
-    from headscope.results.depth import DepthResult as DepthResult
-    from headscope.results.explain import ExplainResult as ExplainResult
-    from headscope.results.flow import FlowResult as FlowResult
-    from headscope.results.insights import InsightsResult as InsightsResult
-    from headscope.results.linear import LinearResult as LinearResult
-    from headscope.results.prune import PruneResult as PruneResult
-    from headscope.results.rank import RankResult as RankResult
-    from headscope.results.report import ReportResult as ReportResult
-    from headscope.results.spectrum import SpectrumResult as SpectrumResult
-    from headscope.results.symmetric import SymmetricResult as SymmetricResult
-    from headscope.results.transfer import TransferResult as TransferResult
-    from headscope.results.validate import ValidationResult as ValidationResult
-    from headscope.verdicts.insights.thresholds import InsightThresholds as InsightThresholds
+    from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
+    from headscope.reports.result import InsightsResult as InsightsResult
+    from headscope.reports.result import ReportResult as ReportResult
 
 __version__ = "0.1.0"
 
-_RESULTS = (
-    "Classify Depth Explain Flow Insights Linear Prune Rank Report Spectrum Symmetric Transfer "
-    "Validation"
-)
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
     "api": "classify depth explain flow linear rank spectrum symmetric transfer validate prune "
@@ -62,9 +58,20 @@ _MODULES = {
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
     "artefacts.saving": "save save_dense",
-    "results": " ".join(f"{name}Result" for name in _RESULTS.split()),
-    "measures.classify.thresholds": "Thresholds",
-    "verdicts.insights.thresholds": "InsightThresholds",
+    "analyses.classify.result": "ClassifyResult",
+    "analyses.depth.result": "DepthResult",
+    "analyses.explain.result": "ExplainResult",
+    "analyses.flow.result": "FlowResult",
+    "analyses.linear.result": "LinearResult",
+    "analyses.rank.result": "RankResult",
+    "analyses.spectrum.result": "SpectrumResult",
+    "analyses.symmetric.result": "SymmetricResult",
+    "analyses.transfer.result": "TransferResult",
+    "models.validation": "ValidationResult",
+    "pruning.result": "PruneResult",
+    "reports.result": "InsightsResult ReportResult",
+    "analyses.classify.thresholds": "Thresholds",
+    "reports.claims.thresholds": "InsightThresholds",
     "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
@@ -76,17 +83,10 @@ register()
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME.get(name) or _section_home(name)
+    home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'headscope' has no attribute {name!r}")
     return getattr(importlib.import_module(f"headscope.{home}"), name)
-
-
-def _section_home(name: str) -> str | None:
-    """Return where the function of a section is; its name is entered in results/sections.py."""
-    from headscope.results.sections import SECTIONS
-
-    return f"pipeline.{name}" if name in SECTIONS else None
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,8 @@ from families import COVERED, Family
 from torch import Tensor
 
 import headscope
+from headscope.analyses.depth.measure import VARIANTS
 from headscope.core.errors import UnsupportedModelError
-from headscope.measures.depth import VARIANTS
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.families import REFUSED, relative_terms, rotary
 from headscope.models.loaded import LoadedModel

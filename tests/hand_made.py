@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.core.activations import Activations
+from headscope.data.batch import Batch
 from headscope.data.batches import collate
 from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
-from headscope.measures.activations import Activations
-from headscope.measures.batch import Batch
 
 
 def encode(corpus: Sequence[Sentence], pieces: Callable[[int], int] = lambda i: 1) -> Batch:

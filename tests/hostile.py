@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from headscope.results.explain import ExplainResult
-from headscope.results.report import ReportResult
+from headscope.analyses.explain.result import ExplainResult
+from headscope.reports.result import ReportResult
 
 HOSTILE = (
     "<script>window.hacked = 1</script>",

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import headscope
-from headscope.measures.classify.thresholds import Thresholds
-from headscope.results.serialise import to_dict, to_json
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.core.serialise import to_dict, to_json
 
 Json = Any
 #: What the certificate of a good run says; results of a tiny model are made without one.

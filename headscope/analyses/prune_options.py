@@ -11,8 +11,8 @@ from headscope.core.options import Option, names
 from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
 
 if TYPE_CHECKING:
+    from headscope.analyses.classify.result import ClassifyResult
     from headscope.data.examples import Examples
-    from headscope.results.classify import ClassifyResult
 
     Data = str | Path | Examples
     Roles = bool | str | Path | ClassifyResult

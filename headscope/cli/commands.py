@@ -51,7 +51,7 @@ def _validate(call: Call) -> None:
 
 
 def _insights(call: Call) -> None:
-    from headscope.results.sections import section_of
+    from headscope.reports.registry import section_of
 
     arguments = call.arguments()
     settings = section_settings(call.context, section_of("insights").uses, call.values)

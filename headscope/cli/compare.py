@@ -48,11 +48,9 @@ def compare(
     if len(reports) < 2:
         raise BadParameter("give two reports or more", param_hint="'REPORT'")
 
-    from headscope.show.compare import gather
-    from headscope.show.compare.files import compare_files
-    from headscope.show.compare.tables import compare_report
+    from headscope.reports.compare import compare_files, compare_report, gather
+    from headscope.reports.reading import read_results
     from headscope.show.folders import ready_folder, write_files
-    from headscope.verdicts.reading import read_results
 
     with ready_folder(output):
         found = gather([read_results(path) for path in reports])

@@ -75,12 +75,12 @@ def diff(
 
     Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
     """
-    from headscope.results.serialise import to_json
-    from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
+    from headscope.core.serialise import to_json
+    from headscope.reports.diff import compare
+    from headscope.reports.diff_rules import parse_rules, undecided, with_fired
+    from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
+    from headscope.reports.reading import read_results
     from headscope.show.folders import ready_folder, write_files
-    from headscope.verdicts.diff.compare import compare
-    from headscope.verdicts.diff.rules import parse_rules, undecided, with_fired
-    from headscope.verdicts.reading import read_results
 
     before, after = _places(old, new, git)
     rules = parse_rules(fail_on or ())

@@ -37,10 +37,9 @@ def list(
 
     Each with a line about it, its literature, and the page that defines it.
     """
-    from headscope.pipeline.list import entries_of
-    from headscope.results.serialise import to_json
+    from headscope.core.serialise import to_json
+    from headscope.reports.list import entries_of, list_report
     from headscope.show.cells import to_csv
-    from headscope.show.list import list_report
 
     found = entries_of(what)
     if format is shared.Format.json:

@@ -159,7 +159,7 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         found.pop("thresholds", None)
         table, flags = values.get("thresholds") or {}, values.get("threshold") or []
         if table or flags:
-            from headscope.results.thresholds import parse_pairs
+            from headscope.core.thresholds import parse_pairs
 
             pairs = parse_pairs(flags, example=thresholds.marker.example)
             kind_of = getattr(headscope, thresholds.marker.thresholds)
@@ -168,7 +168,7 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     if output is None and values.get("resume"):
         raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
     if output is not None and "state" in every and "resume" in values:
-        from headscope.show.files import state_name
+        from headscope.reports.files import state_name
 
         found["state"] = output / state_name(kind.__name__.removesuffix("Options").lower())
     return found

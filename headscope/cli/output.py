@@ -40,7 +40,7 @@ def print_data(text: str) -> None:
 
 def print_result(command: str, result: Any, format: Format) -> None:
     """Print a command's result in the format that was asked for, as the command's view has it."""
-    from headscope.results.serialise import to_json
+    from headscope.core.serialise import to_json
     from headscope.show.view import view_of
 
     view = view_of(command)
@@ -59,7 +59,7 @@ def print_warnings(result: Any, format: Format) -> None:
     from rich.text import Text
 
     from headscope.core.safe_text import visible
-    from headscope.results.measured import warnings_of
+    from headscope.core.serialise import warnings_of
 
     for warning in map(visible, warnings_of(result)):
         if format is Format.human:
@@ -78,7 +78,7 @@ def result_folder(
     when it has.
     """
     from headscope.core.processes import current, own_file
-    from headscope.show.files import state_name, write_result
+    from headscope.reports.files import state_name, write_result
     from headscope.show.folders import ready_folder
 
     processes = current()

@@ -23,18 +23,18 @@ from headscope.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from headscope.results.report import ReportResult
+    from headscope.reports.result import ReportResult
 
 
 def run_report(call: Call) -> None:
     """Measure, write the page, print the scoreboard, and hold it against the limits."""
     from headscope.core.errors import ValidationFailedError
-    from headscope.pipeline.report.sections import Previous, content_digest
-    from headscope.results.sections import SECTIONS
+    from headscope.reports.files import REPORT, write_report
+    from headscope.reports.limits import check_baseline, require_limits
+    from headscope.reports.reading import read_results, results_of
+    from headscope.reports.registry import SECTIONS
+    from headscope.reports.sections import Previous, content_digest
     from headscope.show.folders import ready_folder
-    from headscope.show.report.files import REPORT, write_report
-    from headscope.verdicts.limits import check_baseline, require_limits
-    from headscope.verdicts.reading import read_results, results_of
 
     limits = settings.limits(call.context)
     baseline = read_results(Path(limits.baseline)) if limits.baseline else None
@@ -90,10 +90,10 @@ def _print(
 ) -> None:
     from rich.text import Text as Line
 
+    from headscope.reports.claims.view import scoreboard
+    from headscope.reports.files import report_json
+    from headscope.reports.words import certificate
     from headscope.show.cells import to_csv
-    from headscope.show.insights.tables import scoreboard
-    from headscope.show.report.files import report_json
-    from headscope.show.report.words import certificate
 
     if format is shared.Format.json:
         print_data(report_json(document))

@@ -21,7 +21,7 @@ import headscope
 from headscope.core.errors import InputError, did_you_mean
 
 if typing.TYPE_CHECKING:
-    from headscope.verdicts.limits import Limits
+    from headscope.reports.limits import Limits
 
 LIMITS = "limits"  # The table that belongs to no command.
 _FORMERLY = "gates"
@@ -251,7 +251,7 @@ def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
 
 
 def _limits(settings: Settings) -> Limits:
-    from headscope.verdicts.limits import Limits
+    from headscope.reports.limits import Limits
 
     where = f"{settings.path}: [limits]" if settings.path else "[limits]"
     return Limits.parse(settings.limits, where)

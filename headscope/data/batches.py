@@ -17,11 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.data.encode import EncodedSentence
-from headscope.data.sentence import Sentence, is_punctuation
-from headscope.data.token_rows import PairRow, pad_pairs
-from headscope.measures.accumulator import Array, Keys
-from headscope.measures.batch import (
+from headscope.core.accumulator import Array, Keys
+from headscope.data.batch import (
     Batch,
     EdgeTrials,
     OffsetName,
@@ -29,6 +26,9 @@ from headscope.measures.batch import (
     RelationName,
     Source,
 )
+from headscope.data.encode import EncodedSentence
+from headscope.data.sentence import Sentence, is_punctuation
+from headscope.data.token_rows import PairRow, pad_pairs
 
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from headscope.core.accumulator import Array
 from headscope.data.pieces import (
     Encoding,
     TextModel,
@@ -21,7 +22,6 @@ from headscope.data.pieces import (
     tokenise_targets,
 )
 from headscope.data.sentence import punctuation_spans
-from headscope.measures.accumulator import Array
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15

@@ -35,12 +35,21 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.measures.depth import Variant
 from headscope.models.hooks import hooked, run_order
 from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite, Layout, follow
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Which parts of a layer stay beside attention."""
+
+    name: str  # What results call it.
+    skip: bool  # The skip connection around attention.
+    ffn: bool  # The feed-forward sublayer, with its own skip connection and LayerNorm.
+    layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ Two things of ours are compared with the model's own eager run:
 
 In half precision two correct programs differ by so much that a wrong scale hides in between. So all
 three patterns are also held against the one that recorded q and k give in float32, by
-:mod:`headscope.measures.agreement`, and what they make of the values against ``pattern v``, by
-:mod:`headscope.measures.agreement`.
+:mod:`headscope.models.agreement`, and what they make of the values against ``pattern v``, by
+:mod:`headscope.models.agreement`.
 
 Anything that is missing fails: a layer that never called us, a mask that never arrived, a number
 that is not finite. A certificate is of the weights that it was made on: it is made again when they
@@ -30,13 +30,13 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
-from headscope.measures.agreement import Scale
+from headscope.models.agreement import Scale
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import Fingerprint, LoadedModel, fingerprint
 from headscope.models.products import full_precision
 from headscope.models.recording import Probe, Recording, probes, run_eager, run_ours, run_sdpa
-from headscope.results.validate import LayerCheck, ProbeSize, ValidationResult
+from headscope.models.validation import LayerCheck, ProbeSize, ValidationResult
 
 #: What is allowed, by dtype.
 #:

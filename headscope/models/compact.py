@@ -10,12 +10,12 @@ from typing import Any
 from torch import nn
 
 from headscope.core.errors import InputError
+from headscope.core.heads import head_name
 from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.intervene import shared_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.results.heads import head_name
 
 Place = tuple[int, int]
 

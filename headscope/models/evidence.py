@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headscope.attention import attention_pattern, project_out, with_bias
 from headscope.core.widest import widest
-from headscope.measures.agreement import (
+from headscope.models.agreement import (
     Agreement,
     Scale,
     ScaleSums,
@@ -24,7 +24,7 @@ from headscope.measures.agreement import (
 )
 from headscope.models.layouts import AttentionSite, Heads
 from headscope.models.recording import Probe, SiteRecord
-from headscope.results.validate import LayerCheck
+from headscope.models.validation import LayerCheck
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from headscope.core.activations import Activations
 from headscope.core.errors import HeadscopeError
 from headscope.data.pieces import unreadable
-from headscope.measures.activations import Activations
 from headscope.models.hooks import grouped, hooked
 from headscope.models.intervene import watch_inputs, watch_outputs
 from headscope.models.layouts import AttentionInput, AttentionSite

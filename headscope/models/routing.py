@@ -16,8 +16,8 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils import logging as transformers_logging
 
 from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
+from headscope.core.activations import Activations
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
-from headscope.measures.activations import Activations
 from headscope.models.hooks import grouped, replaced_forwards
 from headscope.models.layouts import AttentionSite
 from headscope.models.products import fast_products

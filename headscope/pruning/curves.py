@@ -18,26 +18,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headscope.analyses.classify.known_roles import places
+from headscope.analyses.classify.result import HeadResult
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
-from headscope.measures.accumulator import Array
-from headscope.measures.areas import area_weights, bootstrap_interval, draws_interval, inner_range
-from headscope.measures.rounding import tied
-from headscope.measures.statistics import adjust
+from headscope.core.roles import ROLES
+from headscope.core.rounding import tied
 from headscope.models.loaded import LoadedModel
+from headscope.pruning.areas import area_weights, bootstrap_interval, draws_interval, inner_range
 from headscope.pruning.measure import original_names
 from headscope.pruning.methods import rank, without_roles
 from headscope.pruning.options import MANUAL, PruneOptions, Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.pruning.repair import Repaired
+from headscope.pruning.result import (
+    Area,
+    AreaGap,
+    Baseline,
+    Curve,
+    EvenPrice,
+    HeadEffect,
+    HeadScores,
+    MaxDrop,
+    Point,
+    StackResult,
+)
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, running_steps, units_at_once
-from headscope.results.classify import HeadResult
-from headscope.results.even import EvenPrice
-from headscope.results.max_drop import MaxDrop
-from headscope.results.points import Curve, Point
-from headscope.results.prune import Area, AreaGap, Baseline, HeadEffect, HeadScores, StackResult
-from headscope.results.roles import ROLES
-from headscope.session.known_roles import places
+from headscope.stats.statistics import adjust
 from headscope.tasks.head_list import parse_heads
 from headscope.tasks.units import Head, Units
 
@@ -69,7 +77,7 @@ class Swept:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run measured; most as :class:`headscope.results.PruneResult` has it."""
+    """What a run measured; most as :class:`PruneResult` has it."""
 
     baseline: Baseline
     curves: tuple[Curve, ...]

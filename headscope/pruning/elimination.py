@@ -44,7 +44,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.measures.rounding import ROUNDING, tied
+from headscope.core.rounding import ROUNDING, tied
 from headscope.pruning.ranking import Context, Ranking
 from headscope.tasks.gauss_newton import GaussNewton, labelled_rows, sample
 

@@ -18,13 +18,13 @@ from headscope.artefacts.opened_again import distance
 from headscope.core.errors import ArtefactError
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.token_rows import Padded, pad_rows
-from headscope.measures.metrics import Outputs
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.curves import Version
+from headscope.pruning.kept_result import ExportedModel
 from headscope.pruning.measure import at
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.speed import GraphFiles
-from headscope.results.exported import ExportedModel
+from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
 
 #: Largest difference between a graph's outputs and the pruned torch model's, relative to the

@@ -22,14 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.artefacts.card import CARD, CardFacts, model_card
 from headscope.artefacts.opened_again import distance
 from headscope.artefacts.saving import trial_folder, whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError, InputError
+from headscope.core.rounding import tied
 from headscope.data.token_rows import Padded, padded
-from headscope.measures.metrics import Outputs
-from headscope.measures.rounding import tied
 from headscope.models.compact import remove_heads
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
@@ -38,16 +36,23 @@ from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.sentence_folder import MODULES
 from headscope.models.task_heads import Select
+from headscope.pruning.card import CARD, CardFacts, model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.export import export_measured, graphs_of_both, try_export
+from headscope.pruning.kept_result import (
+    Candidate,
+    ExportedModel,
+    FailedArtefact,
+    KeptModel,
+    SavedModel,
+)
 from headscope.pruning.measure import at, compact_model
 from headscope.pruning.options import PruneOptions
+from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import Inputs, Sources
 from headscope.pruning.speed import benchmark, fitting_lengths
 from headscope.pruning.steps import Cost, Steps
-from headscope.results.exported import ExportedModel
-from headscope.results.kept_model import Candidate, FailedArtefact, KeptModel, SavedModel
-from headscope.results.prune import PruneResult
+from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
 from headscope.tasks.units import units_of
 

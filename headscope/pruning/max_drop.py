@@ -23,12 +23,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
+from headscope.core.rounding import above
 from headscope.data.halving import halve, sentences_of, shared_sentences
-from headscope.measures.accumulator import Array
-from headscope.measures.metrics import RESAMPLES, Outputs
-from headscope.measures.paired_change import Change, paired_change
-from headscope.measures.rounding import above
 from headscope.pruning.curves import (
     Outcome,
     Version,
@@ -41,10 +39,11 @@ from headscope.pruning.measure import at
 from headscope.pruning.options import FEWEST, PruneOptions, Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.pruning.repair import Repaired
+from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, OneMore, Point
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, after_search, units_at_once
-from headscope.results.max_drop import DropLook, DropPart, MaxDrop, OneMore
-from headscope.results.points import Curve, Point
+from headscope.stats.metrics import RESAMPLES, Outputs
+from headscope.stats.paired_change import Change, paired_change
 from headscope.tasks.base import Task
 
 LEVEL = 0.95  # Of intervals, unless several smaller numbers share it.

@@ -11,17 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from headscope.measures.accumulator import Array
-from headscope.measures.metrics import Outputs
-from headscope.measures.paired_change import Change
+from headscope.analyses.classify.result import HeadResult
+from headscope.core.accumulator import Array
 from headscope.models.compact import remove_heads
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.repair import Repaired
+from headscope.pruning.result import Baseline, Draw, Point
 from headscope.pruning.resume import Findings, name_of
-from headscope.results.classify import HeadResult
-from headscope.results.points import Draw, Point
-from headscope.results.prune import Baseline
+from headscope.stats.metrics import Outputs
+from headscope.stats.paired_change import Change
 from headscope.tasks.base import Task
 from headscope.tasks.units import Head, Units
 

@@ -32,10 +32,11 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.result import HeadResult
 from headscope.core.errors import InputError
 from headscope.core.processes import share, summed
+from headscope.core.rounding import EPS, ROUNDING, tied
 from headscope.core.widest import exact, widest
-from headscope.measures.rounding import EPS, ROUNDING, tied
 from headscope.pruning.elimination import (
     fisher_joint,
     fisher_mean,
@@ -45,7 +46,6 @@ from headscope.pruning.elimination import (
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.trained_gates import gates, topk
-from headscope.results.classify import HeadResult
 from headscope.tasks.base import LossBatch
 from headscope.tasks.units import Head, Units
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from headscope.core.errors import InputError
 
 if TYPE_CHECKING:
+    from headscope.analyses.classify.known_roles import Classification
     from headscope.data.examples import Examples
-    from headscope.session.known_roles import Classification
 
 DEFAULT = "fisher-joint"  # The method of a run that names none.
 CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.

@@ -8,10 +8,10 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
+from headscope.analyses.classify.result import HeadResult
 from headscope.attention import AttentionWeights
-from headscope.measures.rounding import tied
+from headscope.core.rounding import tied
 from headscope.models.loaded import LoadedModel
-from headscope.results.classify import HeadResult
 from headscope.session.progress import Progress, silent
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import TaskCalibration

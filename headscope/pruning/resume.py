@@ -17,17 +17,17 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.processes import current
-from headscope.measures.accumulator import Array, numpy
+from headscope.core.serialise import to_dict
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
-from headscope.results.classify import ClassifyResult
-from headscope.results.serialise import to_dict
 from headscope.session.resume import RunState, open_state
 
 T = TypeVar("T")

@@ -8,31 +8,31 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
+from headscope import classify
 from headscope.analyses import prune_options
-from headscope.api import classify
-from headscope.artefacts.onnx_graph import check_exportable, need_packages
-from headscope.artefacts.saving import check_saves, check_target
-from headscope.core.processes import alone, current
-from headscope.models.pooling import chosen as chosen_pooling
-from headscope.pipeline.validate import require_valid
-from headscope.pruning.curves import Apart, Outcome, run_apart, run_curves, steps_of_runs
-from headscope.pruning.keep import choose_version, failure, keep, rehearse
-from headscope.pruning.max_drop import check_enough, find_most
-from headscope.pruning.options import PruneOptions, needs
-from headscope.pruning.resume import Findings
-from headscope.pruning.setup import Inputs, open_sources
-from headscope.pruning.steps import Steps, costs_of, keeping_steps, opening_steps, time_a_pass
-from headscope.results.prune import DataInfo, PruneResult
-from headscope.results.serialise import SCHEMA
-from headscope.session.known_roles import (
+from headscope.analyses.classify.known_roles import (
     KnownRoles,
     find_roles,
     read_classification,
 )
+from headscope.artefacts.onnx_graph import check_exportable, need_packages
+from headscope.artefacts.saving import check_saves, check_target
+from headscope.core.processes import alone, current
+from headscope.core.serialise import SCHEMA
+from headscope.models.pooling import chosen as chosen_pooling
+from headscope.pruning.curves import Apart, Outcome, run_apart, run_curves, steps_of_runs
+from headscope.pruning.keep import choose_version, failure, keep, rehearse
+from headscope.pruning.max_drop import check_enough, find_most
+from headscope.pruning.options import PruneOptions, needs
+from headscope.pruning.result import DataInfo, PruneResult
+from headscope.pruning.resume import Findings
+from headscope.pruning.setup import Inputs, open_sources
+from headscope.pruning.steps import Steps, costs_of, keeping_steps, opening_steps, time_a_pass
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume
+from headscope.session.validate import require_valid
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import chosen_stack
 from headscope.tasks.units import units_of

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headscope.api import classify
+from headscope import classify
+from headscope.analyses.classify.known_roles import Classification, find_roles, read_classification
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.validate import require_valid
 from headscope.pruning.curves import scores_of, units_by_hand
 from headscope.pruning.methods import rank
 from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check_methods
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import Repaired
-from headscope.results.prune import Baseline, HeadScores
-from headscope.session.known_roles import Classification, find_roles, read_classification
+from headscope.pruning.result import Baseline, HeadScores
 from headscope.session.opening import Model, open_for_tasks, public_function
+from headscope.session.validate import require_valid
 from headscope.tasks.calibration import chosen_stack, open_calibration, pick
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of

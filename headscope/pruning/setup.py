@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from headscope.analyses.classify.known_roles import KnownRoles
 from headscope.core.errors import InputError
 from headscope.data.examples import Examples, sample_texts
 from headscope.data.halving import overlap
 from headscope.models.loaded import LoadedModel
+from headscope.models.validation import ValidationSummary
 from headscope.pruning.measure import Measurer
 from headscope.pruning.methods import rank
 from headscope.pruning.options import PruneOptions, Repair, needs
 from headscope.pruning.ranking import Context, EvenRanking, Ranking
 from headscope.pruning.repair import Repaired, repair
+from headscope.pruning.result import Point
 from headscope.pruning.resume import Findings
 from headscope.pruning.steps import Steps, counts_of
-from headscope.results.points import Point
-from headscope.results.validate import ValidationSummary
-from headscope.session.known_roles import KnownRoles
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
 from headscope.tasks.making import check_two, make_task, read_examples, select

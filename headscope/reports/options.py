@@ -11,8 +11,8 @@ from headscope.core.options import Option, names
 from headscope.session.options import POOLING, TASKS, RunOptions
 
 if TYPE_CHECKING:
-    from headscope.results.sections import Sections
-    from headscope.verdicts.insights.thresholds import InsightThresholds
+    from headscope.reports.claims.thresholds import InsightThresholds
+    from headscope.reports.registry import Sections
 else:
     Sections = InsightThresholds = object
 
@@ -61,7 +61,7 @@ class InsightsOptions(ClaimsOptions):
     Examples
     --------
     >>> import headscope
-    >>> from headscope.results import Sections
+    >>> from headscope.reports.registry import Sections
     >>> ranks = Sections(rank=headscope.rank("demo"))
     >>> found = headscope.insights("demo", sections=ranks)
     >>> found[3].verdict, found[4].verdict, found[5].verdict

@@ -14,11 +14,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import sha256_of, write_atomically
 from headscope.core.processes import current, own_file
 from headscope.core.safe_text import listed, visible
-from headscope.measures.accumulator import Array
 from headscope.models.loaded import LoadedModel
 from headscope.session.provenance import versions
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from headscope.core.errors import CorpusError
 from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
-from headscope.data.plain import PlainText, encode_lines
+from headscope.data.plain import PlainText, encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
 
 
@@ -36,3 +36,16 @@ def check_measured(text: PlainText, lines: int) -> None:
             f"No line of {text.name} fits into the model's limit; break the text into sentences, "
             "one a line."
         )
+
+
+SHORTEST, LONGEST = 8, 16  # Tokens of a sentence that fits a picture.
+
+
+def handy_sentences(loaded: LoadedModel, count: int) -> list[tuple[str, list[int]]]:
+    """Choose sentences of the built-in sample of a handy length, or the shortest there are."""
+    texts = list(sample_plain())
+    encoded = encode_lines(loaded, texts)
+    known = [(text, ids) for text, ids in zip(texts, encoded, strict=True) if ids is not None]
+    # Sorting is stable: sentences of a handy length come first, as they stand in the sample.
+    known.sort(key=lambda item: 0 if SHORTEST <= len(item[1]) <= LONGEST else len(item[1]))
+    return known[:count]

@@ -8,9 +8,9 @@ from enum import Flag, auto
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from headscope.results.estimated import Estimated
 from headscope.show.cells import decimal
 from headscope.show.estimates import ranged
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ class Series:
 
     name: str
     x: Sequence[Any]
-    y: Sequence[Estimated | float | None]
+    y: Sequence[Estimate | float | None]
     kind: Literal["line", "points", "bars"] = "line"
     colour: str | Sequence[str] = BLUE
     marker: str = "o"
@@ -179,4 +179,4 @@ def _cell(value: Any, digits: int | Callable[[Any], str]) -> str:
         return value
     if callable(digits):
         return digits(value)
-    return ranged(value, digits) if isinstance(value, Estimated) else decimal(value, digits)
+    return ranged(value, digits) if isinstance(value, Estimate) else decimal(value, digits)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from headscope.results.effects import Effect, EffectTask
-from headscope.results.estimated import Estimated
 from headscope.show.cells import decimal, model_line
+from headscope.stats.effects import Effect, EffectTask
+from headscope.stats.estimate import Estimate
 
 __all__ = ["cosine_text", "effect_text", "ranged", "run_lines", "task_line"]
 
 
-def ranged(found: Estimated | None, digits: int = 3) -> str:
+def ranged(found: Estimate | None, digits: int = 3) -> str:
     """Write a number with its interval in brackets; without it where it is unknown."""
     if found is None or found.value is None:
         return "-"

@@ -10,10 +10,10 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 
-from headscope.results.estimated import Estimated
 from headscope.show import drawing as draw
 from headscope.show.blocks import Block, Chart, Custom, HeadMap, Matrix, Panels, Series
 from headscope.show.terminal import matrix_cell
+from headscope.stats.estimate import Estimate
 
 __all__ = ["figures_of"]
 
@@ -68,7 +68,7 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
 def _chart(axes: Axes, chart: Chart) -> None:
     bars = False
     for series in chart.series:
-        values = [v.value if isinstance(v, Estimated) else v for v in series.y]
+        values = [v.value if isinstance(v, Estimate) else v for v in series.y]
         if series.kind == "bars":
             bars = True
             axes.barh(range(len(values)), [v or 0.0 for v in values], color=series.colour)
@@ -124,7 +124,7 @@ def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
         label=series.name,
     )
     for i in known:
-        if isinstance(estimate := series.y[i], Estimated) and estimate.interval is not None:
+        if isinstance(estimate := series.y[i], Estimate) and estimate.interval is not None:
             axes.vlines(series.x[i], *estimate.interval, color=series.colour, lw=1)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from headscope.results.estimated import Estimated
 from headscope.show.cells import frame_csv, to_csv
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyNumber", "View", "view", "view_of"]
 
 R = TypeVar("R")
-_WORDS = Estimated(None)  # The number of what is said in words.
+_WORDS = Estimate(None)  # The number of what is said in words.
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class KeyNumber:
     text: str  # This model's value, with its interval.
     control: str = "-"  # The controls' values; "-" where there is none.
     #: The value itself and its 95% interval, without any where ``text`` says no number.
-    number: Estimated = _WORDS
+    number: Estimate = _WORDS
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,16 @@ def view(
     return View(human, files, title=title, blocks=blocks, **more)
 
 
+#: Where views of commands are that are no analysis.
+_HOMES = {
+    "prune": "pruning.view",
+    "insights": "reports.claims.view",
+    "compare": "reports.compare",
+}
+
+
 def view_of(section: str) -> View[Any]:
-    """Return the view of a section: ``VIEW`` of ``headscope.show.SECTION``."""
-    found: View[Any] = importlib.import_module(f"headscope.show.{section}").VIEW
-    return found
+    """Return the view of a command: ``VIEW`` of its room's module ``view``."""
+    home = _HOMES.get(section, f"analyses.{section}.view")
+    view: View[Any] = importlib.import_module(f"headscope.{home}").VIEW
+    return view

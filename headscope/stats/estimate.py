@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["UNKNOWN", "Estimate"]
+__all__ = ["UNKNOWN", "Estimate", "Z"]
+
+
+Z = 1.959963984540054  # Half of a 95% interval of a normal value, in standard errors.
 
 
 @dataclass(frozen=True)

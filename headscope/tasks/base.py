@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import InputError
 from headscope.core.processes import joined_rows, share
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, padded
-from headscope.measures.accumulator import Array, numpy
-from headscope.measures.metrics import Metric, Outputs, resampled
-from headscope.measures.paired_change import Change, Estimate, interval_of, paired_change
-from headscope.measures.pooling import cosine, wide
 from headscope.models.intervene import Means, Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
+from headscope.models.pooling import cosine, wide
 from headscope.models.task_heads import Joined, Select
+from headscope.stats.metrics import Metric, Outputs, resampled
+from headscope.stats.paired_change import Change, Estimate, interval_of, paired_change
 
 #: Task heads that make a token at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq")

@@ -22,9 +22,9 @@ from importlib.util import find_spec
 
 import numpy as np
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
-from headscope.measures.accumulator import Array
-from headscope.measures.metrics import Outputs
+from headscope.stats.metrics import Outputs
 
 COUNTS = "bleu_counts"  # Name of the ten counts of each sentence among a model's outputs.
 _ORDER = 4  # Longest n-grams.

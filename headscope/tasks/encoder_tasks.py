@@ -10,12 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
+from headscope.core.rounding import above
 from headscope.data.batches import buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, pad_rows
-from headscope.measures.accumulator import Array
-from headscope.measures.metrics import (
+from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import cosine, wide
+from headscope.models.task_heads import Select
+from headscope.stats.metrics import (
     Outputs,
     TokenRate,
     accuracy,
@@ -25,10 +29,6 @@ from headscope.measures.metrics import (
     ratio_of,
     spearman,
 )
-from headscope.measures.pooling import cosine, wide
-from headscope.measures.rounding import above
-from headscope.models.loaded import LoadedModel
-from headscope.models.task_heads import Select
 from headscope.tasks.base import LossBatch, Task, TokenTask, guesses, need_logits
 
 

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, PairRow, encode_pairs
-from headscope.measures.accumulator import Array
-from headscope.measures.metrics import Metric, Outputs, TokenRate, rate_of
-from headscope.measures.pooling import wide
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import wide
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Select, ends_of
+from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.tasks.base import TokenTask, guesses, need_logits, one_position
 from headscope.tasks.bleu import COUNTS, WORDS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 

@@ -16,11 +16,11 @@ from peer_scripts import HeadCounts
 from timing import medians, options
 
 import headscope
+from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
 from headscope.data.encode import Encoder, placed
 from headscope.data.frequencies import find_frequencies
-from headscope.measures.classify.sums import HeadMeasures
 from headscope.models.routing import Router, routed, use_implementation
 
 

@@ -15,9 +15,9 @@ from timing import medians, options, print_head, print_row
 from transformers import BertConfig, BertModel
 
 import headscope
+from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
-from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.routing import Router
 

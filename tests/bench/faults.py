@@ -31,10 +31,10 @@ from timing import options
 
 from headscope.core.errors import InputError
 from headscope.core.files import write_atomically
-from headscope.show.files import state_name
+from headscope.reports.files import state_name
+from headscope.reports.reading import read_results
 from headscope.show.folders import ready_folder, write_files
 from headscope.show.view import view_of
-from headscope.verdicts.reading import read_results
 
 COMMANDS = {
     "classify": ("--limit", "60", "--control"),
@@ -48,7 +48,7 @@ OTHER = {
     "prune": ("--limit", "20", "--calibration-limit", "20", "--heads", "L0H0", "--no-roles"),
 }
 PRELOADED = ("matplotlib.pyplot", "headscope.cli.app", "headscope.models.loading")
-PRELOADED += ("headscope.pipeline.classify", "headscope.pruning.run", "headscope.pipeline.spectrum")
+PRELOADED += ("headscope.analyses.classify.run", "headscope.pruning.run")
 
 
 class Count:

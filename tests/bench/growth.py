@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BertConfig, BertModel
 
 import headscope
+from headscope.analyses.classify.passes import readings
 from headscope.data.corpus import open_text
 from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence, split_words
-from headscope.pipeline.classify.passes import readings
 from headscope.show.drawing import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384

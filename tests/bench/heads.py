@@ -15,8 +15,8 @@ from functools import partial
 import torch
 from timing import medians, options, print_head, print_row
 
+from headscope.analyses.explain.measure import attention_flops
 from headscope.attention import AttentionWeights, attention_by_head, attention_fused
-from headscope.measures.explain import attention_flops
 
 FORMS = {"loop": attention_by_head, "fused": attention_fused}
 

@@ -50,47 +50,47 @@ pruned-bias | models/layouts/relative.py | the bias of other heads
     bias[:, list(kept)] => bias[:, : len(kept)]
 gate-to-mean | models/intervene.py | half a gate to the mean
     mean + (z - mean) * own => mean + z * own
-mcnemar-sides | measures/statistics.py | p of syntactic labels is one-sided
+mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * stats.binom.cdf( => 1.0 * stats.binom.cdf(
-binomial-tail | measures/statistics.py | more than the hits, not as many
+binomial-tail | stats/statistics.py | more than the hits, not as many
     np.asarray(hits) - 1, n => np.asarray(hits), n
-cluster-factor | measures/statistics.py | sentences / (sentences - 1) is lost
+cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
-cross-sides | measures/classify/labels.py | p is one-sided
+cross-sides | analyses/classify/labels.py | p is one-sided
     both = 2 * normal_p( => both = normal_p(
-best-of-ten | measures/classify/labels.py | ten offsets, tested as one
+best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
     len(OFFSETS) * binomial_p( => binomial_p(
-offset-of-both | measures/classify/syntactic.py | B's baseline is chosen on B too
+offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too
     ((1,), from_a)) => ((1,), best))
-rare-gain | measures/classify/labels.py | gain over chance, not over uniform
+rare-gain | analyses/classify/labels.py | gain over chance, not over uniform
     score.rate - self.uniform >= => score.rate - self.chance >=
-broad-at-20 | measures/classify/rows.py | rows of 20 keys are left out
+broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     (length >= LONG) => (length > LONG)
-dealt-anywhere | measures/classify/role_tests.py | labels cross layers
+dealt-anywhere | analyses/classify/role_tests.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
-effective-rank | measures/rank/dimensions.py | entropy in bits, exponent e
+effective-rank | stats/spectra.py | entropy in bits, exponent e
     (torch.special.xlogy(p, p).sum()) => (torch.special.xlogy(p, p).sum() / math.log(2))
-dims-off-by-one | measures/rank/dimensions.py | one dimension too few
+dims-off-by-one | stats/spectra.py | one dimension too few
     - _ROUNDING).sum()) + 1 for => - _ROUNDING).sum()) for
-rank-tolerance | measures/rank/dimensions.py | the smaller side sets the rank
+rank-tolerance | stats/spectra.py | the smaller side sets the rank
     return max(shape) * self.eps => return min(shape) * self.eps
-fold-shift | measures/rank/factors.py | LayerNorm's shift
+fold-shift | stats/spectra.py | LayerNorm's shift
     shift @ W + _exact( => _exact(
-crossed-draws | measures/spectrum/crossed.py | draws do not widen intervals
+crossed-draws | stats/statistics.py | draws do not widen intervals
     np.hypot(wide_sequences, wide_draws) => np.maximum(wide_sequences, wide_draws)
-collapse-axis | measures/depth.py | residual of the wrong mean
+collapse-axis | analyses/depth/measure.py | residual of the wrong mean
     hidden.mean(dim=-2, keepdim=True) => hidden.mean(dim=-1, keepdim=True)
-flow-held-out | pipeline/flow/run.py | R^2 on the sentences of the fit
+flow-held-out | analyses/flow/run.py | R^2 on the sentences of the fit
     observer.run(reader, 1, seed, name) => observer.run(reader, 0, seed, name)
-flow-repeated | pipeline/flow/run.py | sentences of the fit are measured
+flow-repeated | analyses/flow/run.py | sentences of the fit are measured
     elif words in self._first: => elif not words:
-linear-crossed | measures/linear/sentence_sums.py | half of the cross term
+linear-crossed | analyses/linear/measure.py | half of the cross term
     square + 2 * crossed + n * => square + crossed + n *
-noise-size | measures/symmetric.py | noise of another size
+noise-size | analyses/symmetric/measure.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
-tango-sides | measures/tango.py | gains for losses
+tango-sides | stats/statistics.py | gains for losses
     -_upper(lost, gained, n, z) => -_upper(gained, lost, n, z)
-bootstrap-n | measures/paired_change.py | small samples are not widened
+bootstrap-n | stats/paired_change.py | small samples are not widened
     n - 1) * math.sqrt(n / (n - 1)) => n - 1)
 brevity | tasks/bleu.py | long translations are punished
     1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
@@ -118,25 +118,25 @@ half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_session.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-card-speed | artefacts/card.py | slower is said to be faster
+card-speed | pruning/card.py | slower is said to be faster
     {full / pruned:.2f} => {pruned / full:.2f}
-card-baseline | artefacts/card.py | the pruned model's value as the whole's
+card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(result.baseline.value, 6) => "full_model": round(point.value, 6)
-alike-models | verdicts/alike.py | models differ by nature
+alike-models | reports/reading.py | models differ by nature
     if what == "model" or name in => if name in
-drop-percent | verdicts/diff/allowed_drop.py | a share of the new value
+drop-percent | reports/diff_rules.py | a share of the new value
     abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
-worse-or-better | verdicts/diff/compare.py | old and new are swapped
+worse-or-better | reports/diff.py | old and new are swapped
     old.better * (old.value - new.value) => old.better * (new.value - old.value)
-limit-of-loss | verdicts/limits/checks.py | a limit of a loss is upside down
+limit-of-loss | reports/limits.py | a limit of a loss is upside down
     bad = found.sign * (value - limit) < 0\n => bad = value - limit < 0\n
-interference-random | verdicts/insights/routing_claims.py | no random weights
+interference-random | reports/claims/routing_claims.py | no random weights
     found = linear.control.over_random => found = linear.stored.difference
-at-least-mean | verdicts/insights/finding.py | the mean, not its interval
+at-least-mean | reports/claims/finding.py | the mean, not its interval
     HOLDS if self.low >= limit else => HOLDS if self.mean >= limit else
-roles-tail | verdicts/insights/head_claims.py | p of doing worse
+roles-tail | reports/claims/head_claims.py | p of doing worse
     (random >= own - equal).sum()) => (random <= own + equal).sum())
-low-rank-none | verdicts/insights/rank_claims.py | open counts as low rank
+low-rank-none | reports/claims/rank_claims.py | open counts as low rank
     == "holds"] => != "does not hold"]
 """
 

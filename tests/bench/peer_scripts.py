@@ -228,7 +228,7 @@ def page(given):
     """Classify the heads on one text of each length, and write the page."""
     import headscope
     from headscope.data.corpus import open_text
-    from headscope.show.page.html import report_html
+    from headscope.reports.page import report_html
 
     loaded, took, room = headscope.load("demo"), {}, Path(given["room"])
     # Tokens of the text up to each word, with the two special ones.

@@ -15,8 +15,7 @@ from timing import medians, options
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.measures.rank.dimensions import product_singular_values
-from headscope.measures.rank.factors import layer_factors
+from headscope.stats.spectra import layer_factors, product_singular_values
 
 
 def layers_of(layers, heads, width):

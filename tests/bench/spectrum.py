@@ -25,15 +25,15 @@ from threadpoolctl import threadpool_limits
 from timing import medians, options, print_head, print_row
 
 import headscope
-from headscope.data.packing import pack
-from headscope.data.plain import open_plain
-from headscope.measures.spectrum.shares import (
+from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
     Spectrum,
     shares,
     singular_values,
 )
+from headscope.data.packing import pack
+from headscope.data.plain import open_plain
 from headscope.models.routing import Router, routed, use_implementation
 
 

@@ -6,7 +6,7 @@ import pytest
 from hostile import hostile
 
 import headscope
-from headscope.show.page.html import report_html
+from headscope.reports.page import report_html
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 

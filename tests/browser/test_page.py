@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hostile import HOSTILE
 
-from headscope.results.insights import Insight, InsightPart, InsightsResult
-from headscope.show.page.html import report_html
+from headscope.reports.page import report_html
+from headscope.reports.result import Insight, InsightPart, InsightsResult
 
 Open = Callable[..., Any]
 
@@ -231,7 +231,7 @@ def test_the_arrows_of_a_sentence_follow_the_chosen_head(show, page_file):
 
 
 def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
-    from headscope.show.explain import VIEW
+    from headscope.analyses.explain.view import VIEW
 
     assert small.explain is not None
     path = tmp_path / "explain.html"

@@ -11,13 +11,13 @@ from outcomes import Command, fits, read_rows, strict_json
 from tiny_models import some_pairs, write_pairs, write_tiny
 
 import headscope
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.cli.app import main
 from headscope.core.errors import CheckpointError, ResumeError
-from headscope.results.classify import ClassifyResult
-from headscope.results.serialise import from_dict, to_json
+from headscope.core.serialise import from_dict, to_json
+from headscope.reports.diff_facts import facts_of
+from headscope.reports.reading import Results
 from headscope.show.cells import to_csv
-from headscope.verdicts.diff.facts import facts_of
-from headscope.verdicts.reading import Results
 
 #: (form, head, relation) of each word; the two sentences have pieces, punctuation and a subtype.
 TREES = [

@@ -12,11 +12,11 @@ from outcomes import Ended, read_rows, refused, strict_json
 from result_files import changed, make_results, plant, read, write
 from tiny_models import tiny_bert
 
-from headscope.results.sections import SECTIONS
-from headscope.results.serialise import to_dict
-from headscope.results.validate import ValidationResult
+from headscope.core.serialise import to_dict
+from headscope.models.validation import ValidationResult
+from headscope.reports.reading import read_results
+from headscope.reports.registry import SECTIONS
 from headscope.show.view import view_of
-from headscope.verdicts.reading import read_results
 
 HOSTILE = "</td><script>alert(1)</script>|x\x1b[31m\n@org/team [a](http://e.vil) \u202e\ud800"
 COSINE = "cosine with all scores symmetric"

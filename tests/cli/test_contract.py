@@ -22,8 +22,8 @@ from result_files import changed, read, write
 from headscope import __version__
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
-from headscope.results.sections import SECTIONS, section_of
-from headscope.results.serialise import from_dict, to_dict, to_json
+from headscope.core.serialise import from_dict, to_dict, to_json
+from headscope.reports.registry import SECTIONS, section_of
 
 PAINTS = True
 OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))

@@ -12,8 +12,8 @@ from processes import Run, die_before
 import headscope
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import before_of, clear_parts, replace_folder, write_set
-from headscope.pipeline.report.sections import Previous
 from headscope.pruning.measure import Measurer
+from headscope.reports.sections import Previous
 from headscope.show.folders import ready_folder
 
 OLD = {"result.json": b"old", "a.csv": b"old a", "gone.csv": b"old b"}

@@ -10,10 +10,11 @@ from tiny_models import tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 
 import headscope
+from headscope.analyses.flow.figures import tree_map
+from headscope.analyses.flow.result import FlowResult
 from headscope.data.sentence import Sentence
 from headscope.models.loaded import LoadedModel
-from headscope.results.flow import FlowResult
-from headscope.show.flow.figures import tree_map
+from headscope.reports.registry import Sections
 from headscope.show.view import view_of
 
 #: Different sentences of a tiny vocabulary; every second word hangs on the one before.
@@ -95,7 +96,7 @@ def test_one_sentence_leaves_everything_but_the_weights_unknown():
     assert found.trees is None
     assert found.graph.top_share.value is None
     assert found.heads[0].wide() is not None
-    judged = headscope.insights(model, sections=headscope.results.Sections(flow=found))
+    judged = headscope.insights(model, sections=Sections(flow=found))
     assert judged[1].verdict == "not measured"
 
 

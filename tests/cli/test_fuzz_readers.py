@@ -17,18 +17,18 @@ from outcomes import Command
 from safetensors.numpy import save_file
 
 import headscope
+from headscope.analyses.classify.known_roles import find_roles, read_classification
 from headscope.core.errors import HeadscopeError
 from headscope.data.corpus import SAMPLE, sample_corpus
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.files import read_treebank
 from headscope.data.frequencies import find_frequencies
-from headscope.pipeline.report.sections import Previous
-from headscope.results.sections import SECTIONS
+from headscope.reports.reading import read_results
+from headscope.reports.registry import SECTIONS
+from headscope.reports.sections import Previous
 from headscope.session import resume
-from headscope.session.known_roles import find_roles, read_classification
 from headscope.session.resume import RunState
 from headscope.tasks.head_list import parse_heads
-from headscope.verdicts.reading import read_results
 
 TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])
 TABLES = {

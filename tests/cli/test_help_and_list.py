@@ -9,12 +9,12 @@ import typer.main
 from outcomes import Command, refused
 
 from headscope.cli.app import COMMANDS, app
+from headscope.core.roles import ROLES
 from headscope.models.families import COVERED, REFUSED
-from headscope.pipeline.list import KINDS, entries_of
 from headscope.pruning.options import METHODS
-from headscope.results.roles import ROLES
+from headscope.reports.limits import LIMIT_NAMES
+from headscope.reports.list import KINDS, entries_of
 from headscope.tasks.making import TASKS
-from headscope.verdicts.limits import LIMIT_NAMES
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,14 +15,14 @@ from tiny_models import tiny_bert
 from torch.nn.functional import normalize
 
 import headscope
+from headscope.core.serialise import from_dict, to_dict
+from headscope.pruning import words
+from headscope.pruning.metric_words import number
 from headscope.pruning.options import PruneOptions
-from headscope.results.prune import PruneResult
-from headscope.results.serialise import from_dict, to_dict
-from headscope.show.prune import words
-from headscope.show.prune.page import section
-from headscope.tasks.metric_words import number
-from headscope.verdicts.diff.facts import facts_of
-from headscope.verdicts.reading import Results
+from headscope.pruning.result import PruneResult
+from headscope.pruning.view import section
+from headscope.reports.diff_facts import facts_of
+from headscope.reports.reading import Results
 
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
 IDLE = {(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)}

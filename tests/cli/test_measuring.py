@@ -13,13 +13,13 @@ from tiny_models import tiny_bert
 from transformers import AutoConfig
 
 import headscope
-from headscope.pipeline.explain import walk
-from headscope.results.estimated import Estimated
-from headscope.results.sections import section_of
-from headscope.results.serialise import from_dict
-from headscope.show.linear.view import correlation_sentence
-from headscope.show.symmetric.view import whole_sentence
-from headscope.show.transfer import VIEW
+from headscope.analyses.explain import walk
+from headscope.analyses.linear.view import correlation_sentence
+from headscope.analyses.symmetric.view import whole_sentence
+from headscope.analyses.transfer.view import VIEW
+from headscope.core.serialise import from_dict
+from headscope.reports.registry import section_of
+from headscope.stats.estimate import Estimate
 
 VARIANTS = {"attention", "attention+ffn", "attention+skip", "full", "full-without-layernorm"}
 
@@ -210,10 +210,10 @@ def test_sentences_of_effects_say_which_way_it_came_out(model):
         ((-0.2, 0.2), "no relation shows"),
         ((None, None), "no interval from 2 layers): not measured"),
     ):
-        row = dataclasses.replace(linear.correlations[0], spearman=Estimated(0.0, *interval))
+        row = dataclasses.replace(linear.correlations[0], spearman=Estimate(0.0, *interval))
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
         assert words in correlation_sentence(changed)
-    beyond = dataclasses.replace(symmetric, equivalent_heads=Estimated(None))
+    beyond = dataclasses.replace(symmetric, equivalent_heads=Estimate(None))
     assert "further than removing every head" in whole_sentence(beyond)
 
 

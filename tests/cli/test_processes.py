@@ -17,7 +17,7 @@ from processes import Accident, Cold, cold, launch
 
 import headscope
 from headscope.cli.collector import modules_are_loaded, rest_collector
-from headscope.results.serialise import to_json
+from headscope.core.serialise import to_json
 
 ROOT = Path(__file__).parents[2]
 

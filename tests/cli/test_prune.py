@@ -10,10 +10,10 @@ from outcomes import Command, fits, read_rows, refused
 from tiny_models import tiny_bert, write_translator
 
 import headscope
-from headscope.results.prune import PruneResult
-from headscope.results.serialise import from_dict
-from headscope.show.prune import page
-from headscope.show.prune.words import stacks_sentence
+from headscope.core.serialise import from_dict
+from headscope.pruning import view as page
+from headscope.pruning.result import PruneResult
+from headscope.pruning.words import stacks_sentence
 
 PAIRS = [
     ("the cat sat on the mat", "the big cat sat", 4.0),

@@ -16,12 +16,12 @@ from tiny_models import tiny_bert
 from tokenizers import Tokenizer
 
 from headscope.artefacts.onnx_graph import write_graph
+from headscope.core.serialise import from_dict
 from headscope.models.loaded import LoadedModel
+from headscope.pruning.result import PruneResult
 from headscope.pruning.speed import benchmark
-from headscope.results.prune import PruneResult
-from headscope.results.serialise import from_dict
-from headscope.show.prune.page import section
-from headscope.show.prune.tables import prune_report
+from headscope.pruning.tables import prune_report
+from headscope.pruning.view import section
 
 TEXTS = [
     ("the cat sat on the mat", "a dog ran"),

@@ -24,12 +24,12 @@ from headscope import classify
 from headscope.analyses import prune_options
 from headscope.artefacts.saving import write_model
 from headscope.core.errors import ArtefactError
+from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
 from headscope.pruning.options import PruneOptions
+from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import open_sources
 from headscope.pruning.speed import benchmark
-from headscope.results.prune import PruneResult
-from headscope.results.serialise import to_json
 
 PARTS = "headscope.pruning"
 PAIRS = [

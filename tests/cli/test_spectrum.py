@@ -11,9 +11,9 @@ from scipy import stats
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.core.serialise import to_dict
 from headscope.data.corpus import sample_corpus
 from headscope.models.copies import random_twin
-from headscope.results.serialise import to_dict
 
 
 @pytest.fixture(scope="module")

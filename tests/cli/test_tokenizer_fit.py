@@ -14,7 +14,7 @@ from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
 from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
-from headscope.results.sections import SECTIONS
+from headscope.reports.registry import SECTIONS
 from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings
 
 KNOWN = "the cat sat on the mat"  # six pieces

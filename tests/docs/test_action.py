@@ -16,8 +16,8 @@ from result_files import read, write
 from tiny_models import tiny_bert
 
 from headscope.cli.app import app
-from headscope.results.serialise import to_dict
-from headscope.results.validate import ValidationResult
+from headscope.core.serialise import to_dict
+from headscope.models.validation import ValidationResult
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))

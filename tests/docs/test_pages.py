@@ -9,13 +9,13 @@ import pytest
 import typer
 import typer.main
 
+from headscope.analyses.classify.thresholds import Thresholds
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
-from headscope.measures.classify.thresholds import Thresholds
+from headscope.core.roles import PRIMARY
 from headscope.pruning.options import METHODS
-from headscope.results.roles import PRIMARY
+from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.tasks.making import TASKS
-from headscope.verdicts.insights.thresholds import InsightThresholds
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

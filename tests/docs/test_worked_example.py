@@ -18,7 +18,7 @@ VIEW = "headscope/show/reach.py"
 #: One process that has the copy's modules imported forks for each module to run as a program.
 DRIVER = """
 import json, os, runpy, sys
-import headscope.cli.app, headscope.pipeline.classify, pytest
+import headscope.cli.app, headscope.analyses.classify.run, pytest
 for i, (module, *words) in enumerate(json.loads(sys.argv[1])):
     sys.stdout.flush()
     if os.fork() == 0:

@@ -11,13 +11,13 @@ from families import tiny as tiny_of
 from torch import Tensor, nn
 
 import headscope
+from headscope.analyses.depth.measure import VARIANTS, residual_ratio
+from headscope.analyses.depth.run import _check_rebuilt, _ratios
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
-from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, norm_placement, own_states, run_variant
 from headscope.models.certificate import validate_model
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
-from headscope.pipeline.depth import _check_rebuilt, _ratios
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "hidden_act": "relu"}
 GROUPS = {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}

@@ -22,10 +22,10 @@ from tiny_models import (
 from transformers import AutoModel
 
 import headscope
+from headscope.analyses.classify.causes import CauseSource, find_causes, mean_loss
+from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.models.output_maps import less_random_write, output_map
-from headscope.pipeline.classify.causes import CauseSource, find_causes, mean_loss
-from headscope.results.classify import ClassifyResult, HeadResult
 from headscope.session.progress import silent
 
 LINES = [

@@ -20,14 +20,14 @@ from transformers.masking_utils import sdpa_mask
 import headscope
 from headscope.attention import AttentionWeights, stream_attention
 from headscope.core.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
+from headscope.core.serialise import to_json
 from headscope.models import routing
 from headscope.models.certificate import validate_model
 from headscope.models.families import REFUSED
 from headscope.models.layouts import AttentionSite, Layout
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed, use_implementation
-from headscope.results.serialise import to_json
-from headscope.results.validate import ValidationResult
+from headscope.models.validation import ValidationResult
 
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 0, 0]])
 VALID = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])

@@ -21,7 +21,7 @@ from headscope.models.copies import cast, random_twin
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.recording import LONG, probes
-from headscope.results.validate import ValidationResult
+from headscope.models.validation import ValidationResult
 
 pytestmark = pytest.mark.usefixtures("fresh_certificate")
 

@@ -16,10 +16,10 @@ from headscope.models.certificate import validate_model
 from headscope.models.copies import cast
 from headscope.models.loaded import LoadedModel, fingerprint
 from headscope.models.products import full_precision
-from headscope.pipeline.validate import require_valid
-from headscope.results.sections import SECTIONS
+from headscope.reports.registry import SECTIONS
 from headscope.session.opening import open_model
 from headscope.session.provenance import provenance
+from headscope.session.validate import require_valid
 
 Change = Callable[[Any], object]
 

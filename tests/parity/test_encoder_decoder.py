@@ -16,8 +16,8 @@ from transformers.masking_utils import sdpa_mask
 import headscope
 from headscope import attention
 from headscope.attention import stream_attention
+from headscope.core.activations import Activations
 from headscope.core.errors import CheckpointError, InputError, ValidationFailedError
-from headscope.measures.activations import Activations
 from headscope.models import routing
 from headscope.models.certificate import TOLERANCES, validate_model
 from headscope.models.layouts import AttentionInput, Layout

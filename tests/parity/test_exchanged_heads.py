@@ -16,8 +16,7 @@ from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.data.plain import as_plain
 from headscope.models.intervene import Exchanged, HeadInputs, gated, removed
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.exchanged_heads import Effects, boot, readable
-from headscope.pipeline.replaced_attention import PooledStates
+from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
 from headscope.session.progress import silent
 
 LINES = [

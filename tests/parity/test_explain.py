@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 import headscope
+from headscope.analyses.explain import measure, walk
+from headscope.analyses.explain.result import ExplainResult
 from headscope.core.errors import ValidationFailedError
-from headscope.measures import explain as measure
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.explain import walk
-from headscope.results.explain import ExplainResult
 
 SENTENCE = "the cat sat on the mat, dogs ran"
 Array = NDArray[np.float64]

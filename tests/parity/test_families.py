@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM
 
 import headscope
+from headscope.analyses.classify.value_norms import NormWeighted
+from headscope.core.activations import Activations
 from headscope.data.examples import Examples
-from headscope.measures.activations import Activations
 from headscope.models import families, routing
 from headscope.models.certificate import TOLERANCES, validate_model
 from headscope.models.compact import removed_heads
@@ -24,8 +25,7 @@ from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Replay
 from headscope.models.routing import Router, routed
-from headscope.pipeline.classify.value_norms import NormWeighted
-from headscope.results.validate import ValidationResult
+from headscope.models.validation import ValidationResult
 from headscope.tasks.making import make_task
 
 #: Source and target, padded in different rows.

@@ -13,11 +13,10 @@ from torch import nn
 from transformers import BertModel
 
 import headscope
-from headscope.measures.activations import Activations
-from headscope.measures.prefix_matching import PLACES, PrefixWeights
-from headscope.pipeline.classify.prefix_matching import Repeats
-from headscope.pipeline.classify.value_norms import compare
-from headscope.results.classify import ClassifyResult
+from headscope.analyses.classify.prefix_matching import PLACES, PrefixWeights, Repeats
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.value_norms import compare
+from headscope.core.activations import Activations
 
 
 @torch.no_grad()

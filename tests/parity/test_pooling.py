@@ -17,10 +17,9 @@ from tiny_models import D_MODEL, OLD, by_hand, tiny_bert
 import headscope
 from headscope.core.errors import CheckpointError
 from headscope.data.examples import Examples
-from headscope.measures.pooling import MODES
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import Dense, Normalize, Pooling
+from headscope.models.pooling import MODES, Dense, Normalize, Pooling
 from headscope.models.source import _FILES
 from headscope.tasks.making import make_task
 

@@ -25,13 +25,13 @@ from transformers import AutoModelForSeq2SeqLM
 
 import headscope
 from headscope.core.errors import InputError
+from headscope.core.serialise import from_dict, to_dict
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.methods import rank
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import _solve, _sums
-from headscope.results.prune import PruneResult
-from headscope.results.serialise import from_dict, to_dict
+from headscope.pruning.result import PruneResult
 from headscope.tasks.making import make_task, read_examples
 
 STACKS = ("encoder", "decoder", "cross")

@@ -13,10 +13,10 @@ from transformers import T5Config, T5EncoderModel
 
 import headscope
 from headscope import rank
+from headscope.analyses.rank.result import RankResult
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
-from headscope.results.rank import RankResult
 
 EPS64 = 2.0**-52
 LINES = [

@@ -16,16 +16,16 @@ import headscope
 from headscope.core.errors import UnsupportedModelError
 from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.insights.kept_roles import measure_kept_roles
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.head_claims import (
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.head_claims import (
     judge_cross_attention,
     judge_labelled_heads,
     judge_survivors,
 )
-from headscope.verdicts.insights.rank_claims import judge_collapse, judge_low_rank
-from headscope.verdicts.insights.thresholds import InsightThresholds
-from headscope.verdicts.insights.weight_claims import judge_asymmetry, judge_shared_projections
+from headscope.reports.claims.kept_roles import measure_kept_roles
+from headscope.reports.claims.rank_claims import judge_collapse, judge_low_rank
+from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
 
 T = InsightThresholds()
 YES, NO = "holds", "does not hold"

@@ -17,12 +17,12 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.measures.flow.recovery import Clustered
+from headscope.analyses.flow import outcome
+from headscope.analyses.flow.recovery import Clustered
 from headscope.models.loaded import LoadedModel
-from headscope.pipeline.flow import outcome
-from headscope.verdicts.insights.finding import Evidence
-from headscope.verdicts.insights.routing_claims import judge_interference, judge_routing
-from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.reports.claims.finding import Evidence
+from headscope.reports.claims.routing_claims import judge_interference, judge_routing
+from headscope.reports.claims.thresholds import InsightThresholds
 
 YES, NO, OPEN = "holds", "does not hold", "open"
 D_MODEL, N_HEADS, D_HEAD = 32, 4, 8

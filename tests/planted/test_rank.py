@@ -15,9 +15,9 @@ from transformers import BertModel
 
 import headscope
 from headscope import rank
+from headscope.analyses.rank.result import HeadRank, RankResult
 from headscope.core.errors import InputError
-from headscope.results.rank import HeadRank, RankResult
-from headscope.results.serialise import from_dict, to_json
+from headscope.core.serialise import from_dict, to_json
 
 H, R, D = 4, 8, 32
 LINEARS = {"q": "self.query", "k": "self.key", "v": "self.value", "out": "output.dense"}

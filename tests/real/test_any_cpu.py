@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import headscope
-from headscope.results.sections import Sections
+from headscope.reports.registry import Sections
 
 #: What is measured, each on as little as shows every kind of decision.
 MEASURED = {

@@ -17,9 +17,9 @@ from scipy import stats
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
+from headscope.analyses.classify.result import ClassifyResult, SwappedControl
 from headscope.data.corpus import SAMPLE
 from headscope.models.source import demo_folder
-from headscope.results.classify import ClassifyResult, SwappedControl
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_choices, reference_labels, reference_roles)

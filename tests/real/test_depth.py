@@ -8,13 +8,13 @@ import torch
 from transformers import BertConfig, BertModel
 
 import headscope
+from headscope.analyses.depth.measure import VARIANTS, residual_ratio
+from headscope.analyses.depth.result import DepthResult
+from headscope.core.serialise import from_dict, to_json
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
-from headscope.measures.depth import VARIANTS, residual_ratio
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.routing import Router
-from headscope.results.depth import DepthResult
-from headscope.results.serialise import from_dict, to_json
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.errors import InputError, ResumeError
+from headscope.core.serialise import to_dict
 from headscope.data.corpus import SAMPLE
-from headscope.results.serialise import to_dict
+from headscope.reports.files import state_name
 from headscope.session.resume import RunState
-from headscope.show.files import state_name
 
 
 def _save_always(self, name, done, sums, **_):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import headscope
+from headscope.analyses.spectrum import efficient
+from headscope.analyses.spectrum.figures import share_map
+from headscope.analyses.spectrum.view import control_sentence, verdict_sentence
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
 from headscope.models.routing import use_implementation
-from headscope.pipeline.spectrum import efficient
-from headscope.show.spectrum.figures import share_map
-from headscope.show.spectrum.words import control_sentence, verdict_sentence
 
 
 @pytest.fixture(scope="module")

@@ -15,31 +15,29 @@ from tiny_models import tiny_bert, tiny_tokenizer
 from toy_calibration import toy_given
 
 import headscope
-from headscope.artefacts.card import CardFacts, model_card
-from headscope.artefacts.onnx_graph import INPUTS
-from headscope.artefacts.onnx_session import Graph
-from headscope.attention import masked_softmax, with_bias
-from headscope.data.sentence import Sentence
-from headscope.measures.activations import Activations
-from headscope.measures.classify.cross import CrossHeads
-from headscope.measures.classify.labels import judge
-from headscope.measures.classify.rows import RowSummary
-from headscope.measures.classify.sums import HeadMeasures
-from headscope.measures.classify.syntactic import (
+from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.labels import judge
+from headscope.analyses.classify.rows import RowSummary
+from headscope.analyses.classify.sums import HeadMeasures
+from headscope.analyses.classify.syntactic import (
     KernelHits,
     Syntactic,
     SyntacticTest,
     judge_syntactic,
 )
-from headscope.measures.classify.thresholds import Thresholds
-from headscope.measures.spectrum.crossed import crossed_mean
-from headscope.measures.statistics import finite
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.artefacts.onnx_graph import INPUTS
+from headscope.artefacts.onnx_session import Graph
+from headscope.attention import masked_softmax, with_bias
+from headscope.core.activations import Activations
+from headscope.data.sentence import Sentence
 from headscope.models.intervene import gated
 from headscope.models.output_maps import make_permanent
+from headscope.pruning.card import CardFacts, model_card
 from headscope.pruning.elimination import Path
 from headscope.pruning.ranking import Context
-from headscope.verdicts.alike import unlike
-from headscope.verdicts.reading import results_of
+from headscope.reports.reading import results_of, unlike
+from headscope.stats.statistics import crossed_mean, finite
 
 
 @pytest.mark.parametrize("mean", [0.1, -0.1])

@@ -14,11 +14,11 @@ import headscope
 from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.pruning.options import METHODS, Repair
-from headscope.results.compared import Compare, marked
-from headscope.results.sections import SECTIONS, section_of
+from headscope.reports.diff_rules import RULES
+from headscope.reports.registry import SECTIONS, section_of
 from headscope.show.view import View, view_of
+from headscope.stats.compared import Compare, marked
 from headscope.tasks.making import TASKS
-from headscope.verdicts.diff.rules import RULES
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_section_has_all_that_its_name_promises(name):
     section = section_of(name)
     fields = {field.name for field in dataclasses.fields(section.kind)}
-    assert section.marks, f"{name}: nothing tells its JSON from others (results/sections.py)"
+    assert section.marks, f"{name}: nothing tells its JSON from others (reports/registry.py)"
     assert section.marks <= fields
     assert {"schema", "provenance"} <= fields
     assert set(section.uses) <= set(SECTIONS[: SECTIONS.index(name)]), "a section uses earlier ones"

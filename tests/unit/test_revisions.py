@@ -11,9 +11,9 @@ import pytest
 
 from headscope.core.errors import InputError
 from headscope.core.revisions import in_revision
-from headscope.results.serialise import to_dict
-from headscope.results.validate import ValidationResult
-from headscope.verdicts.reading import read_results
+from headscope.core.serialise import to_dict
+from headscope.models.validation import ValidationResult
+from headscope.reports.reading import read_results
 
 
 def certificate(tokens: int) -> Any:

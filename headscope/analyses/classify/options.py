@@ -12,7 +12,7 @@ from headscope.session.corpus_options import AnyCorpus, CorpusFlags
 from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
 
 if TYPE_CHECKING:
-    from headscope.measures.classify.thresholds import Thresholds
+    from headscope.analyses.classify.thresholds import Thresholds
 else:
     Thresholds = object
 

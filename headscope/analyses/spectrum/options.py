@@ -12,8 +12,8 @@ from headscope.core.options import Option
 from headscope.session.options import POOLING, STACK, ResumableOptions
 
 if TYPE_CHECKING:
+    from headscope.analyses.classify.result import ClassifyResult
     from headscope.data.plain import PlainText
-    from headscope.results.classify import ClassifyResult
 
     Lines = str | Path | PlainText | Sequence[str | tuple[str, str]]
     Classification = str | Path | ClassifyResult

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from headscope.results.heads import Head
+from headscope.core.heads import Head
 from headscope.show.page.svg import Chart
 
 Place = tuple[int, int]

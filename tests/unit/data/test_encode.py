@@ -10,11 +10,11 @@ import torch
 from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.core.errors import CorpusError
+from headscope.data.batch import Batch
 from headscope.data.batches import buckets, collate, uniform_weight, windows
 from headscope.data.encode import EncodedSentence, Encoder, Rarity
 from headscope.data.frequencies import Frequencies
 from headscope.data.sentence import Sentence
-from headscope.measures.batch import Batch
 
 PAD = 0
 COUNTS = {"the": 900.0, "a": 800.0, "cat": 50.0, "dog": 50.0, "sat": 20.0, "zebra": 3.0, "yak": 3.0}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.measures.agreement import QUERIES, agreement, out_error, z_agreement
+from headscope.models.agreement import QUERIES, agreement, out_error, z_agreement
 
 HEADS, POS, WIDTH = 3, 30, 8
 SCALE = WIDTH**-0.5

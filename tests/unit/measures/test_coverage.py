@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.measures.metrics import Outputs, accuracy, spearman
-from headscope.measures.paired_change import interval_of, paired_change
-from headscope.measures.tango import tango, tango_p
+from headscope.stats.metrics import Outputs, accuracy, spearman
+from headscope.stats.paired_change import interval_of, paired_change
+from headscope.stats.statistics import tango, tango_p
 
 #: Least share of intervals that must hold the truth.
 LEAST = 0.93

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from headscope.measures.depth import (
+from headscope.analyses.depth.measure import (
     COMPARISONS,
     TRENDS,
     VARIANTS,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.measures.explain import attention_flops, links
+from headscope.analyses.explain.measure import attention_flops, links
 
 N = 6
 WORDS = torch.tensor([False, True, True, True, True, False])

@@ -10,7 +10,7 @@ import sacrebleu
 from scipy import stats
 
 from headscope.core.errors import InputError
-from headscope.measures.metrics import (
+from headscope.stats.metrics import (
     accuracy,
     macro_f1,
     matthews,
@@ -97,7 +97,7 @@ def test_seeds_and_chunks(monkeypatch):
     outputs = {"x": np.random.default_rng(11).normal(size=50)}
     one = resampled(mean_of("x"), outputs, seed=1, resamples=64)
     assert (one != resampled(mean_of("x"), outputs, seed=2, resamples=64)).any()
-    monkeypatch.setattr("headscope.measures.metrics._ENTRIES", 50 * 32)
+    monkeypatch.setattr("headscope.stats.metrics._ENTRIES", 50 * 32)
     chunked = resampled(mean_of("x"), outputs, seed=1, resamples=64)
     np.testing.assert_allclose(chunked, one)
 

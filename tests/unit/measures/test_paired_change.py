@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.measures.metrics import (
+from headscope.stats.metrics import (
     Metric,
     Outputs,
     TokenRate,
@@ -19,7 +19,7 @@ from headscope.measures.metrics import (
     ratio_of,
     spearman,
 )
-from headscope.measures.paired_change import FEWEST, interval_of, paired_change
+from headscope.stats.paired_change import FEWEST, interval_of, paired_change
 
 RNG = np.random.default_rng(5)
 TOKENS = TokenRate("correct", "tokens")

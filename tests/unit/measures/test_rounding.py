@@ -6,25 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.measures.classify.labels import which_special
-from headscope.measures.linear.feature_maps import readout_errors, unit_keys
-from headscope.measures.linear.sentence_sums import correlate
-from headscope.measures.metrics import spearman
-from headscope.measures.pooling import MODES
-from headscope.measures.rank.dimensions import (
+from headscope.analyses.classify.labels import which_special
+from headscope.analyses.linear.measure import correlate, readout_errors, unit_keys
+from headscope.analyses.rank.shared_projections import knee
+from headscope.analyses.transfer.summary import spread_ratio
+from headscope.core.rounding import above, first_largest, tied
+from headscope.models.pooling import MODES
+from headscope.pruning.elimination import eliminate
+from headscope.pruning.methods import exchange, per_layer
+from headscope.pruning.ranking import Ranking
+from headscope.reports.claims.finding import Measurement
+from headscope.stats.metrics import spearman
+from headscope.stats.spectra import (
     asymmetry,
     column_basis,
     product_singular_values,
     summarise,
 )
-from headscope.measures.rank.shared_projections import knee
-from headscope.measures.rounding import above, first_largest, tied
-from headscope.measures.statistics import normal_p
-from headscope.measures.transfer import spread_ratio
-from headscope.pruning.elimination import eliminate
-from headscope.pruning.methods import exchange, per_layer
-from headscope.pruning.ranking import Ranking
-from headscope.verdicts.insights.finding import Estimate
+from headscope.stats.statistics import normal_p
 
 #: Relative noise of a float32 computation, as large as another CPU makes it.
 NOISE = 5e-7
@@ -127,8 +126,8 @@ def test_a_gap_of_rounding_is_no_gap():
         (1e-4, 2e-4, "holds"),
         (-1e-4, 1e-4, "open"),
     ):
-        assert Estimate((low + high) / 2, low, high).above(0.0) == verdict
-        assert Estimate(-(low + high) / 2, -high, -low).below(0.0) == verdict
+        assert Measurement((low + high) / 2, low, high).above(0.0) == verdict
+        assert Measurement(-(low + high) / 2, -high, -low).below(0.0) == verdict
         assert bool(above(low, 0.0)) == (verdict == "holds")
     # The special token that has more.
     found = which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3]))

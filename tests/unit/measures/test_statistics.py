@@ -9,10 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from headscope.measures.linear.sentence_sums import correlate
-from headscope.measures.spectrum.crossed import crossed_mean
-from headscope.measures.statistics import adjust, binomial_p, mcnemar_p, normal_p, paired_p, wilson
-from headscope.measures.transfer import crossed, naive_bayes, share_difference, spread_ratio
+from headscope.analyses.linear.measure import correlate
+from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
+from headscope.stats.statistics import (
+    adjust,
+    binomial_p,
+    crossed_mean,
+    mcnemar_p,
+    normal_p,
+    paired_p,
+    wilson,
+)
 
 counts = st.integers(0, 60)
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from headscope.attention import attention_pattern
-from headscope.measures.symmetric import (
+from headscope.analyses.symmetric.measure import (
     changed_attention,
     changed_scores,
     score_asymmetry,
     square_scores,
 )
+from headscope.attention import attention_pattern
 
 N, D, SCALE = 5, 3, 0.6
 CAUSAL = torch.ones(N, N, dtype=torch.bool).tril()

@@ -14,15 +14,14 @@ from huggingface_hub import ModelCard
 from tiny_models import tiny_bert, translator
 
 import headscope
-from headscope.artefacts.card import CardFacts, model_card
 from headscope.artefacts.onnx_graph import check_exportable, need_packages, write_graph
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
-from headscope.results.max_drop import DropLook, DropPart, MaxDrop
-from headscope.results.prune import PruneResult
-from headscope.results.validate import ValidationSummary
-from headscope.show.prune.words import verdict
+from headscope.models.validation import ValidationSummary
+from headscope.pruning.card import CardFacts, model_card
+from headscope.pruning.result import DropLook, DropPart, MaxDrop, PruneResult
+from headscope.pruning.words import verdict
 
 SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"
 

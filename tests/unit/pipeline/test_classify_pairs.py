@@ -17,13 +17,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 import headscope
+from headscope.analyses.classify.known_roles import find_roles
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CorpusError, InputError
-from headscope.results.classify import ClassifyResult
-from headscope.results.serialise import from_dict, to_dict, to_json
-from headscope.session.known_roles import find_roles
+from headscope.core.serialise import from_dict, to_dict, to_json
+from headscope.reports.diff_facts import Number, facts_of, settings_of
+from headscope.reports.reading import Results
 from headscope.session.resume import RunState
-from headscope.verdicts.diff.facts import Number, facts_of, settings_of
-from headscope.verdicts.reading import Results
 from tests.reference import lowest_argmax
 
 PAIRS = some_pairs(70, seed=5)

@@ -10,8 +10,8 @@ import headscope
 from headscope.core.errors import InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import sample_texts
-from headscope.pipeline.insights import kept_roles
-from headscope.pipeline.insights.kept_roles import _halves, measure_kept_roles
+from headscope.reports.claims import kept_roles
+from headscope.reports.claims.kept_roles import _halves, measure_kept_roles
 from headscope.tasks.making import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.

@@ -10,10 +10,10 @@ import torch
 
 from headscope.core.errors import InputError
 from headscope.data.token_rows import Row
-from headscope.measures.metrics import mean_of
 from headscope.pruning.max_drop import Candidate, Search, choose, confirm, halves_of, smaller
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
+from headscope.stats.metrics import mean_of
 from headscope.tasks.units import Units
 
 UNITS = Units([6, 6], [(0,), (1,)])

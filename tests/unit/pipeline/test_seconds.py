@@ -14,11 +14,11 @@ from transformers import AutoModelForSequenceClassification
 import headscope
 from headscope.cli.output import time_left
 from headscope.core.errors import InputError
-from headscope.pipeline.insights.expected import Whole
+from headscope.core.serialise import from_dict, to_dict
+from headscope.pruning.kept_result import SpeedResult
 from headscope.pruning.speed import _work, benchmark
 from headscope.pruning.steps import Cost, Steps
-from headscope.results.serialise import from_dict, to_dict
-from headscope.results.speed import SpeedResult
+from headscope.reports.claims.run import Whole
 from headscope.session.progress import SECONDS
 
 COSTS = {

@@ -13,12 +13,12 @@ import torch
 from tiny_models import tiny_bert
 
 import headscope
+from headscope.analyses.transfer.result import TransferResult
 from headscope.core.errors import CorpusError, InputError
+from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.data.reversed_phrases import reversed_phrases
 from headscope.models.loaded import LoadedModel
-from headscope.results.sections import section_of
-from headscope.results.serialise import SCHEMA, from_dict, to_dict
-from headscope.results.transfer import TransferResult
+from headscope.reports.registry import section_of
 
 Files = tuple[Path, Path]
 Tune = Callable[..., TransferResult]
@@ -184,7 +184,7 @@ def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(tune, rates, optimum, 
 def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch, budget):
     clock = itertools.count()  # goes on by one second with every look at it
     monkeypatch.setattr(
-        "headscope.pipeline.transfer.plan.time.monotonic", lambda: float(next(clock))
+        "headscope.analyses.transfer.plan.time.monotonic", lambda: float(next(clock))
     )
     found = tune(steps=6, budget=budget, seeds=3, spread_seeds=3, random=["head"])
     variants = ("head", "layernorm", "biases", "weights", "attention", "lora", "all_biases", "all")

@@ -16,11 +16,11 @@ import torch
 from tiny_models import VOCABULARY, tiny_bert
 
 import headscope
+from headscope.analyses.transfer.result import TransferResult
 from headscope.models.loaded import LoadedModel
-from headscope.results.transfer import TransferResult
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.thresholds import InsightThresholds
-from headscope.verdicts.insights.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 
 GROUPS = {"one": "bcdefghijklm", "two": "nopqrstuvwxy"}
 #: The dimensions that hold the group; signs that leave the norm's mean and variance as they are.

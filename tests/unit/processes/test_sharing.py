@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
+from headscope.analyses.classify.syntactic import Syntactic
 from headscope.core.errors import InputError, LostProcessError
 from headscope.core.process_group import Group, launched
 from headscope.core.processes import (
@@ -28,7 +29,6 @@ from headscope.core.processes import (
     summed,
     texts_in_order,
 )
-from headscope.measures.classify.syntactic import Syntactic
 
 
 class Recorded(Processes):

@@ -13,16 +13,16 @@ import pytest
 from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
 import headscope
-from headscope.results.causes import HeadCause, Loss
-from headscope.results.depth import DepthResult
-from headscope.results.role_scores import Confirmation, Label
-from headscope.results.roles import NO_ROLE, primary_of
-from headscope.results.sections import section_of
-from headscope.results.serialise import from_dict, to_json
+from headscope.analyses.classify import words
+from headscope.analyses.classify.figures import cause_map, relation_bars, role_map
+from headscope.analyses.classify.result import Confirmation, HeadCause, Label, Loss
+from headscope.analyses.classify.view import VIEW
+from headscope.analyses.depth.result import DepthResult
+from headscope.analyses.depth.view import section as depth_part
+from headscope.core.roles import NO_ROLE, primary_of
+from headscope.core.serialise import from_dict, to_json
+from headscope.reports.registry import section_of
 from headscope.show import drawing
-from headscope.show.classify import VIEW, words
-from headscope.show.classify.figures import cause_map, relation_bars, role_map
-from headscope.show.depth.page import section as depth_part
 from headscope.show.drawing import figure_files, heat_map
 from headscope.show.view import view_of
 

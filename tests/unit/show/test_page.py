@@ -18,15 +18,15 @@ from tiny_models import tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.results.explain import ExplainResult
-from headscope.results.report import ReportResult, SamplePatterns
+from headscope.analyses.explain.result import ExplainResult
+from headscope.analyses.explain.view import VIEW
+from headscope.reports.files import report_json
+from headscope.reports.markdown import report_markdown
+from headscope.reports.page import report_html
+from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import Matrix
-from headscope.show.explain import VIEW
-from headscope.show.markdown import report_markdown
-from headscope.show.page.html import report_html
 from headscope.show.page.parts import Card, Part, Place, Scale
 from headscope.show.page.svg import Line, chart
-from headscope.show.report.files import report_json
 from headscope.show.terminal import matrix_cell, terminal
 from headscope.show.view import KeyNumber, View
 

@@ -12,13 +12,13 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope import results
-from headscope.results.prune import PruneResult
-from headscope.results.serialise import from_dict, to_json
-from headscope.results.validate import ValidationSummary
-from headscope.show.prune.page import key_numbers, section
-from headscope.show.prune.words import leading_point, verdict
+from headscope.core.serialise import from_dict, to_json
+from headscope.models.validation import ValidationSummary
+from headscope.pruning.metric_words import change_words
+from headscope.pruning.result import PruneResult
+from headscope.pruning.view import key_numbers, section
+from headscope.pruning.words import leading_point, verdict
 from headscope.show.view import view_of
-from headscope.tasks.metric_words import change_words
 
 
 @pytest.mark.parametrize(

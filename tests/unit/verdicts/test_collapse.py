@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headscope.measures.accumulator import Array
-from headscope.measures.depth import TRENDS, VARIANTS, DepthSums, collapsed_after
-from headscope.results.depth import Decomposition, DepthResult, Trend
-from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.rank_claims import judge_collapse
-from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.analyses.depth.measure import TRENDS, VARIANTS, DepthSums, collapsed_after
+from headscope.analyses.depth.result import Decomposition, DepthResult, Trend
+from headscope.core.accumulator import Array
+from headscope.models.validation import ValidationSummary
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.rank_claims import judge_collapse
+from headscope.reports.claims.thresholds import InsightThresholds
 
 FALLING = [1, 0.1, 0.01, 0.001]
 STILL = [1, 0.9, 0.8, 0.7]

@@ -5,17 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 
+from headscope.models.validation import ValidationSummary
 from headscope.pruning.curves import Swept, areas_of
-from headscope.results.points import Curve, Point
-from headscope.results.prune import Area, AreaGap, Baseline, DataInfo, PruneResult
-from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.head_claims import (
+from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, Point, PruneResult
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.head_claims import (
     judge_cross_attention,
     judge_labelled_heads,
     judge_survivors,
 )
-from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.reports.claims.thresholds import InsightThresholds
 
 STACKS = ("encoder", "decoder", "cross")
 T = InsightThresholds()

@@ -12,13 +12,13 @@ from result_files import changed
 from rich.console import Console
 
 from headscope.core.errors import InputError
-from headscope.results.diff import DiffResult
-from headscope.results.serialise import to_json
-from headscope.show.diff.tables import diff_files, diff_markdown, diff_report
-from headscope.verdicts.diff.compare import compare
-from headscope.verdicts.diff.rules import RULES, parse_rules, undecided, with_fired
-from headscope.verdicts.limits import Limits, limit_failures
-from headscope.verdicts.reading import results_of
+from headscope.core.serialise import to_json
+from headscope.reports.diff import compare
+from headscope.reports.diff_rules import RULES, parse_rules, undecided, with_fired
+from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
+from headscope.reports.limits import Limits, limit_failures
+from headscope.reports.reading import results_of
+from headscope.reports.result import DiffResult
 
 COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
 KINDS = "missing added identity roles relations choices verdicts metrics scores curves within other"

@@ -7,10 +7,16 @@ import pytest
 from result_files import changed
 
 from headscope.core.errors import InputError
-from headscope.verdicts.diff.allowed_drop import AllowedDrop
-from headscope.verdicts.diff.compare import compare
-from headscope.verdicts.diff.rules import RULES, Rule, parse_rules, undecided, with_fired
-from headscope.verdicts.reading import results_of
+from headscope.reports.diff import compare
+from headscope.reports.diff_rules import (
+    RULES,
+    AllowedDrop,
+    Rule,
+    parse_rules,
+    undecided,
+    with_fired,
+)
+from headscope.reports.reading import results_of
 
 
 def fired(old: Any, new: Any, *rules: str) -> list[str]:

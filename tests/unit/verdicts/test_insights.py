@@ -9,22 +9,22 @@ import pytest
 from scipy import stats
 
 from headscope import results
-from headscope.results.estimated import Estimated
-from headscope.results.rank import MeanSem
-from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights.finding import (
-    Estimate,
+from headscope.models.validation import ValidationSummary
+from headscope.reports.claims.finding import (
     Evidence,
     Finding,
+    Measurement,
     common,
     every,
     mean_estimate,
 )
-from headscope.verdicts.insights.head_claims import judge_labelled_heads
-from headscope.verdicts.insights.rank_claims import judge_low_rank
-from headscope.verdicts.insights.scoreboard import CLAIMS, scoreboard
-from headscope.verdicts.insights.thresholds import InsightThresholds
-from headscope.verdicts.insights.weight_claims import judge_asymmetry, judge_shared_projections
+from headscope.reports.claims.head_claims import judge_labelled_heads
+from headscope.reports.claims.rank_claims import judge_low_rank
+from headscope.reports.claims.scoreboard import CLAIMS, scoreboard
+from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
+from headscope.stats.estimate import Estimate
+from headscope.stats.ranks import MeanSem
 
 T = InsightThresholds()
 VALID = ValidationSummary(passed=True)
@@ -69,17 +69,17 @@ def rank_result(
 OUTPUT = "symmetric scores move the output more than random changes"
 SCORES = "every head's scores are asymmetric"
 PATTERNS = "every head's pattern is asymmetric"
-SURE, LOW = Estimated(1.2, 1.1, 1.3), Estimated(0.7, 0.6, 0.8)
+SURE, LOW = Estimate(1.2, 1.1, 1.3), Estimate(0.7, 0.6, 0.8)
 
 
-def symmetric(cosine: Estimated, scores: Estimated = SURE, **other: Any) -> Any:
+def symmetric(cosine: Estimate, scores: Estimate = SURE, **other: Any) -> Any:
     """Return what claim 0 looks at of a result of ``symmetric``."""
-    changes = {"noise": Estimated(0.97, 0.96, 0.98), "shuffled": Estimated(0.9, 0.88, 0.92)}
+    changes = {"noise": Estimate(0.97, 0.96, 0.98), "shuffled": Estimate(0.9, 0.88, 0.92)}
     whole = {"symmetric": cosine, **changes, **other}
-    whole |= {"removed": Estimated(0.5), "pairs": Estimated(0.95)}
+    whole |= {"removed": Estimate(0.5), "pairs": Estimate(0.95)}
     head = SimpleNamespace(name="L0H0", asymmetry=scores)
     drawn = {name: SimpleNamespace(cosine=found) for name, found in whole.items() if found}
-    return SimpleNamespace(whole=drawn, equivalent_heads=Estimated(40.0), heads=[head] * 72)
+    return SimpleNamespace(whole=drawn, equivalent_heads=Estimate(40.0), heads=[head] * 72)
 
 
 def directed(
@@ -124,11 +124,11 @@ def test_weights_and_patterns_of_asymmetric_heads(rank, verdict, patterns):
 @pytest.mark.parametrize(
     ("found", "outcome", "verdict"),
     [
-        (symmetric(Estimated(0.7, 0.6, 0.879)), "holds", "holds"),
-        (symmetric(Estimated(0.8, 0.7, 0.88)), "open", "mixed"),  # reaches what shuffling does
-        (symmetric(Estimated(0.94, 0.92, 0.95)), "does not hold", "mixed"),
-        (symmetric(LOW, noise=Estimated(0.5, 0.4, 0.6)), "does not hold", "mixed"),
-        (symmetric(Estimated(0.7)), "not measured", "not measured"),
+        (symmetric(Estimate(0.7, 0.6, 0.879)), "holds", "holds"),
+        (symmetric(Estimate(0.8, 0.7, 0.88)), "open", "mixed"),  # reaches what shuffling does
+        (symmetric(Estimate(0.94, 0.92, 0.95)), "does not hold", "mixed"),
+        (symmetric(LOW, noise=Estimate(0.5, 0.4, 0.6)), "does not hold", "mixed"),
+        (symmetric(Estimate(0.7)), "not measured", "not measured"),
         (symmetric(LOW, shuffled=None), "not measured yet", "holds"),
     ],
 )
@@ -143,7 +143,7 @@ def test_controls_of_symmetric_scores():
     assert "all heads removed 0.500" in found.control
     assert "about 40 random heads of 72" in found.parts[2].measured
     # Cosines of 1 minus rounding: which is the lower says nothing, on any machine.
-    one, lower = Estimated(1.0, 1.0, 1.0), Estimated(1 - 3e-7, 1 - 4e-7, 1 - 2e-7)
+    one, lower = Estimate(1.0, 1.0, 1.0), Estimate(1 - 3e-7, 1 - 4e-7, 1 - 2e-7)
     for own, random in ((one, lower), (lower, one)):
         same = directed(rank_result(), symmetric(own, noise=random, shuffled=random))
         assert verdicts(same)[OUTPUT] == "does not hold"
@@ -152,10 +152,10 @@ def test_controls_of_symmetric_scores():
 @pytest.mark.parametrize(
     ("scores", "outcome", "verdict"),
     [
-        (Estimated(1.2, 1.1, 1.3), "holds", "holds"),
-        (Estimated(0.2, 0.05, 0.35), "open", "mixed"),
-        (Estimated(0.05, 0.04, 0.06), "does not hold", "does not hold"),
-        (Estimated(1.2), "not measured", "not measured"),
+        (Estimate(1.2, 1.1, 1.3), "holds", "holds"),
+        (Estimate(0.2, 0.05, 0.35), "open", "mixed"),
+        (Estimate(0.05, 0.04, 0.06), "does not hold", "does not hold"),
+        (Estimate(1.2), "not measured", "not measured"),
     ],
 )
 def test_without_weights_the_scores_decide(scores, outcome, verdict):
@@ -318,7 +318,7 @@ def test_estimates_and_sides_of_a_limit():
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
-    found = Estimate.around(0.5, 0.1)
+    found = Measurement.around(0.5, 0.1)
     three = ["holds", "open", "does not hold"]
     assert [found.above(x) for x in (0.3, 0.5, 0.6)] == three
     assert [found.below(x) for x in (0.7, 0.5, 0.4)] == three

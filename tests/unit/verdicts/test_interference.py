@@ -9,10 +9,10 @@ from tiny_models import VOCABULARY, tiny_tokenizer
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.results.estimated import Estimated
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.routing_claims import judge_interference
-from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.routing_claims import judge_interference
+from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
 LINES = ["the cat sat on the mat", "he saw a big dog in the red house", "she ran to the house"] * 2
@@ -21,24 +21,24 @@ WORSE = "the linear sum reads back worse than the head's own softmax"
 MORE = "by more than with random weights"
 
 
-UP, DOWN, BOTH = Estimated(0.4, 0.2, 0.6), Estimated(-0.4, -0.6, -0.2), Estimated(0.1, -0.1, 0.3)
+UP, DOWN, BOTH = Estimate(0.4, 0.2, 0.6), Estimate(-0.4, -0.6, -0.2), Estimate(0.1, -0.1, 0.3)
 
 
-def correlation(found: Estimated, number: str = "coherence") -> SimpleNamespace:
+def correlation(found: Estimate, number: str = "coherence") -> SimpleNamespace:
     known = {"number": number, "form": "linear", "fit": "scaled", "given": "", "p": 0.01}
     return SimpleNamespace(**known, heads=72, layers=6, spearman=found, pearson=found)
 
 
-def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
+def linear(spearman: Estimate, own: Estimate, more: Estimate | None) -> Any:
     """Return what the judge looks at of a result."""
     form = SimpleNamespace(
-        mean=SimpleNamespace(form="linear", scaled=Estimated(1.01)),
-        whole_scaled=SimpleNamespace(cosine=Estimated(0.76)),
+        mean=SimpleNamespace(form="linear", scaled=Estimate(1.01)),
+        whole_scaled=SimpleNamespace(cosine=Estimate(0.76)),
     )
     stored = {"linear": 0.3, "softmax": 0.1, "softmax_own": 0.1, "difference": 0.2}
     control = None
     if more is not None:
-        random = SimpleNamespace(difference=Estimated(0.25))
+        random = SimpleNamespace(difference=Estimate(0.25))
         control = SimpleNamespace(
             over_random=more, stored=random, correlations=(correlation(BOTH),)
         )
@@ -49,7 +49,7 @@ def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
             correlation(BOTH, "entropy"),
         ),
         stored=SimpleNamespace(
-            **{name: Estimated(value) for name, value in stored.items()}, difference_own=own
+            **{name: Estimate(value) for name, value in stored.items()}, difference_own=own
         ),
         form=lambda name: form,
         forms=(form,),
@@ -58,7 +58,7 @@ def linear(spearman: Estimated, own: Estimated, more: Estimated | None) -> Any:
 
 
 def judged(
-    spearman: Estimated, own: Estimated, more: Estimated | None, t: InsightThresholds = T
+    spearman: Estimate, own: Estimate, more: Estimate | None, t: InsightThresholds = T
 ) -> Finding:
     return judge_interference(Evidence(linear=linear(spearman, own, more)), t)
 
@@ -76,9 +76,9 @@ def parts(found: Finding) -> dict[str, str]:
         (UP, DOWN, UP, "mixed"),
         (UP, UP, DOWN, "mixed"),
         (BOTH, UP, UP, "mixed"),
-        (Estimated(None), UP, UP, "not measured"),
+        (Estimate(None), UP, UP, "not measured"),
         (UP, UP, None, "not measured"),  # no random weights
-        (UP, Estimated(None), UP, "not measured"),  # a result of an older version
+        (UP, Estimate(None), UP, "not measured"),  # a result of an older version
     ],
 )
 def test_all_three_parts_decide(spearman, own, more, verdict):
@@ -87,10 +87,10 @@ def test_all_three_parts_decide(spearman, own, more, verdict):
 
 def test_a_part_holds_with_its_whole_interval():
     for low, expected in ((0.001, "holds"), (0.0, "open"), (-0.001, "open")):
-        found = judged(*[Estimated(0.2, low, 0.4)] * 3)
+        found = judged(*[Estimate(0.2, low, 0.4)] * 3)
         assert parts(found) == dict.fromkeys((PREDICTS, WORSE, MORE), expected)
     for high, expected in ((0.0, "does not hold"), (0.001, "open")):
-        assert parts(judged(Estimated(-0.2, -0.4, high), UP, UP))[PREDICTS] == expected
+        assert parts(judged(Estimate(-0.2, -0.4, high), UP, UP))[PREDICTS] == expected
     strict = InsightThresholds(interference=0.25)
     assert set(parts(judged(UP, UP, UP, strict)).values()) == {"open"}
 

@@ -6,8 +6,8 @@ import pytest
 from result_files import changed
 
 from headscope.core.errors import CheckFailedError, InputError
-from headscope.verdicts.limits import Limits, check_baseline, limit_failures, require_limits
-from headscope.verdicts.reading import Results, results_of
+from headscope.reports.limits import Limits, check_baseline, limit_failures, require_limits
+from headscope.reports.reading import Results, results_of
 
 
 @pytest.fixture

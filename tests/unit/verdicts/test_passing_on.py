@@ -5,15 +5,15 @@ import dataclasses
 import pytest
 
 from headscope import results
-from headscope.results.estimated import Estimated
-from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.routing_claims import judge_routing
-from headscope.verdicts.insights.thresholds import InsightThresholds
+from headscope.models.validation import ValidationSummary
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.routing_claims import judge_routing
+from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
-UNKNOWN = Estimated(None)
-SURE = Estimated.around(0.5, 0.01)
+UNKNOWN = Estimate(None)
+SURE = Estimate.around(0.5, 0.01)
 
 
 def width(effective: float | None, d_head: int = 10) -> results.MatrixRank:
@@ -26,19 +26,19 @@ def width(effective: float | None, d_head: int = 10) -> results.MatrixRank:
 def recovery(value: float = 0.6) -> results.Recovery:
     known = {"whole": 0.4, "directions": 0.5, "token": 0.1, "other": 0.0, "value": value}
     return results.Recovery(
-        **{name: Estimated.around(number, 0.01) for name, number in known.items()}
+        **{name: Estimate.around(number, 0.01) for name, number in known.items()}
     )
 
 
 def flow_result(
     widths: list[float | None],
-    gain: Estimated | None,
+    gain: Estimate | None,
     *,
-    over_trees: Estimated | None = None,
-    over_directions: Estimated = SURE,
-    own: Estimated | None = None,
-    over_gaussian: Estimated = SURE,
-    token: Estimated = SURE,
+    over_trees: Estimate | None = None,
+    over_directions: Estimate = SURE,
+    own: Estimate | None = None,
+    over_gaussian: Estimate = SURE,
+    token: Estimate = SURE,
     not_measured: dict[str, str] | None = None,
 ) -> results.FlowResult:
     """Make a result of as many heads as widths, whose value R^2 is ``gain`` above the control's."""
@@ -80,7 +80,7 @@ def judged(*args: object, **fields: object) -> Finding:
     return judge_routing(Evidence(flow=result), T)
 
 
-ABOVE, BELOW, AROUND = (Estimated.around(value, 0.1) for value in (0.3, -0.3, 0.05))
+ABOVE, BELOW, AROUND = (Estimate.around(value, 0.1) for value in (0.3, -0.3, 0.05))
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ ABOVE, BELOW, AROUND = (Estimated.around(value, 0.1) for value in (0.3, -0.3, 0.
         ([9.0, 8.0, 2.0], ABOVE, "mixed"),  # a width of exactly 0.8 is not above it
         ([9.0, 9.0, 9.0], BELOW, "mixed"),
         ([2.0, 3.0, 9.0], BELOW, "mixed"),
-        ([9.0, 9.0, 9.0], Estimated.around(0.3, None), "not measured"),
+        ([9.0, 9.0, 9.0], Estimate.around(0.3, None), "not measured"),
         ([9.0, 9.0, 9.0], None, "not measured"),  # no random weights
         ([9.0, None, None], ABOVE, "holds"),  # heads whose W_V is zero do not count
         ([None], ABOVE, "not applicable"),
@@ -104,8 +104,8 @@ def test_width_and_the_top_word_decide(widths, gain, verdict):
 NARROW = [2.0, 3.0]
 
 
-def own(value: float) -> Estimated:
-    return Estimated.around(value, 0.01)
+def own(value: float) -> Estimate:
+    return Estimate.around(value, 0.01)
 
 
 #: (widths, gain), then the model's own patterns, over a Gaussian W_V, and tokens over directions.

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from headscope import results
-from headscope.results.transfer import TransferResult
-from headscope.results.validate import ValidationSummary
-from headscope.verdicts.insights.finding import Evidence, Finding
-from headscope.verdicts.insights.thresholds import InsightThresholds
-from headscope.verdicts.insights.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
+from headscope.analyses.transfer.result import TransferResult
+from headscope.models.validation import ValidationSummary
+from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 
 T = InsightThresholds()
 Ends = tuple[float, float | None, float | None]

@@ -9,14 +9,14 @@ import pytest
 import torch
 from hand_made import activations
 
+from headscope.analyses.classify.labels import judge
+from headscope.analyses.classify.rows import OFFSETS
+from headscope.analyses.classify.sums import HeadMeasures
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.data.batch import Batch
 from headscope.data.batches import collate
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence
-from headscope.measures.batch import Batch
-from headscope.measures.classify.labels import judge
-from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.classify.sums import HeadMeasures
-from headscope.measures.classify.thresholds import Thresholds
 from tests.reference import lowest_argmax
 
 N_HEADS = 4

@@ -9,18 +9,18 @@ import torch
 from hand_made import encode
 from scipy import stats
 
-from headscope.data.encode import EncodedSentence, placed
-from headscope.data.sentence import Sentence
-from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import WORD_OFFSETS, RowSummary
-from headscope.measures.classify.syntactic import (
+from headscope.analyses.classify.rows import WORD_OFFSETS, RowSummary
+from headscope.analyses.classify.syntactic import (
     KernelHits,
     Syntactic,
     SyntacticTest,
     judge_syntactic,
     kernel_argmax,
 )
-from headscope.measures.classify.thresholds import Thresholds
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.data.batch import Batch
+from headscope.data.encode import EncodedSentence, placed
+from headscope.data.sentence import Sentence
 
 #: What a head attends to: from a sentence and a query word to a word.
 Habit = Callable[[Sentence, int], int]

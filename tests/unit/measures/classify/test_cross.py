@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from headscope.measures.batch import Source
-from headscope.measures.classify.cross import CrossHeads
-from headscope.measures.classify.labels import judge, untestable
-from headscope.measures.classify.thresholds import Thresholds
-from headscope.results.classify import HeadResult
+from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.labels import judge, untestable
+from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.data.batch import Source
 
 N_LAYERS, N_HEADS = 2, 3
 

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.labels import MEAN_RULES, judge, untestable
+from headscope.analyses.classify.result import HeadResult
+from headscope.analyses.classify.sums import HeadMeasures
+from headscope.analyses.classify.syntactic import KernelHits
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
 from headscope.data.encode import Encoder
 from headscope.data.frequencies import find_frequencies
 from headscope.data.sentence import Sentence
-from headscope.measures.classify.cross import CrossHeads
-from headscope.measures.classify.labels import MEAN_RULES, judge, untestable
-from headscope.measures.classify.sums import HeadMeasures
-from headscope.measures.classify.syntactic import KernelHits
-from headscope.measures.classify.thresholds import Thresholds
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.results.classify import HeadResult
-from headscope.results.roles import roles_of
 
 
 def sums_of(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:

@@ -5,10 +5,10 @@ import pytest
 import torch
 from hand_made import activations, encode
 
+from headscope.analyses.classify.rows import WORD_OFFSETS, RowReducer, RowSummary
+from headscope.analyses.classify.syntactic import Kernel, kernel_argmax
+from headscope.data.batch import Batch
 from headscope.data.sentence import Sentence
-from headscope.measures.batch import Batch
-from headscope.measures.classify.rows import WORD_OFFSETS, RowReducer, RowSummary
-from headscope.measures.classify.syntactic import Kernel, kernel_argmax
 
 
 class Keep:

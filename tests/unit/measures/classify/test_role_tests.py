@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.measures.classify.role_tests import DEALS, role_tests
-from headscope.measures.rounding import ROUNDING
+from headscope.analyses.classify.role_tests import DEALS, role_tests
+from headscope.core.rounding import ROUNDING
 
 LAYERS = np.repeat(np.arange(6), 8)
 HALF = np.tile([True, False], len(LAYERS) // 2)

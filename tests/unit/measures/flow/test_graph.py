@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.measures.flow.hubs import HubSums, in_degree, top_share
-from headscope.measures.flow.recovery import Clustered
-from headscope.measures.flow.tree_search import BASELINES, Kept, TreeSearch, choose_heads, summed
-from headscope.measures.flow.trees import (
+from headscope.analyses.flow.hubs import HubSums, in_degree, top_share
+from headscope.analyses.flow.recovery import Clustered
+from headscope.analyses.flow.tree_search import BASELINES, Kept, TreeSearch, choose_heads, summed
+from headscope.analyses.flow.trees import (
     GoldTrees,
     TreeCounts,
     candidates,
     largest_trees,
     simple_trees,
 )
-from headscope.measures.flow.word_graph import WordNodes
-from headscope.measures.statistics import ratio_error
+from headscope.analyses.flow.word_graph import WordNodes
+from headscope.stats.statistics import ratio_error
 
 
 def two_sentences(causal: bool = False) -> WordNodes:

@@ -6,8 +6,7 @@ import torch
 from hand_made import activations
 from torch import Tensor
 
-from headscope.measures.activations import Activations
-from headscope.measures.flow.recovery import (
+from headscope.analyses.flow.recovery import (
     FOLDS,
     PENALTIES,
     TARGETS,
@@ -16,7 +15,8 @@ from headscope.measures.flow.recovery import (
     RecoverySums,
     RidgeSums,
 )
-from headscope.measures.flow.word_graph import WordNodes
+from headscope.analyses.flow.word_graph import WordNodes
+from headscope.core.activations import Activations
 
 D, WIDTH, WORDS = 12, 4, 7
 

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.attention import attention_pattern
-from headscope.measures.linear.feature_maps import (
+from headscope.analyses.linear.measure import (
     EVEN,
+    EVERY,
     FORMS,
+    LinearSums,
     closed_form,
     coherence,
     linear_attention,
@@ -19,7 +20,7 @@ from headscope.measures.linear.feature_maps import (
     simulate,
     unit_keys,
 )
-from headscope.measures.linear.sentence_sums import EVERY, LinearSums
+from headscope.attention import attention_pattern
 
 N, D = 5, 3
 

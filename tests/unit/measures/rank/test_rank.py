@@ -19,19 +19,23 @@ from rank_reference import (
 )
 from scipy.linalg import subspace_angles
 
+from headscope.analyses.rank.measure import measure_layer
 from headscope.attention import AttentionWeights, attention_fused
-from headscope.measures.rank.dimensions import (
+from headscope.stats.spectra import (
     LEVELS,
+    Factors,
     Reading,
     asymmetry,
+    average,
+    fold_gain,
+    layer_control,
+    layer_factors,
     matrix_ranks,
     product_ranks,
+    random_factors,
     subspace_overlap,
     summarise,
 )
-from headscope.measures.rank.factors import Factors, fold_gain, layer_factors, random_factors
-from headscope.measures.rank.gaussian import average, layer_control
-from headscope.measures.rank.layer import measure_layer
 
 EPS32 = float(np.finfo(np.float32).eps)
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 from rank_reference import dense, gaussian, random_layer
 
-from headscope.measures.rank.factors import Factors
-from headscope.measures.rank.shared_projections import (
+from headscope.analyses.rank.shared_projections import (
     Mixed,
     knee,
     score_error,
@@ -18,6 +17,7 @@ from headscope.measures.rank.shared_projections import (
     truncate,
     truncated_rank,
 )
+from headscope.stats.spectra import Factors
 
 
 def planted(n_heads: int, d_model: int, d_head: int, r: int, seed: int = 0) -> Factors:

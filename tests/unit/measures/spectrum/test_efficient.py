@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.attention import attention_pattern
-from headscope.measures.spectrum.efficient import (
+from headscope.analyses.spectrum.efficient import (
     DRAWS,
     FORMS,
     RANDOM,
@@ -13,7 +12,8 @@ from headscope.measures.spectrum.efficient import (
     CheapForms,
     truncated_output,
 )
-from headscope.measures.spectrum.shares import MatrixPool, Structure, without_padding
+from headscope.analyses.spectrum.measure import MatrixPool, Structure, without_padding
+from headscope.attention import attention_pattern
 
 N, D, SPECIAL = 32, 8, (0, 31)
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
 
-from headscope.measures.classify.rows import OFFSETS
-from headscope.measures.spectrum.shares import (
+from headscope.analyses.classify.rows import OFFSETS
+from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
     Spectrum,

@@ -1,0 +1,109 @@
+"""What the heads of a model do, as an earlier or the same run classified them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from headscope.analyses.classify.result import ClassifyResult, HeadResult, HeadRoles
+from headscope.core.errors import InputError
+from headscope.core.serialise import SCHEMA, from_dict
+from headscope.models.loaded import LoadedModel
+
+#: A result of ``headscope.classify``, or the file that ``headscope classify -o DIR`` wrote.
+Classification = str | Path | ClassifyResult
+FILE = "classify.json"  # The name of that file.
+_ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
+
+
+@dataclass(frozen=True)
+class KnownRoles:
+    """Roles by the heads' positions in the loaded model, and how they are printed."""
+
+    by_place: dict[tuple[int, int], HeadResult]  # By row and position in the loaded model.
+    heads: tuple[HeadRoles, ...] = ()  # By the heads' original numbers.
+    corpus: str | None = None  # What the heads were classified on; None where nothing is known.
+    warnings: tuple[str, ...] = ()  # What makes the roles doubtful.
+
+
+def read_classification(source: Classification) -> ClassifyResult:
+    """Read a classification; pass a result through."""
+    if isinstance(source, ClassifyResult):
+        return source
+    try:
+        result = from_dict(ClassifyResult, json.loads(Path(source).read_text(encoding="utf-8")))
+        _weights(result)
+        if result.schema != SCHEMA or not result.heads:
+            raise KeyError("schema")
+    except OSError as error:
+        raise InputError(
+            f"The classification {source} cannot be read ({error.strerror}); {_ADVICE}."
+        ) from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise InputError(f"{source} is not a classification; {_ADVICE}.") from None
+    return result
+
+
+def classification_of(
+    loaded: LoadedModel, source: Classification | None, folder: str | Path | None
+) -> ClassifyResult | None:
+    """Take the classification of this very model: the one that was named, or one in a folder.
+
+    One that merely lies in the folder is passed over where it cannot be used.
+    """
+    if source is None:
+        path = Path(folder or "") / FILE
+        if folder is None or not path.is_file():
+            return None
+        try:
+            return classification_of(loaded, path, None)
+        except InputError:
+            return None
+    result = read_classification(source)
+    if _weights(result) != loaded.weights_sha256:
+        raise InputError(
+            f"The classification {'' if isinstance(source, ClassifyResult) else f'{source} '}is of "
+            f"another model ({result.provenance['model']['id']}): its weights differ from those of "
+            f"{loaded.name}. Run 'headscope classify MODEL -o DIR' on it first."
+        )
+    return result
+
+
+def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
+    """Look up what each head of a model does; a classification of other weights gives a warning."""
+    place_of = places(loaded)
+    there = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
+    by_place = {place_of[head.stack, head.layer, head.head]: head for head in there}
+    if len(by_place) < len(place_of):
+        raise InputError(
+            f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
+            f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
+        )
+    theirs, ours = _weights(result), loaded.weights_sha256
+    warnings: tuple[str, ...] = (
+        "The classification (roles) was made with other weights than this model's.",
+    )
+    if theirs is None or ours is None or theirs == ours:
+        warnings = ()
+    return KnownRoles(
+        by_place=by_place,
+        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in there),
+        corpus=result.corpus.name,
+        warnings=warnings,
+    )
+
+
+def places(loaded: LoadedModel) -> dict[tuple[str, int, int], tuple[int, int]]:
+    """Map heads by their original names (stack, layer, head) to row and place in the model."""
+    return {
+        (site.stack, site.layer, name): (site.row, place)
+        for site in loaded.sites
+        for place, name in enumerate(site.head_ids)
+    }
+
+
+def _weights(result: ClassifyResult) -> str | None:
+    """SHA-256 of the weights that were classified; None if they were no file's."""
+    sha256: str | None = result.provenance["model"]["weights_sha256"]
+    return sha256

@@ -1,0 +1,306 @@
+"""What the stacks of a model read, and one pass over it on which all sums are taken."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import torch
+
+from headscope.analyses.classify.cross import CrossHeads
+from headscope.analyses.classify.labels import judge, judge_swapped, untestable
+from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
+from headscope.analyses.classify.sums import HeadMeasures, StackSums
+from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.analyses.classify.value_norms import NormWeighted
+from headscope.core.errors import CorpusError, HeadscopeError, InputError
+from headscope.core.processes import merged, share
+from headscope.data.batch import Batch
+from headscope.data.batches import Item, collate, collate_pairs
+from headscope.data.corpus import Corpus, open_pairs
+from headscope.data.encode import EncodedSentence, Encoder, placed
+from headscope.data.frequencies import Frequencies
+from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import Router, SiteObserver, routed
+from headscope.models.task_heads import ends_of
+from headscope.session.progress import Progress
+from headscope.session.resume import RunState
+from headscope.session.texts import counted_batches
+
+#: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
+KEPT_SENTENCES = 4096
+_NO_SENTENCE = "is longer than the model's limit or has a word that yields no piece"
+_NO_PAIR = "has a side that is longer than the model's limit, or that yields no token"
+
+
+def corpus_for(loaded: LoadedModel, corpus: Corpus) -> Corpus:
+    """Return the corpus as a model reads it: to an encoder-decoder model a table holds pairs."""
+    if loaded.encoder_decoder and corpus.table is not None:
+        return open_pairs(corpus.table)
+    if corpus.n_pairs and not loaded.encoder_decoder:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model, so it cannot read pairs "
+            "of source and target; give sentences."
+        )
+    return corpus
+
+
+def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[str, ...]:
+    """Return the stacks that are measured: by default all that the corpus exercises.
+
+    ``loaded`` is the model, or a view of one stack: that one is measured by default. ``stack`` is
+    ``encoder``, ``decoder``, ``cross`` or ``all``.
+    """
+    whole = loaded.whole or loaded
+    if not whole.sites:
+        raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
+    if stack is not None:
+        chosen = whole.only(stack).stacks
+    elif loaded.whole is None and whole.encoder_decoder and not pairs:
+        chosen = ("encoder",)
+    else:
+        chosen = loaded.stacks
+    if whole.encoder_decoder and not pairs and chosen != ("encoder",):
+        named = " and ".join(name for name in chosen if name != "encoder")
+        subject = f"stacks {named}" if " " in named else f"stack {named}"
+        verb = "read" if " " in named else "reads"
+        raise InputError(
+            f"The {subject} of {loaded.name} {verb} pairs of source and target, and the corpus has "
+            "sentences: give a table of pairs (.tsv, .csv or .jsonl), or choose the stack encoder."
+        )
+    return chosen
+
+
+class Batches(Generic[Item]):
+    """The batches of a corpus, the same ones every time: this process's share of them.
+
+    A small corpus is read, encoded and padded only once; of a larger one nothing is held. ``items``
+    starts a new pass over what is encoded, None for what the model cannot read whole.
+    """
+
+    def __init__(
+        self,
+        n_items: int,
+        items: Callable[[], Iterator[Item | None]],
+        collate: Callable[[Sequence[Item]], Batch],
+    ) -> None:
+        self.n_items = n_items
+        self._items = items
+        self._collate = collate
+        self._kept: list[tuple[int, Batch]] = []
+
+    def after(self, done: int) -> Iterator[tuple[int, Batch]]:
+        """Yield (items seen so far, batch), leaving out the first ``done`` batches."""
+        if self._kept:
+            yield from self._kept[done:]
+            return
+        made = []
+        for index, (seen, items) in enumerate(share(counted_batches(self._items()))):
+            if index >= done:
+                made.append((seen, self._collate(items)))
+                yield made[-1]
+            if self.n_items > KEPT_SENTENCES:
+                made.clear()
+        if done == 0:
+            self._kept = made
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all passes of one run share."""
+
+    stacks: tuple[str, ...]  # What is measured
+    thresholds: Thresholds
+    progress: Progress  # Told (pass, items done, items)
+    state: RunState[StackSums]  # Where the sums are saved
+    norm_weighted: bool = False  # Whether keys count by what they contribute
+
+    def measure(
+        self,
+        loaded: LoadedModel,
+        stacks: Sequence[str],
+        batches: Batches[Item],
+        name: str,
+        check: Callable[[StackSums], object] = lambda sums: None,
+    ) -> StackSums:
+        """Stream a corpus through some stacks of a whole model once; returns all processes' sums.
+
+        ``check`` raises if nothing could be measured; no state is left of such a pass.
+        """
+        done, sums = self.state.load(blank_sums(loaded, self.stacks), name)
+        takers = sums.observers(stacks)
+        sites = [site for site in loaded.sites if site.stack in stacks]
+        others = [site for site in loaded.sites if site.stack not in stacks]
+        observers: Sequence[SiteObserver] = takers
+        if self.norm_weighted:
+            observers = [NormWeighted(taker, sites) for taker in takers]
+        index = done
+        with routed(loaded.model, Router(sites, observers, others=others)) as router:
+            # Of an interrupted run the first batches are already in the sums.
+            for index, (seen, on_host) in enumerate(batches.after(done), start=done + 1):
+                batch = on_host.to(loaded.device)
+                for taker in takers:
+                    taker.start(batch)
+                router.run(functools.partial(loaded.forward, *batch.inputs))
+                self.state.note(name, index, sums)
+                self.progress(name, seen, batches.n_items)
+        blank = functools.partial(blank_sums, loaded, self.stacks)
+        total = merged(sums, blank, f"the sums of {name}")
+        check(total)
+        self.state.note(name, index, sums, final=True)
+        return total
+
+
+def blank_sums(loaded: LoadedModel, stacks: Sequence[str]) -> StackSums:
+    """Make the empty sums of one pass."""
+    views = {stack: loaded.only(stack) for stack in stacks}
+    return StackSums({stack: (view.n_layers, view.n_heads) for stack, view in views.items()})
+
+
+class StackLabels(NamedTuple):
+    """The labelled heads of one stack, and what they were measured on."""
+
+    heads: tuple[HeadResult, ...]
+    untestable: dict[str, str]
+    corpus: StackCorpus
+    swapped: SwappedControl | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What some stacks of a model read in one pass."""
+
+    stacks: tuple[str, ...]
+    corpus: Corpus
+    batches: Batches[Any]
+    name: str = ""  # Added to the name of the pass
+    swapped: Batches[Any] | None = None  # Every target with the source of another pair
+
+    def label(self, loaded: LoadedModel, run: Run, name: str) -> Iterator[StackLabels]:
+        """Measure a whole model and label the heads of these stacks.
+
+        Only the model itself has controls of other trees and other sources.
+        """
+        sums = run.measure(loaded, self.stacks, self.batches, name + self.name, self._measured)
+        skipped, t = self.batches.n_items - self._measured(sums), run.thresholds
+        for stack in self.stacks:
+            part = sums.by_stack[stack]
+            ids = [tuple(site.head_ids) for site in loaded.only(stack).sites]
+            trees = self.corpus.has_trees and stack == "encoder"
+            kernel = swapped_trees = None
+            swapped_sources: HeadMeasures | CrossHeads | None = None
+            if isinstance(part, CrossHeads):
+                queries = int(part.queries[part.quantities.index("confidence")])
+                # Pairs that are too short to show an order are skipped, too.
+                read = StackCorpus(stack, int(part.units), skipped + int(part.skipped), queries)
+                if name == "model" and self.swapped is not None:
+                    other = run.measure(loaded, ["cross"], self.swapped, "swapped sources")
+                    swapped_sources = other.by_stack[stack]
+            else:
+                queries = int(part.positional.content)
+                read = StackCorpus(stack, int(part.profile.units), skipped, queries)
+                if stack == "encoder":
+                    kernel, by_swapped = self._kernel_hits(part)
+                    swapped_trees = judge_swapped(part, by_swapped, t, ids) if trees else None
+            heads = judge(part, t, ids, stack, kernel=kernel, swapped=swapped_sources)
+            reasons = untestable(part, t, trees=trees, stack=stack)
+            yield StackLabels(heads, reasons, read, swapped_trees)
+
+    def _measured(self, sums: StackSums) -> int:
+        """Return how many sentences or pairs could be read."""
+        part = sums.by_stack[self.stacks[0]]
+        if isinstance(part, CrossHeads):
+            measured = int(part.units + part.skipped)
+        else:
+            measured = int(part.profile.units)
+        if measured == 0:
+            what, why = "sentences", _NO_SENTENCE
+            if self.swapped is not None:
+                what, why = "pairs", _NO_PAIR
+            raise CorpusError(
+                f"None of the {self.batches.n_items} {what} of {self.corpus.name} could be "
+                f"measured: each {why}."
+            )
+        return measured
+
+    def _kernel_hits(self, sums: HeadMeasures) -> tuple[KernelHits, KernelHits]:
+        """Count what the heads' distance kernels hit: of the gold trees, and of the swapped ones.
+
+        The kernels are known only after the pass. This second one needs words and trees, not the
+        model.
+        """
+        gold, swapped = KernelHits(sums.syntactic), KernelHits(sums.swapped)
+        if self.corpus.has_trees:
+            kernel = torch.from_numpy(sums.kernel.means()).flatten(0, 1)
+            for _, batch in self.batches.after(0):
+                looks_at = kernel_argmax(kernel, batch)
+                gold.update(looks_at, batch)
+                swapped.update(looks_at, batch)
+            gold.add_up("what kernels hit")
+            swapped.add_up("what kernels hit on swapped trees")
+        return gold, swapped
+
+
+def readings(
+    loaded: LoadedModel,
+    stacks: tuple[str, ...],
+    corpus: Corpus,
+    words: Frequencies,
+    limit: int | None,
+) -> list[Reading]:
+    """Prepare the first ``limit`` rows of a corpus for the stacks of a whole model.
+
+    Of pairs, an encoder reads the sources as sentences, and the other stacks read both sides.
+    """
+    if not corpus.n_pairs:
+        return [_sentences(loaded, stacks[0], corpus, words, limit)]
+    deep = tuple(stack for stack in stacks if stack != "encoder")
+    texts: list[Reading] = []
+    if "encoder" in stacks:
+        first = _sentences(loaded, "encoder", corpus.sources, words, limit)
+        texts.append(dataclasses.replace(first, name=", sources") if deep else first)
+    return [*texts, _pairs(loaded, deep, corpus, limit)] if deep else texts
+
+
+def _sentences(
+    loaded: LoadedModel, stack: str, corpus: Corpus, words: Frequencies, limit: int | None
+) -> Reading:
+    n = min(corpus.n_sentences, limit or corpus.n_sentences)
+    encoder = Encoder(loaded, words)
+
+    def items() -> Iterator[EncodedSentence | None]:
+        sentences, again = itertools.tee(itertools.islice(iter(corpus), n))
+        return placed(again, encoder.encode(sentences))
+
+    def padded(sentences: Sequence[EncodedSentence]) -> Batch:
+        batch = collate(sentences, loaded.pad_id)
+        if stack == "encoder":
+            return batch
+        # Trees say nothing of a decoder: the head of a word may stand where it cannot look.
+        return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
+
+    return Reading((stack,), corpus, Batches(n, items, padded))
+
+
+def _pairs(
+    loaded: LoadedModel, stacks: tuple[str, ...], corpus: Corpus, limit: int | None
+) -> Reading:
+    n, ends = min(corpus.n_pairs, limit or corpus.n_pairs), ends_of(loaded)
+
+    def items() -> Iterator[PairRow | None]:
+        assert corpus.pairs is not None
+        first, second = itertools.tee(itertools.islice(corpus.pairs(), n))
+        sources, targets = (source for source, _ in first), (target for _, target in second)
+        for row in encode_pairs(loaded, sources, targets, ends):
+            # A target without a token has no query.
+            yield row if row is not None and row.decoder_content else None
+
+    padded = functools.partial(collate_pairs, pad_id=loaded.pad_id)
+    swapped = Batches(n, lambda: with_swapped_sources(items()), padded)
+    return Reading(stacks, corpus, Batches(n, items, padded), ", pairs", swapped)

@@ -1,0 +1,175 @@
+"""Where the tokens of a repeated sequence look: at the earlier copy, before it, or after it.
+
+References
+----------
+Elhage et al. 2021 (induction heads); Olsson et al. 2022, arXiv:2209.11895 (prefix matching score).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from headscope.analyses.classify.result import ClassifyResult, Match, PrefixMatching, PrefixScore
+from headscope.core.accumulator import Array, numpy
+from headscope.core.activations import Activations
+from headscope.core.heads import head_name
+from headscope.core.widest import widest
+from headscope.data.pieces import frame, token_stream
+from headscope.data.plain import sample_plain
+from headscope.models.loaded import LoadedModel
+from headscope.models.routing import Router, routed
+from headscope.stats.statistics import standard_error, t_half_width
+
+#: Steps from the earlier occurrence of a token, by the name of the place.
+PLACES = {"after": 1, "same": 0, "before": -1}
+
+
+class PrefixWeights:
+    """Mean weight of each head on every place, sequence by sequence.
+
+    The sequences are alike in length: special tokens, a first half, a second half as long, special
+    tokens. Queries are the tokens of the second half but its first and last, so that all three
+    places are in the first half.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, sequences: int, start: int, copy: int) -> None:
+        #: (places, n_layers, n_heads, sequences): NaN where a layer has fewer heads
+        self.weights: Array = np.full((len(PLACES), n_layers, n_heads, sequences), np.nan)
+        self._queries = torch.arange(start + copy + 1, start + 2 * copy - 1)
+        self._copy = copy
+        self._first = 0
+
+    def begin(self, first: int) -> None:
+        """Say which sequence the next batch starts with."""
+        self._first = first
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        rows = slice(self._first + site.rows.start, self._first + site.rows.stop)
+        for i, step in enumerate(PLACES.values()):
+            keys = self._queries - self._copy + step
+            weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
+            self.weights[i, site.row, site.heads, rows] = numpy(weight).T
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing is held back between chunks."""
+
+
+#: Sequences, and random tokens of each copy unless the model's limit allows fewer.
+SEQUENCES, COPY = 32, 24
+_SHORTEST = 4  # Fewest tokens of a copy: what is left without both ends is still a mean.
+_AT_ONCE = 32  # Sequences that run at a time.
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Sequences whose second half repeats the first, and their controls."""
+
+    #: repeated, control: Token ids; each control has the second half of its partner after other
+    #: tokens
+    repeated: tuple[tuple[int, ...], ...]
+    control: tuple[tuple[int, ...], ...]
+    start: int  # start, copy: Position of the first random token; tokens of a half
+    copy: int
+    seed: int  # Of the tokens
+
+    @classmethod
+    def draw(cls, loaded: LoadedModel, seed: int) -> Repeats | None:
+        """Draw random tokens of the built-in sample; None where there is room for too few.
+
+        Tokens that occur in text have trained embeddings, which not every number of a vocabulary
+        has. A sequence has no token twice but by the copy.
+        """
+        special = set(loaded.tokenizer.all_special_ids)
+        kinds = sorted(set(token_stream(loaded, sample_plain())) - special)
+        around = frame(loaded, min(2 * COPY + 8, loaded.max_length))
+        before, after = around.before, around.after
+        room = (loaded.max_length - len(before) - len(after)) // 2
+        copy = min(COPY, room, len(kinds) // 2)
+        if copy < _SHORTEST:
+            return None
+        rng = np.random.default_rng(seed)
+        drawn = [rng.choice(kinds, 2 * copy, replace=False).tolist() for _ in range(SEQUENCES)]
+        halves = [(d[:copy], d[copy:]) for d in drawn]
+        return cls(
+            tuple((*before, *second, *second, *after) for _, second in halves),
+            tuple((*before, *first, *second, *after) for first, second in halves),
+            len(before),
+            copy,
+            seed,
+        )
+
+    def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
+        """Run sequences: (places, n_layers, n_heads, sequences)."""
+        shape = loaded.n_layers, loaded.n_heads, len(sequences)
+        matching = PrefixWeights(*shape, self.start, self.copy)
+        with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
+            for first in range(0, len(sequences), _AT_ONCE):
+                matching.begin(first)
+                batch = loaded.pad(sequences[first : first + _AT_ONCE])
+                router.run(functools.partial(loaded.forward, *batch))
+        return matching.weights
+
+    def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
+        """Score every head of a model, or of one of its stacks, by its name."""
+        score, control = (self.weights(loaded, s) for s in (self.repeated, self.control))
+        gap, n = score - control, np.array(len(self.repeated))
+        half = t_half_width(standard_error(gap.sum(-1), (gap**2).sum(-1), n), n)
+        means = score.mean(-1), control.mean(-1), gap.mean(-1)
+
+        def match(*at: int) -> Match:
+            mean, control_mean, gain = (float(values[at]) for values in means)
+            return Match(mean, control_mean, gain, (gain - float(half[at]), gain + float(half[at])))
+
+        return {
+            head_name(site.layer, head, site.stack): PrefixScore(
+                **{name: match(i, site.row, place) for i, name in enumerate(PLACES)}
+            )
+            for site in loaded.sites
+            for place, head in enumerate(site.head_ids)
+        }
+
+    def described(
+        self, loaded: LoadedModel, random: Mapping[str, PrefixScore] | None
+    ) -> PrefixMatching:
+        """Say what was measured; ``random`` are the scores of a model with random weights."""
+        site, n = loaded.sites[0], len(self.repeated[0])
+        queries = np.arange(self.start + self.copy + 1, self.start + 2 * self.copy - 1)
+        seen = queries + 1 if site.causal else np.full(len(queries), n)
+        theirs = random.values() if random else ()
+        gains = {
+            name: max(getattr(score, name).gain for score in theirs) for name in PLACES if theirs
+        }
+        return PrefixMatching(
+            sequences=len(self.repeated),
+            copy=self.copy,
+            uniform=float((1 / seen).mean()),
+            seed=self.seed,
+            stack=site.stack,
+            random_weights=gains,
+        )
+
+
+def with_prefix_matching(
+    result: ClassifyResult,
+    loaded: LoadedModel,
+    twin: LoadedModel | None,
+    stacks: Sequence[str],
+    seed: int,
+) -> ClassifyResult:
+    """Add the scores on repeated random tokens, of the stack that sentences run."""
+    stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
+    repeats = Repeats.draw(loaded, seed) if stack in stacks else None
+    if repeats is None:
+        why = f"only the {stack} reads random tokens" if stack not in stacks else "too few tokens"
+        return replace(result, untestable={**result.untestable, "prefix matching": why})
+    view = loaded.only(stack)
+    scores = repeats.scores(view)
+    random = None if twin is None else repeats.scores(twin.only(stack))
+    heads = (replace(head, prefix=scores.get(head.name)) for head in result.heads)
+    return replace(result, heads=tuple(heads), prefix=repeats.described(view, random))

@@ -1,0 +1,649 @@
+"""The labels that ``headscope classify`` gives, and the scores that they are given for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.core.heads import Head
+from headscope.core.roles import ROLES, role_in, roles_of
+from headscope.core.serialise import to_dict
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, Setting
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "AlignmentScore",
+    "Confirmation",
+    "Label",
+    "PositionalScore",
+    "RareScore",
+    "SharpnessScore",
+    "SyntacticScore",
+    "RoleSurvival",
+    "ValueNorms",
+    "Match",
+    "PrefixMatching",
+    "PrefixScore",
+    "CauseTest",
+    "Causes",
+    "Loss",
+    "EstimateFit",
+    "HeadCause",
+    "ClassifyResult",
+    "ControlResult",
+    "CorpusInfo",
+    "HeadResult",
+    "StackCorpus",
+    "SwappedControl",
+]
+
+
+@dataclass(frozen=True)
+class Label:
+    """One role that a head has earned, with what a reader needs to doubt it."""
+
+    role: str  # Key of one of :data:`headscope.core.roles.ROLES`
+    #: The offset (``-1``), the relation and direction (``obj dep->head``), the token, or empty.
+    detail: str
+    score: float  # The measured rate or mean, and what it must beat.
+    baseline: float
+    #: 95% interval of the score: Wilson for positional and syntactic rates, Student's t over pairs
+    #: for alignments, for all others normal with the sentence (or pair) as the sampled unit.
+    interval: tuple[float, ...]
+    p_adjusted: float  # Benjamini-Hochberg adjusted p-value against the baseline
+    against: str = ""  # Which baseline that is
+
+
+@dataclass(frozen=True)
+class PositionalScore:
+    """How often a head looks at one fixed relative position."""
+
+    #: The largest of ``rates``; None without a trial.
+    score: Annotated[float | None, Compare("positional score", interval="interval")]
+    offset: int | None  # Where it is reached; -1 is the token before
+    #: By offset: share of the queries whose largest weight is there, and mean weight there.
+    rates: dict[str, float | None]
+    mass: dict[str, float | None]
+    interval: tuple[float, ...]  # 95% Wilson interval of ``score``
+    chance: float | None  # The rate of a head that picks at random
+    #: Of the score against chance, Benjamini-Hochberg adjusted over heads and offsets.
+    p_adjusted: float
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A selected relation on the half of the corpus that it was not selected on."""
+
+    accuracy: float  # As in :class:`SyntacticScore`.
+    accuracy_mean: float
+    baselines: dict[str, float]  # Offset and kernel as chosen on the other half
+    strongest: str  # The baseline with the highest accuracy
+    interval: tuple[float, ...]  # 95% Wilson interval of ``accuracy``
+    #: Of the worst of the paired tests against offset, first, last and uniform; Benjamini-Hochberg
+    #: over what was selected.
+    p_adjusted: float
+    trials: int  # Pairs of the relation on the other half
+
+    @property
+    def gain(self) -> float:
+        """How far ``accuracy`` exceeds the strongest baseline."""
+        return self.accuracy - self.baselines[self.strongest]
+
+
+@dataclass(frozen=True)
+class SyntacticScore:
+    """One relation and direction of one head."""
+
+    relation: str  # A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
+    direction: str
+    #: Hits / trials over all sentences.
+    accuracy: Annotated[float, Compare("all sentences", interval="interval")]
+    #: The same with attention to a word as the mean, not the sum, over its pieces.
+    accuracy_mean: float
+    baseline: float  # Accuracy of the best fixed offset on the same trials, and that offset.
+    baseline_offset: int
+    #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always the sentence's first or
+    #: last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
+    #: looking at a distance).
+    baselines: dict[str, float]
+    trials: int  # Pairs of the relation in the corpus
+    uniform: float  # As in ``baselines``
+    interval: tuple[float, ...]  # 95% Wilson interval of ``accuracy``
+    selected: bool  # Whether it exceeds every baseline on the first half of the corpus
+    confirmed: Confirmation | None  # What the other half says; None unless selected
+    labelled: bool  # Whether the other half confirms it
+
+
+@dataclass(frozen=True)
+class RareScore:
+    """How often a head looks at the rarest word of the sentence."""
+
+    #: Share of the queries (words) whose largest weight is on the rarest word, on one of the two
+    #: rarest.
+    rate: Annotated[float | None, Compare("rare-word rate", interval="interval")]
+    two_rarest: float | None
+    #: ``chance``, ``null``, ``uniform``: The same rate of a head that picks at random, of this head
+    #: with a random word as target, and of evenly spread attention.
+    chance: float | None
+    queries: int  # ``queries``, ``sentences``: What was counted, and what is taken as sampled.
+    null: float | None
+    uniform: float | None
+    interval: tuple[float, ...]  # 95% interval of ``rate``, over sentences
+    p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
+    sentences: int = 0
+
+
+@dataclass(frozen=True)
+class AlignmentScore:
+    """How a cross-attention head follows the order of the source; None where there is no pair."""
+
+    #: Mean over pairs of the rank correlation between content queries and the content keys that
+    #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order.
+    score: Annotated[float | None, Compare("alignment", interval="interval")]
+    interval: tuple[float, ...]  # 95% interval of ``score`` over pairs (Student's t)
+    #: Of the score against 0 in either direction, Benjamini-Hochberg adjusted over heads.
+    p_adjusted: float
+    #: The same score when each target is given another pair's source of the same length: what
+    #: position explains. None, and empty, without that pass.
+    swapped: Annotated[
+        float | None, Compare("alignment, swapped sources", interval="swapped_interval")
+    ]
+    swapped_interval: tuple[float, ...]
+    #: Share of the pairs in which all queries attend to the same key most; their correlation is 0.
+    constant: float | None
+    #: Share of the queries whose largest weight lies within 1 key of the straight line between the
+    #: ends of both sequences, and the share for keys drawn at random.
+    diagonal: Annotated[float | None, Compare()]
+    diagonal_uniform: float | None
+    pairs: int  # What was counted, and what is taken as sampled
+
+
+@dataclass(frozen=True)
+class SharpnessScore:
+    """How much of its weight a cross-attention head puts on one content key."""
+
+    confidence: float | None  # Mean largest weight on a content key; None without a query
+    interval: tuple[float, ...]  # Its 95% interval, over pairs
+    #: The same of evenly spread attention: the mean of 1 / (tokens of the source).
+    uniform: float | None
+    p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads
+
+
+@dataclass(frozen=True)
+class RoleSurvival:
+    """One role of one stack, by the pattern and by the norms of what it adds up."""
+
+    role: str  # Key of the role; ``encoder``, ``decoder`` or ``cross``.
+    stack: str
+    heads: int  # That have it by the pattern
+    #: Of those, the ones that have it by norms too; and heads that have it by norms alone.
+    kept: tuple[str, ...]
+    gained: tuple[str, ...]
+    #: 95% Wilson interval of the share that is kept; empty where no head has the role.
+    interval: tuple[float, ...]
+    #: Of special and punctuation: mean share that such tokens have by the pattern and by norms,
+    #: over the heads that have the role by the pattern.
+    mass: float | None = None
+    norm_mass: float | None = None
+    #: The same counts with random weights; None unless they were asked for.
+    control_heads: int | None = None
+    control_kept: int | None = None
+
+
+@dataclass(frozen=True)
+class ValueNorms:
+    """How the labels of a run by norms differ from those of the same run by the pattern."""
+
+    #: In the order of priority, stack by stack; roles that no head has either way are left out.
+    roles: tuple[RoleSurvival, ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    """Mean weight on one place of the first copy."""
+
+    score: float  # Where the tokens are repeated
+    #: The same queries and places where the first half holds other tokens: what position explains.
+    control: float
+    gain: Annotated[float, Compare("", interval="interval")]  # ``score`` less ``control``
+    interval: tuple[float, ...]  # 95% interval of ``gain``: Student's t over sequences
+
+
+@dataclass(frozen=True)
+class PrefixScore:
+    """Where the tokens of a second copy look in the first."""
+
+    #: At the token after the earlier occurrence: the induction score.
+    after: Annotated[Match, Compare("after")]
+    same: Annotated[Match, Compare("same")]  # At the earlier occurrence itself
+    #: At the token before it: the mirror image of ``after``.
+    before: Annotated[Match, Compare("before")]
+
+
+@dataclass(frozen=True)
+class PrefixMatching:
+    """What the scores were measured on."""
+
+    sequences: int  # Sequences, and random tokens of each of the two copies.
+    copy: int
+    uniform: float  # What evenly spread attention puts on one place
+    seed: int  # Of the random tokens
+    stack: str  # Whose heads have a score
+    #: Largest gain of any head with random weights, by place; empty without that control.
+    random_weights: dict[str, float] = field(default_factory=dict)
+
+
+def flat_prefix(prefix: PrefixScore | None) -> dict[str, Any]:
+    """Return a head's scores in flat columns, empty for a head that was not measured."""
+    row: dict[str, Any] = {}
+    for name in ("after", "same", "before"):
+        match = getattr(prefix, name, None)
+        low, high = match.interval if match else (None, None)
+        row |= {f"{name}_{x}": getattr(match, x, None) for x in ("score", "control", "gain")}
+        row |= {f"{name}_low": low, f"{name}_high": high}
+    return row
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How much worse the model's value gets."""
+
+    #: In the unit of the metric; positive: worse.
+    loss: Annotated[float, Compare("", interval="interval")]
+    #: Its paired 95% interval over the same examples, and over the rotations of noise; None where
+    #: it is unknown.
+    interval: tuple[float, ...] | None
+    #: The same at a level at which the intervals of all heads hold at once with 95% (Bonferroni);
+    #: empty in files of earlier versions, and where it is unknown.
+    all_heads: tuple[float, ...] = ()
+
+    @property
+    def above(self) -> bool:
+        """Whether the whole interval lies above zero, all heads taken together."""
+        ends = self.all_heads or self.interval
+        return ends is not None and ends[0] > 0.0
+
+    @property
+    def below(self) -> bool:
+        """Whether the whole interval lies below zero, all heads taken together."""
+        ends = self.all_heads or self.interval
+        return ends is not None and ends[1] < 0.0
+
+
+@dataclass(frozen=True)
+class HeadCause:
+    """What happens when one head is taken out of an otherwise whole model.
+
+    Where layers share one module (ALBERT), the head goes from all of them.
+    """
+
+    zero: Annotated[Loss, Compare("zero")]  # Nothing is left in its place
+    mean: Annotated[Loss, Compare("mean")]  # Its mean output over other text is left in its place
+    #: The head stays, and what it writes is taken away once more in a random direction: an
+    #: intervention of the same size, token by token, that knows nothing of the head. The mean over
+    #: several random rotations, whose spread is part of the intervals.
+    noise: Annotated[Loss, Compare("noise")]
+    #: Of ``zero`` less that of ``noise``, on the same examples.
+    beyond_noise: Annotated[Loss, Compare("beyond noise")]
+    #: What gradients at the whole model say that ``zero`` and ``mean`` would be.
+    zero_estimate: float
+    mean_estimate: float
+
+
+@dataclass(frozen=True)
+class CauseTest:
+    """Whether heads with a role matter more than heads without it."""
+
+    role: str  # Key of a role, or ``any``: at least one role
+    removal: str  # ``zero``, ``mean`` or ``noise``: which loss is compared
+    heads: int  # Heads with the role, and without.
+    others: int
+    #: Chance that a head with the role loses more than one without (ties half): 0.5 is no
+    #: difference, and twice it less 1 is the rank-biserial correlation.
+    superiority: Annotated[float, Compare("{0.role} against others", interval="interval")]
+    #: Its 95% interval, bootstrap over the heads of both groups; empty with fewer than eight heads
+    #: on a side.
+    interval: tuple[float, ...]
+    #: Two-sided, of ``superiority`` against labels dealt at random over all layers;
+    #: Benjamini-Hochberg over the tests of this removal. They stand beside and decide nothing:
+    #: heads of a layer are not independent.
+    p_value: float
+    p_adjusted: float
+    #: Where 95% of the superiorities lie when as many heads get the role at random.
+    placebo: tuple[float, ...]
+    #: The superiority over pairs of heads of one layer; None where no layer has both kinds.
+    within: float | None
+    #: Where 95% of those lie when each layer's labels are dealt anew among its heads.
+    within_placebo: tuple[float, ...]
+    #: Two-sided p-value of ``within`` against these: (1 + as extreme) / (1 + deals);
+    #: Benjamini-Hochberg over the tests of this removal.
+    within_p: float | None
+    within_p_adjusted: float | None = None
+    #: ``costs more``, ``costs less`` or ``not told apart`` by ``within_p_adjusted``; ``not
+    #: measured`` where no layer has both kinds.
+    verdict: str = "not measured"
+
+
+@dataclass(frozen=True)
+class EstimateFit:
+    """How well gradients rank the heads."""
+
+    removal: str  # ``zero`` or ``mean``
+    heads: int  # What is ranked
+    #: Rank correlation of the estimate and the measured loss.
+    spearman: Annotated[float, Compare("gradients' rank correlation", interval="interval")]
+    #: Its 95% interval, bootstrap over heads; None where it is unknown.
+    interval: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Causes:
+    """How single heads were removed and what that says of their roles."""
+
+    task: Annotated[str, Setting("removal task")]  # What the model is measured by.
+    metric: str
+    data: str  # What the examples were read from
+    #: Examples that losses are measured on; others, of which means and gradients were taken.
+    examples: Annotated[int, Setting("removal examples")]
+    calibration: int
+    value: float  # The whole model's
+    #: ``squared``: half the squared first-order change of the embedding; ``first-order``: of the
+    #: labelled loss.
+    estimate: str
+    #: For any role and for each role that three heads have and three lack.
+    tests: Annotated[tuple[CauseTest, ...], Compare(where="removed, {0.removal}")]
+    #: Of both estimates.
+    fits: Annotated[tuple[EstimateFit, ...], Compare(where="removed, {0.removal}")]
+    seed: int  # Of halves, random directions and resamples
+    notes: tuple[str, ...] = ()  # What makes the numbers doubtful
+    rotations: int = 1  # Random rotations that the noise of each head is the mean of
+
+    def tests_of(self, removal: str) -> tuple[CauseTest, ...]:
+        """Return the tests of one removal."""
+        return tuple(test for test in self.tests if test.removal == removal)
+
+
+def flat_cause(cause: HeadCause | None) -> dict[str, Any]:
+    """Return what removing a head does in flat columns, empty for a head that was not removed."""
+    row: dict[str, Any] = {}
+    for name in ("zero", "mean", "noise", "beyond_noise"):
+        effect = getattr(cause, name, None)
+        low, high = (effect.interval if effect else None) or (None, None)
+        least, most = (effect.all_heads if effect else ()) or (None, None)
+        loss = effect.loss if effect else None
+        row |= {f"{name}_loss": loss, f"{name}_low": low, f"{name}_high": high}
+        row |= {f"{name}_all_low": least, f"{name}_all_high": most}
+    return row | {x: getattr(cause, x, None) for x in ("zero_estimate", "mean_estimate")}
+
+
+@dataclass(frozen=True)
+class HeadResult(Head):
+    """Everything measured about one head; a rate is None where nothing could be counted."""
+
+    #: The first of its roles in the order positional, syntactic, rare, monotonic, anti_monotonic,
+    #: sharp, special, punctuation, broad, self, duplicate; ``none`` if it has no role.
+    primary: str
+    roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.core.roles.ROLES`
+    labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
+    #: Its fixed offsets, labelled or not; None of cross-attention.
+    positional: Annotated[PositionalScore | None, Compare()]
+    #: Every relation and direction, labelled or not; empty without trees, and outside encoders.
+    syntactic: Annotated[tuple[SyntacticScore, ...], Compare("{0.relation} {0.direction}, ")]
+    #: Its attention to rare words, labelled or not; None outside encoders.
+    rare: Annotated[RareScore | None, Compare()]
+    confidence: float | None  # Mean largest weight on a content key
+    entropy: float | None  # Mean row entropy, nats
+    #: ``relative_entropy``, ``long_entropy``: Mean of row entropy / ln n, n the keys that the row
+    #: may see: over all rows, and over those of sequences of 20 tokens or more (under a causal
+    #: mask: that see as many).
+    relative_entropy: float | None
+    #: Mean mass on special tokens, on the first and the last of them, on punctuation.
+    special_mass: float | None
+    first_special_mass: float | None
+    last_special_mass: float | None
+    punctuation_mass: float | None
+    #: Share of rows that look at themselves; of repeated tokens that look at another copy.
+    self_rate: float | None
+    duplicate_rate: float | None
+    long_entropy: float | None = None
+    #: How it follows the order of the source; only of cross-attention.
+    alignment: Annotated[AlignmentScore | None, Compare()] = None
+    #: How much weight it puts on one key; only of cross-attention.
+    sharpness: SharpnessScore | None = None
+    #: What its removal does to the model's output; None unless it was asked for.
+    cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
+    #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
+    prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
+
+    @property
+    def best_relation(self) -> tuple[SyntacticScore, Confirmation] | None:
+        """The selected relation with the largest gain on the held-out half, labelled ones first.
+
+        None where no relation of the head was selected: then the held-out half was not asked.
+        """
+        asked = [(score, score.confirmed) for score in self.syntactic if score.confirmed]
+        return max(asked, key=lambda row: (row[0].labelled, row[1].gain), default=None)
+
+
+@dataclass(frozen=True)
+class StackCorpus:
+    """What one stack of an encoder-decoder model has read."""
+
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    #: Sources (of the encoder) or pairs that were measured, and that were left out; of
+    #: cross-attention those that are too short to show an order, too.
+    sentences: int
+    skipped: int
+    queries: int  # Tokens that were measured
+
+
+@dataclass(frozen=True)
+class CorpusInfo:
+    """What was read."""
+
+    name: str  # Of the text or treebank, or of the pairs.
+    sha256: str
+    #: Measured, and left out because they are longer than the model allows or have an empty word;
+    #: pairs of source and target where ``pairs`` says so.
+    sentences: int
+    skipped: int
+    #: Tokens that were measured; of pairs those of the targets, unless only sources were read.
+    queries: int
+    trees: bool  # Whether it has dependency trees
+    language: Annotated[str | None, Setting()]  # Two-letter code, where it is known
+    frequencies: Annotated[str, Setting()]  # Where the words' frequencies come from
+    note: str = ""  # What a reader of any count on this corpus should know; mostly empty
+    pairs: bool = False  # Whether it holds pairs of source and target
+    #: What each stack has read of the pairs; empty for sentences.
+    by_stack: tuple[StackCorpus, ...] = ()
+
+
+@dataclass(frozen=True)
+class SwappedControl:
+    """Syntactic labels with trained attention and the tree of another sentence as long.
+
+    Every one of them is a false positive.
+    """
+
+    labels: int  # Relations and directions, summed over heads
+    heads: int  # Heads that have one
+
+
+@dataclass(frozen=True)
+class ControlResult:
+    """What the same rules find where there is nothing to find."""
+
+    swapped: SwappedControl | None = None  # None for text without trees
+    #: Of the same architecture with random weights; None unless it was asked for, like all that
+    #: follows.
+    seed: int | None = None
+    heads: int | None = None
+    #: Heads with random weights that earned such a label. For syntactic and rare these are false
+    #: positives; for others they say what the role is worth: random heads are broad, too.
+    positional: int | None = None
+    syntactic: int | None = None
+    rare: int | None = None
+    special: int | None = None
+    punctuation: int | None = None
+    broad: int | None = None
+    self: int | None = None
+    duplicate: int | None = None
+    #: Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
+    false_positives: tuple[str, ...] = ()
+    monotonic: int | None = None  # The same of cross-attention heads.
+    anti_monotonic: int | None = None
+    sharp: int | None = None
+    #: The same counts (``heads`` and roles) by stack; empty where all heads are of one stack.
+    by_stack: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def random_weights(this) -> bool:  # noqa: N805  (a field is called self)
+        """Whether the control with random weights was run."""
+        return this.heads is not None
+
+    def only(this, stack: str) -> ControlResult:  # noqa: N805
+        """Return what was found in one of several stacks."""
+        counts = this.by_stack.get(stack, {})
+        swapped = this.swapped if stack == "encoder" else None
+        names = ("heads", *(role.key for role in ROLES))
+        counted: dict[str, Any] = {name: counts.get(name) for name in names}
+        return replace(this, swapped=swapped, by_stack={}, **counted)
+
+
+@dataclass(frozen=True)
+class ClassifyResult(Measured):
+    """What every attention head does, measured on one corpus."""
+
+    corpus: Annotated[CorpusInfo, Setting()]  # What it was measured on.
+    thresholds: dict[str, Any]  # The values of :class:`headscope.Thresholds` that were used.
+    #: In the order of stack (encoder, decoder, cross), layer, head.
+    heads: Annotated[tuple[HeadResult, ...], Compare(where="{0.name}")]
+    #: None for text without trees, unless random weights were asked for.
+    control: ControlResult | None = None
+    #: Roles that this corpus cannot show, each with the reason; outside the encoder a role is
+    #: named with its stack, as heads are: ``cross:broad``.
+    untestable: dict[str, str] = field(default_factory=dict)
+    #: How heads were removed, and whether those with a role matter more; None unless asked for.
+    causes: Annotated[Causes | None, Compare(), Setting()] = None
+    #: What the scores of repeated tokens were measured on; None unless asked for.
+    prefix: PrefixMatching | None = None
+    #: Which labels of the pattern are left by norms. None where the heads above were labelled by
+    #: the pattern itself.
+    norms: ValueNorms | None = None
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Stacks that the heads belong to, in the order of encoder, decoder, cross."""
+        return tuple(dict.fromkeys(head.stack for head in self.heads))
+
+    def only(self, stack: str) -> ClassifyResult:
+        """Return what was found about one stack."""
+        if self.stacks == (stack,):
+            return self
+        known = next((vars(item) for item in self.corpus.by_stack if item.stack == stack), {})
+        names = {role_in(role.key, stack) for role in roles_of(stack)}
+        return replace(
+            self,
+            corpus=replace(self.corpus, **{k: v for k, v in known.items() if k != "stack"}),
+            heads=tuple(head for head in self.heads if head.stack == stack),
+            control=self.control and self.control.only(stack),
+            untestable={name: why for name, why in self.untestable.items() if name in names},
+        )
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head, the flat numbers only (pandas).
+
+        ``best_...`` are of the head's best relation on the held-out half of the sentences; empty
+        where none of its relations was selected on the other half.
+        Heads outside an encoder add a column that says where they are.
+        """
+        import pandas as pd
+
+        stacked = self.stacks not in ((), ("encoder",))
+        return pd.DataFrame(
+            {**_flat(head, stacked), **self._flat_asked(head)} for head in self.heads
+        )
+
+    def _flat_asked(self, head: HeadResult) -> dict[str, Any]:
+        """What not every run measures, in flat columns: none where it was not asked for."""
+        causes = {} if self.causes is None else flat_cause(head.cause)
+        return causes | ({} if self.prefix is None else flat_prefix(head.prefix))
+
+    def relations_frame(self) -> pandas.DataFrame:
+        """One row per head, relation and direction (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"layer": head.layer, "head": head.head, **_flat_score(score)}
+            for head in self.heads
+            for score in head.syntactic
+        )
+
+
+def _flat_score(score: SyntacticScore) -> dict[str, Any]:
+    """One relation and direction in flat columns; ``confirmed_...`` are of the second half."""
+    row: dict[str, Any] = to_dict(score)
+    confirmed = row.pop("confirmed") or {}
+    low, high = row.pop("interval")
+    del row["baselines"], row["uniform"]
+    row |= {"low": low, "high": high, **score.baselines}
+    confirmed_low, confirmed_high = confirmed.get("interval") or (None, None)
+    strongest = confirmed.get("strongest")
+    return row | {
+        "confirmed_accuracy": confirmed.get("accuracy"),
+        "confirmed_low": confirmed_low,
+        "confirmed_high": confirmed_high,
+        "confirmed_strongest": strongest,
+        "confirmed_baseline": confirmed["baselines"][strongest] if strongest else None,
+        "confirmed_p_adjusted": confirmed.get("p_adjusted"),
+        "confirmed_trials": confirmed.get("trials"),
+    }
+
+
+def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
+    best, confirmed = head.best_relation or (None, None)
+    means = ("confidence", "entropy", "special_mass", "punctuation_mass")
+    return {
+        **({"stack": head.stack} if stacked else {}),
+        "layer": head.layer,
+        "head": head.head,
+        "primary": head.primary,
+        "roles": " ".join(head.roles),
+        **{f"positional_{x}": getattr(head.positional, x, None) for x in ("score", "offset")},
+        "best_relation": f"{best.relation} {best.direction}" if best else None,
+        "best_accuracy": confirmed.accuracy if confirmed else None,
+        "best_baseline": confirmed.baselines[confirmed.strongest] if confirmed else None,
+        "best_labelled": best.labelled if best else None,
+        **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
+        **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
+        **(_flat_order(head) if stacked else {}),
+    }
+
+
+def _flat_order(head: HeadResult) -> dict[str, Any]:
+    """What only cross-attention has, in flat columns."""
+    order, sharp = head.alignment, head.sharpness
+    low, high = order.interval if order else (None, None)
+    swapped_low, swapped_high = (order and order.swapped_interval) or (None, None)
+    return {
+        "alignment": order.score if order else None,
+        "alignment_low": low,
+        "alignment_high": high,
+        "alignment_swapped": order.swapped if order else None,
+        "alignment_swapped_low": swapped_low,
+        "alignment_swapped_high": swapped_high,
+        "diagonal": order.diagonal if order else None,
+        "diagonal_uniform": order.diagonal_uniform if order else None,
+        "confidence_uniform": sharp.uniform if sharp else None,
+    }
+
+
+@dataclass(frozen=True)
+class HeadRoles(Head):
+    """The roles of one head on the corpus that ``classify`` read."""
+
+    primary: str  # As in :class:`HeadResult`.
+    roles: tuple[str, ...]

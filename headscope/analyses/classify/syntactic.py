@@ -1,0 +1,435 @@
+"""Syntactic heads: does a head's word-level argmax find the gold tree's neighbour?
+
+``dep->head``: one trial per edge, the dependent asks, a hit when its argmax is its head.
+``head->dep``: one trial per (head, relation), a hit when the argmax is any dependent with that
+relation. Everything is counted apart for the two halves of the corpus, so that what is chosen on
+one can be confirmed on the other.
+
+Counted beside a head's hits are those of its piece means, and of baselines that know nothing of
+words: every fixed offset, always the first or the last word, evenly spread attention.
+
+References
+----------
+Voita et al. 2019, arXiv:1905.09418, section 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self, TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analyses.classify.result import Confirmation, SyntacticScore
+from headscope.analyses.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
+from headscope.analyses.classify.thresholds import Thresholds
+from headscope.core.accumulator import Array, Keys, numpy, zeros
+from headscope.core.processes import summed
+from headscope.core.rounding import FRACTION, tied
+from headscope.data.batch import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
+
+_BY_OFFSET = ("offset_trials", "both_offset")
+
+
+class Syntactic(RowMeasure):
+    """Hits per head and (half, relation, direction)."""
+
+    def __init__(self, n_layers: int, n_heads: int, *, swapped: bool = False) -> None:
+        self._swapped = swapped
+        #: (half, relation, direction), and the same with a word offset
+        self.relations, self.offsets = Keys[RelationName](), Keys[OffsetName]()
+        places = (0, n_layers, n_heads)
+        #: (relations,): Trials, and those that the sentence's first or last word would hit
+        self.trials, self.first, self.last = zeros(3, 0, dtype=np.int64)
+        #: (relations,): Sums of the probability that uniform attention hits, and of its square
+        self.uniform, self.uniform_squared = zeros(2, 0)
+        #: (relations, n_layers, n_heads): Trials that the head hits, by sum and by mean over the
+        #: attended word's pieces; those that the first or last word hits too
+        self.hits, self.mean_hits = zeros(2, *places, dtype=np.int64)
+        self.both_first, self.both_last = zeros(2, *places, dtype=np.int64)
+        #: (relations, n_layers, n_heads): Uniform's probability, summed over the trials that the
+        #: head hits
+        self.both_uniform = np.zeros(places)
+        #: (offsets,): Trials that the offset hits
+        self.offset_trials = np.zeros(0, dtype=np.int64)
+        #: (offsets, n_layers, n_heads): Trials that head and offset both hit
+        self.both_offset = np.zeros(places, dtype=np.int64)
+
+    def edges_of(self, batch: Batch) -> EdgeTrials | None:
+        """Return the trials that this accumulator counts; None where there are none."""
+        edges = batch.swapped if self._swapped else batch.edges
+        return edges if edges is not None and len(edges.relation_key) else None
+
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        edges = self.edges_of(batch)
+        if edges is None:
+            return
+        relation = self.relations.indices(edges.relation_names)[numpy(edges.relation_key)]
+        offset = self.offsets.indices(edges.offset_names)[numpy(edges.offset_key)]
+        self._grow()
+        uniform = numpy(edges.uniform)
+        np.add.at(self.trials, relation, 1)
+        np.add.at(self.first, relation, numpy(edges.first))
+        np.add.at(self.last, relation, numpy(edges.last))
+        np.add.at(self.uniform, relation, uniform)
+        np.add.at(self.uniform_squared, relation, uniform**2)
+        np.add.at(self.offset_trials, offset, 1)
+        hits = trial_hits(rows.word_argmax, edges)
+        for sums, counted in (
+            (self.hits, hits),
+            (self.mean_hits, trial_hits(rows.word_argmax_mean, edges)),
+            (self.both_first, hits * edges.first[:, None]),
+            (self.both_last, hits * edges.last[:, None]),
+            (self.both_uniform, hits * edges.uniform[:, None]),
+        ):
+            sums += grouped(counted, relation, len(self.relations)).reshape(sums.shape)
+        # Every pair of a trial has an offset of its own, so none is counted twice.
+        by_pair = grouped(hits[edges.trial], offset, len(self.offsets))
+        self.both_offset += by_pair.reshape(self.both_offset.shape)
+
+    def merge(self, other: Self) -> None:
+        """Add the sums of another accumulator, whose names may come in another order."""
+        relation = self.relations.indices(other.relations.names)
+        offset = self.offsets.indices(other.offsets.names)
+        self._grow()
+        mine = self.state()
+        for name, array in other.state().items():
+            mine[name][offset if name in _BY_OFFSET else relation] += array
+
+    def _grow(self) -> None:
+        """Make room for names that were just seen for the first time."""
+        for name, array in self.state().items():
+            wanted = len(self.offsets if name in _BY_OFFSET else self.relations)
+            if wanted > len(array):
+                more = np.zeros((wanted - len(array), *array.shape[1:]), dtype=array.dtype)
+                setattr(self, name, np.concatenate([array, more]))
+
+
+class KernelHits:
+    """Hits of heads that have nothing but their distance kernels, on the trials of ``counted``.
+
+    ``hits`` (relations, n_layers, n_heads) are in the order of its relations after its pass.
+    """
+
+    def __init__(self, counted: Syntactic) -> None:
+        self._counted = counted
+        self.hits = np.zeros_like(counted.hits)
+
+    def update(self, looks_at: Tensor, batch: Batch) -> None:
+        """Add one batch; ``looks_at`` as :func:`.kernel.kernel_argmax` gives it."""
+        edges = self._counted.edges_of(batch)
+        if edges is None:
+            return
+        relations = self._counted.relations
+        relation = relations.indices(edges.relation_names)[numpy(edges.relation_key)]
+        hits = grouped(trial_hits(looks_at, edges), relation, len(relations))
+        self.hits += hits.reshape(self.hits.shape)
+
+    def add_up(self, what: str) -> None:
+        """Add the hits of all processes that share the run; ``what`` says of what they are."""
+        (total,) = summed(what, torch.from_numpy(self.hits))
+        self.hits = numpy(total)
+
+
+def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
+    """Whether each head hits each trial: (trials, n_heads), 0 or 1.
+
+    ``word_argmax`` (batch, n_heads, pos) has the first piece of the word attended to.
+    """
+    # One gather for all edges: (pairs, n_heads)
+    pair_hits = (word_argmax[edges.row, :, edges.query] == edges.target[:, None]).long()
+    hits = pair_hits.new_zeros(len(edges.relation_key), pair_hits.shape[1])
+    return hits.index_add_(0, edges.trial, pair_hits)
+
+
+def grouped(hits: Tensor, group: Array, n_groups: int) -> Array:
+    """Sum hits (items, n_heads) within groups: (n_groups, n_heads)."""
+    sums = hits.new_zeros(n_groups, hits.shape[1])
+    sums.index_add_(0, torch.from_numpy(group).to(hits.device), hits)
+    return numpy(sums)
+
+
+_AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time.
+
+
+class Kernel(RowMeasure):
+    """What a head's own habit of looking at a distance explains, without any content.
+
+    For word offset r (clipped to -20..20, r != 0), over the first half of a corpus::
+
+        K_h(r) = mean over ordered word pairs (i, j), j - i = r, of A_h[i, j] / pieces(j)
+
+    with A_h the word-level attention: mean over the pieces of i, sum over the pieces of j. A head
+    that only had this habit would attend from word i to the argmax over j != i of
+    K_h(j - i) * pieces(j); among equals, to the leftmost.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        #: (n_layers, n_heads, offsets): Attention per piece of the attended word, by
+        #: :data:`.rows.WORD_OFFSETS`
+        self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
+        #: (offsets,): Ordered word pairs at each offset
+        self.pairs = np.zeros(len(WORD_OFFSETS), dtype=np.int64)
+
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        for n_words in batch.first_piece[batch.half == 0].sum(dim=1).tolist():
+            self.pairs += _pairs(n_words)
+        self.sums += numpy(rows.by_distance.sum(dim=0)).reshape(self.sums.shape)
+
+    def means(self) -> Array:
+        """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""
+        return np.asarray(self.sums / np.maximum(self.pairs, 1))
+
+
+def _pairs(n_words: int) -> Array:
+    """Count the ordered pairs of n words at each offset, far ones together at the ends."""
+    distance = np.arange(1, n_words)
+    near = np.minimum(distance, FARTHEST)
+    counts = np.bincount(near, weights=n_words - distance, minlength=FARTHEST + 1)
+    one_side = counts[1:].astype(np.int64)
+    return np.concatenate([one_side[::-1], one_side])
+
+
+def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
+    """Where heads with nothing but their kernels K (n_heads, offsets) would look in a batch.
+
+    (batch, n_heads, pos), at first pieces: the attended word's first piece; 0 elsewhere.
+    """
+    # An even kernel, or one that does not tell near from far, has no largest entry of its own.
+    kernel = torch.from_numpy(tied(kernel.cpu().numpy()))
+    n_words = batch.first_piece.sum(dim=1)
+    found = torch.zeros(batch.size[0], kernel.shape[0], batch.size[1], dtype=torch.int64)
+    for count in sorted(set(n_words.tolist())):
+        rows = torch.nonzero(n_words == count)[:, 0]
+        if count < 2:
+            continue
+        first = torch.nonzero(batch.first_piece[rows])[:, 1].view(len(rows), count)
+        looks_at = _looks_at(kernel, batch.pieces[rows].gather(1, first))
+        at = first[:, None].expand_as(looks_at)
+        found[rows] = found[rows].scatter(2, at, at.gather(2, looks_at))
+    return found
+
+
+def _looks_at(kernel: Tensor, pieces: Tensor) -> Tensor:
+    """Return the argmax for sentences of as many words, (sentences, n_heads, words).
+
+    ``kernel`` is (n_heads, offsets), ``pieces`` (sentences, words).
+    """
+    n_words = pieces.shape[1]
+    words = torch.arange(n_words)
+    offset = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
+    # There is no offset 0: offsets to the right stand one place further left.
+    index = offset + FARTHEST - (offset > 0).long()
+    index.fill_diagonal_(0)
+    found = torch.empty(len(pieces), len(kernel), n_words, dtype=torch.int64)
+    heads_at_once = max(1, _AT_ONCE // n_words**2)
+    for start in range(0, len(kernel), heads_at_once):
+        heads = slice(start, start + heads_at_once)
+        weights = kernel[heads][:, index]  # (heads, query, key)
+        sentences_at_once = max(1, _AT_ONCE // weights.numel())
+        for row in range(0, len(pieces), sentences_at_once):
+            rows = slice(row, row + sentences_at_once)
+            scores = weights * pieces[rows, None, None]
+            scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
+            found[rows, heads] = scores.max(dim=-1).indices
+    return found
+
+
+#: Relations that are scored but never make a label: punctuation has a role of its own.
+NEVER = ("punct", "root")
+#: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
+_POSITIONAL = ("offset", "first", "last")
+#: Baselines that are counted by relation, as :class:`.syntactic.Syntactic` names them.
+_WORDLESS = ("first", "last", "uniform")
+_HALVES = (0, 1)
+
+
+class _Fields(TypedDict):
+    """What a SyntacticScore (of all sentences) and a Confirmation (of a half) have in common."""
+
+    accuracy: float
+    accuracy_mean: float
+    baselines: dict[str, float]
+    interval: tuple[float, float]
+    trials: int
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number.
+
+    ``joint`` has the trials that head and baseline both hit; uniform's are sums of probabilities.
+    """
+
+    trials: int
+    hits: Array
+    mean_hits: Array
+    baselines: Mapping[str, Array | float]
+    joint: Mapping[str, Array]
+    uniform_squared: float
+
+    @cached_property
+    def accuracy(self) -> Array:
+        """Shares of hits."""
+        return np.asarray(self.hits / max(self.trials, 1))
+
+    @cached_property
+    def mean_accuracy(self) -> Array:
+        """Shares of hits by piece means."""
+        return np.asarray(self.mean_hits / max(self.trials, 1))
+
+    @cached_property
+    def rates(self) -> dict[str, Array]:
+        """Every baseline's accuracy for every head, (n_layers, n_heads)."""
+        shape, n = self.hits.shape, max(self.trials, 1)
+        return {k: np.broadcast_to(np.divide(v, n), shape) for k, v in self.baselines.items()}
+
+    @cached_property
+    def interval(self) -> tuple[Array, Array]:
+        """95% Wilson interval of :attr:`accuracy`."""
+        return wilson(self.hits, self.trials)
+
+    def at(self, place: tuple[int, int]) -> _Fields:
+        """Return one head's values."""
+        low, high = self.interval
+        return {
+            "accuracy": float(self.accuracy[place]),
+            "accuracy_mean": float(self.mean_accuracy[place]),
+            "baselines": {name: float(rate[place]) for name, rate in self.rates.items()},
+            "interval": (float(low[place]), float(high[place])),
+            "trials": self.trials,
+        }
+
+    def p_value(self) -> Array:
+        """Largest p of the paired tests against offset, first, last and uniform."""
+        exact = [
+            mcnemar_p(self.hits - self.joint[name], self.baselines[name] - self.joint[name])
+            for name in _POSITIONAL
+        ]
+        expected = (float(self.baselines["uniform"]), self.uniform_squared)
+        over_uniform = paired_p(self.hits, self.joint["uniform"], *expected, self.trials)
+        return np.asarray(np.max([*exact, over_uniform], axis=0))
+
+
+@dataclass(frozen=True)
+class SyntacticTest:
+    """All heads on one relation and direction."""
+
+    relation: str  # relation, direction: As ``nsubj`` and ``dep->head``
+    direction: str
+    offset: int  # The best word offset on all sentences; ``whole`` is measured with it
+    #: whole, chosen, held_out: On all sentences, on half A, on half B; the last two with A's best
+    #: offset
+    whole: _Counts
+    chosen: _Counts
+    held_out: _Counts
+    #: selected, confirmed: (n_layers, n_heads): Which heads half A selects, and which of them half
+    #: B confirms: the labels
+    selected: Array
+    confirmed: Array
+    p_adjusted: Array  # (n_layers, n_heads): 1 where not selected
+
+    def score(self, place: tuple[int, int]) -> SyntacticScore:
+        """Everything about one head."""
+        whole, confirmation = self.whole.at(place), None
+        if self.selected[place]:
+            held_out = self.held_out.at(place)
+            names, rates = zip(*held_out["baselines"].items(), strict=True)
+            strongest = names[int(tied(list(rates)).argmax())]
+            p_adjusted = float(self.p_adjusted[place])
+            confirmation = Confirmation(strongest=strongest, p_adjusted=p_adjusted, **held_out)
+        return SyntacticScore(
+            relation=self.relation,
+            direction=self.direction,
+            baseline=whole["baselines"]["offset"],
+            baseline_offset=self.offset,
+            uniform=whole["baselines"]["uniform"],
+            selected=confirmation is not None,
+            confirmed=confirmation,
+            labelled=bool(self.confirmed[place]),
+            **whole,
+        )
+
+
+def judge_syntactic(
+    sums: Syntactic, kernel: KernelHits, exists: Array, thresholds: Thresholds
+) -> list[SyntacticTest]:
+    """Apply the rule of syntactic labels to every relation and direction, in alphabetical order.
+
+    On half A a (head, relation, direction) is *selected* when its accuracy exceeds every baseline
+    by the margin. On half B it is *confirmed* when it does so again (offset and kernel as chosen on
+    A), the accuracy of piece means exceeds the positional baselines too, and the paired tests
+    against offset, first word, last word and uniform attention are significant: the largest of the
+    four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
+    a label. Relations with too few trials in either half are not asked.
+
+    ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks the places of heads.
+    """
+    drafts, selected = [], []
+    for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
+        best, from_a = (_best_offset(sums, *name, halves) for halves in (_HALVES, (0,)))
+        parts = ((_HALVES, best), ((0,), from_a), ((1,), from_a))
+        whole, a, b = (_count(sums, kernel, name, halves, offset) for halves, offset in parts)
+        drafts.append((name, best, whole, a, b))
+        asked = name[0] not in NEVER and min(a.trials, b.trials) >= thresholds.min_trials
+        selected.append(exists & asked & _exceeds(a.accuracy, a, tuple(a.baselines), thresholds))
+    if not drafts:
+        return []
+    p_adjusted = adjust(np.stack([b.p_value() for *_, b in drafts]), np.stack(selected))
+    tests = []
+    for (name, best, whole, a, b), chosen, p in zip(drafts, selected, p_adjusted, strict=True):
+        again = _exceeds(b.accuracy, b, tuple(b.baselines), thresholds)
+        again &= _exceeds(b.mean_accuracy, b, _POSITIONAL, thresholds)
+        confirmed = chosen & (p <= thresholds.q) & again
+        tests.append(SyntacticTest(*name, best, whole, a, b, chosen, confirmed, p))
+    return tests
+
+
+def _best_offset(sums: Syntactic, relation: str, direction: str, halves: Sequence[int]) -> int:
+    """Return the word offset that hits most trials; ties: the shortest, then the left one."""
+    hits: dict[int, int] = {}
+    for index, (half, *name, offset) in enumerate(sums.offsets.names):
+        if half in halves and name == [relation, direction]:
+            hits[offset] = hits.get(offset, 0) + int(sums.offset_trials[index])
+    return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset), default=-1)
+
+
+def _count(
+    sums: Syntactic, kernel: KernelHits, name: tuple[str, str], halves: Sequence[int], offset: int
+) -> _Counts:
+    at = sums.relations.known((half, *name) for half in halves)
+    by_offset = sums.offsets.known((half, *name, offset) for half in halves)
+    return _Counts(
+        trials=int(sums.trials[at].sum()),
+        hits=sums.hits[at].sum(axis=0),
+        mean_hits=sums.mean_hits[at].sum(axis=0),
+        baselines={
+            "offset": float(sums.offset_trials[by_offset].sum()),
+            **{name: float(getattr(sums, name)[at].sum()) for name in _WORDLESS},
+            "kernel": kernel.hits[at].sum(axis=0),
+        },
+        joint={
+            "offset": sums.both_offset[by_offset].sum(axis=0),
+            **{name: getattr(sums, f"both_{name}")[at].sum(axis=0) for name in _WORDLESS},
+        },
+        uniform_squared=float(sums.uniform_squared[at].sum()),
+    )
+
+
+def _exceeds(
+    accuracy: Array, counts: _Counts, names: Sequence[str], thresholds: Thresholds
+) -> Array:
+    """Which heads' accuracies exceed all these baselines by the margin."""
+    passed = np.ones(accuracy.shape, dtype=bool)
+    for name in names:
+        baseline = counts.rates[name]
+        margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
+        passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
+    return passed

@@ -1,0 +1,128 @@
+r"""Norm-weighted attention: what each key contributes to a head's output, in place of the pattern.
+
+A head adds ``sum over keys j of P[i, j] v_j W_O`` to the residual stream. A key with a large weight
+and a tiny ``v_j W_O`` adds next to nothing, so here a key counts by ``||P[i, j] v_j W_O||``, as a
+share of the sum over keys: rows sum to 1 again, and thresholds keep their meaning.
+
+References
+----------
+Kobayashi et al. 2020, arXiv:2004.10102, section 3.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from headscope.analyses.classify.result import HeadResult, RoleSurvival, ValueNorms
+from headscope.core.activations import Activations
+from headscope.core.roles import roles_of
+from headscope.models.layouts import AttentionSite
+from headscope.models.routing import SiteObserver
+from headscope.stats.statistics import wilson
+
+#: Roles that are a mean weight, and where the result has it.
+_MASSES = {"special": "special_mass", "punctuation": "punctuation_mass"}
+
+
+class NormWeighted:
+    """Shows an observer norm-weighted attention in place of the pattern."""
+
+    def __init__(self, observer: SiteObserver, sites: Sequence[AttentionSite]) -> None:
+        self._observer = observer
+        self._factors = {(site.stack, site.layer): _factor(site) for site in sites}
+
+    def observe(self, site: Activations) -> None:
+        """Weigh one chunk of patterns."""
+        factor = self._factors[site.stack, site.layer][site.heads]
+        weighted = weigh(site.pattern, value_norms(site.v, factor))
+        self._observer.observe(dataclasses.replace(site, pattern=weighted))
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Pass on that a site is done."""
+        self._observer.finish(stack, layer)
+
+
+def _factor(site: AttentionSite) -> Tensor:
+    """R (n_heads, d_head, at most d_head) of each head with ||v W_O|| = ||v R||.
+
+    From W_O^T = Q R^T with orthonormal columns in Q, so that no vector of d_model numbers is ever
+    made for a key.
+    """
+    W_O = site.weights().W_O.detach()
+    factor: Tensor = torch.linalg.qr(W_O.mT.cpu().double(), mode="r").R.mT
+    dtype = W_O.dtype if W_O.dtype.itemsize >= 4 else torch.float32
+    return factor.to(W_O.device, dtype)
+
+
+def value_norms(v: Tensor, factor: Tensor) -> Tensor:
+    """||v W_O|| of every key, (rows, n_heads, key_pos), in float32 or wider.
+
+    ``v`` is (rows, n_heads, key_pos, d_head), ``factor`` as above.
+    """
+    wide = v.float() if v.dtype.itemsize < 4 else v
+    norms: Tensor = torch.linalg.vector_norm(wide @ factor.to(wide), dim=-1)
+    return norms
+
+
+def weigh(pattern: Tensor, norms: Tensor) -> Tensor:
+    """Multiply weights by norms and divide each row by its sum; a row of zeros stays."""
+    product = pattern.to(norms.dtype) * norms[..., None, :]
+    total = product.sum(dim=-1, keepdim=True)
+    return product / total.clamp(min=torch.finfo(product.dtype).tiny)
+
+
+Heads = Sequence[HeadResult]
+
+
+def compare(
+    plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None = None
+) -> ValueNorms:
+    """Hold the labels by norms against those by the pattern."""
+    stacks = dict.fromkeys(head.stack for head in plain)
+    return ValueNorms(
+        tuple(
+            found
+            for stack in stacks
+            for role in roles_of(stack)
+            for found in _survival(role.key, stack, plain, weighted, control)
+        )
+    )
+
+
+def _survival(
+    role: str, stack: str, plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None
+) -> Iterator[RoleSurvival]:
+    before, after = (_with_role(heads, role, stack) for heads in (plain, weighted))
+    if not (before or after):
+        return
+    kept = tuple(name for name in before if name in after)
+    low, high = wilson(len(kept), len(before))
+    random = [_with_role(heads, role, stack) for heads in control] if control else []
+    yield RoleSurvival(
+        role=role,
+        stack=stack,
+        heads=len(before),
+        kept=kept,
+        gained=tuple(name for name in after if name not in before),
+        interval=(float(low), float(high)) if before else (),
+        mass=_mass(role, before),
+        norm_mass=_mass(role, {h.name: h for h in weighted if h.name in before}),
+        control_heads=len(random[0]) if random else None,
+        control_kept=len(random[0].keys() & random[1].keys()) if random else None,
+    )
+
+
+def _with_role(heads: Heads, role: str, stack: str) -> dict[str, HeadResult]:
+    return {head.name: head for head in heads if head.stack == stack and role in head.roles}
+
+
+def _mass(role: str, heads: Mapping[str, HeadResult]) -> float | None:
+    """Average what a role is a mean of, over some heads."""
+    if role not in _MASSES or not heads:
+        return None
+    known = [getattr(head, _MASSES[role]) for head in heads.values()]
+    return None if None in known else float(sum(known) / len(known))

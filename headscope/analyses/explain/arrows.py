@@ -1,0 +1,93 @@
+"""The sentence's attention as arrows from token to token: SVG, one head at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from markupsafe import Markup
+
+from headscope.analyses.explain.result import ExplainResult
+from headscope.show.page.template import page_json
+
+__all__ = ["arrows"]
+
+#: Where tokens stand and arrows begin and end, in units of the drawing.
+_ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26, 46, 178, 442, 620
+_LEAST = 0.02  # Weights below this have no arrow.
+_LONGEST = 18  # Characters of a token that fit beside the arrows.
+
+
+def arrows(result: ExplainResult, names: list[str]) -> Markup:
+    """Draw the explained head; the page's script draws the others when they are chosen."""
+    height = _TOP + _ROW * len(names)
+    return Markup(
+        '<figure class="arrows"><div class="tools">'
+        '<span class="pair"><label class="soft" for="arrows-head">Head</label>'
+        '<select id="arrows-head">{options}</select></span>'
+        '<label class="soft"><input type="checkbox" checked> special tokens</label></div>'
+        '<svg class="links" viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="5" '
+        'markerHeight="5" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
+        '{captions}{tokens}<g class="weights">{lines}</g></svg>'
+        '<figcaption class="soft">Queries left, keys right; the darker an arrow, the more weight. '
+        "Weights below {least} have none. Point at a token on the left to see its arrows alone."
+        '</figcaption><script type="application/json">{data}</script></figure>'
+    ).format(
+        options=Markup("").join(_options(result)),
+        width=_WIDTH,
+        height=height,
+        label=f"Attention of {result.name} from each token to each other; the numbers are in the "
+        "table of the pattern below.",
+        captions=_text(_LEFT - 8, 20, "end", "column", "token (query)")
+        + _text(_RIGHT + 8, 20, "start", "column", "looks at (key)"),
+        tokens=Markup("").join(_tokens(names)),
+        lines=Markup("").join(_lines(result, names)),
+        least=_LEAST,
+        data=page_json(_data(result, names)),
+    )
+
+
+def _options(result: ExplainResult) -> Iterator[Markup]:
+    for name in result.patterns:
+        chosen = Markup(" selected") if name == result.name else ""
+        yield Markup('<option value="{0}"{1}>{0}</option>').format(name, chosen)
+
+
+def _tokens(names: list[str]) -> Iterator[Markup]:
+    for i, name in enumerate(names):
+        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}\u2026"
+        y = _TOP + _ROW * i + 5
+        yield _text(_LEFT - 8, y, "end", "query", short, Markup(' tabindex="0"'))
+        yield _text(_RIGHT + 8, y, "start", "key-token", short)
+
+
+def _text(x: int, y: int, anchor: str, kind: str, text: str, more: str = "") -> Markup:
+    return Markup('<text class="{}" x="{}" y="{}" text-anchor="{}"{}>{}</text>').format(
+        kind, x, y, anchor, more, text
+    )
+
+
+def _lines(result: ExplainResult, names: list[str]) -> Iterator[Markup]:
+    pattern = result.patterns[result.name]
+    pairs = [(w, i, j) for i, row in enumerate(pattern) for j, w in enumerate(row) if w >= _LEAST]
+    for weight, i, j in sorted(pairs):  # the strongest lie on top
+        yield Markup(
+            '<line x1="{}" y1="{}" x2="{}" y2="{}" opacity="{:.2f}" marker-end="url(#tip)" '
+            'data-query="{}"><title>{} \u2192 {}: {:.2f}</title></line>'
+        ).format(
+            *(_LEFT, _TOP + _ROW * i, _RIGHT, _TOP + _ROW * j),
+            *(weight, i, names[i], names[j], weight),
+        )
+
+
+def _data(result: ExplainResult, names: list[str]) -> dict[str, object]:
+    """Return what the script draws with; weights in percent."""
+    return {
+        "tokens": names,
+        "special": result.special,
+        "patterns": {
+            name: [round(100 * weight) for row in pattern for weight in row]
+            for name, pattern in result.patterns.items()
+        },
+        **{"row": _ROW, "top": _TOP, "left": _LEFT, "right": _RIGHT, "least": _LEAST},
+    }

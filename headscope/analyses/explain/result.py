@@ -1,0 +1,171 @@
+"""What ``headscope explain`` showed, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.core.heads import Head, head_name
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, Setting
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["ExplainResult", "ExplainedHead", "ExplainStep", "Matrix", "StepCheck"]
+
+#: A row of a matrix; None where there is no number (a score that a mask hides).
+Values = tuple[float | None, ...]
+
+
+#: Matrices that tables, figures and comparisons read, by step.
+_NEEDED = {
+    "scores": ("q k^T", "scores", "sequence scale"),
+    "mask": ("other direction",),
+    "softmax": ("pattern",),
+    "mix": ("heads",),
+}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Some numbers of a step."""
+
+    name: str  # Such as ``q`` or ``pattern``
+    shape: tuple[int, ...]  # Of all of it: rows and columns
+    rows: tuple[str, ...]  # What each row and column is called; empty where they are only counted.
+    columns: tuple[str, ...]
+    #: Rounded to four significant digits. Of a learned matrix only its first rows and columns, else
+    #: all of it.
+    values: tuple[Values, ...]
+
+    def __post_init__(self) -> None:
+        widths = {len(row) for row in self.values}
+        if self.rows and len(self.rows) != len(self.values):
+            raise TypeError(f"the matrix {self.name!r} has other rows than names of rows")
+        if len(widths) > 1 or (self.columns and widths - {len(self.columns)}):
+            raise TypeError(f"the matrix {self.name!r} has rows of different lengths")
+
+    @property
+    def whole(self) -> bool:
+        """Whether no row and no column is left out."""
+        return (len(self.values), len(self.values[0]) if self.values else 0) == self.shape
+
+
+@dataclass(frozen=True)
+class StepCheck:
+    """One number of ours held against the model's own."""
+
+    what: str  # What was compared
+    #: Largest difference; where the model's own has entries beyond 10, in units of a tenth of the
+    #: largest.
+    max_abs: float
+    tolerance: float  # What it may be
+
+
+@dataclass(frozen=True)
+class ExplainStep:
+    """One step of the way from the sentence to the layer's output."""
+
+    number: int  # From 1
+    #: ``input``, ``weights``, ``qkv``, ``heads``, ``scores``, ``mask``, ``softmax``, ``z``,
+    #: ``mix``, ``skip``, ``layernorm`` or ``ffn``.
+    key: str
+    numbers: dict[str, float | None]  # By name; docs/explain.md says what each means
+    matrices: tuple[Matrix, ...]  # What the step starts from or makes
+    checks: tuple[StepCheck, ...]  # Empty where nothing is computed yet
+
+    def __post_init__(self) -> None:
+        absent = set(_NEEDED.get(self.key, ())) - {matrix.name for matrix in self.matrices}
+        if absent:
+            raise TypeError(f"the step {self.key!r} lacks its matrix {min(absent)!r}")
+
+    def matrix(self, name: str) -> Matrix:
+        """Return the matrix of a name."""
+        found = {matrix.name: matrix for matrix in self.matrices}
+        return found[name]
+
+
+@dataclass(frozen=True)
+class ExplainedHead(Head):
+    """What one head does with the sentence."""
+
+    #: Of its rows, mean over tokens, in bits.
+    entropy: Annotated[float, Compare("entropy on the sentence")]
+    even: float  # The same if each token attended evenly to every token it may see
+    #: What a head is chosen by where none is named: the largest weight of a word's token on another
+    #: one, two or more positions away, less what that one gets from all words on average; mean over
+    #: the words' tokens.
+    link: Annotated[float, Compare("link on the sentence")]
+
+
+@dataclass(frozen=True)
+class ExplainResult(Measured):
+    """The way of one sentence through one head, step by step."""
+
+    sentence: Annotated[str, Setting()]  # As it was given.
+    tokens: tuple[str, ...]  # Special tokens included.
+    special: tuple[bool, ...]  # Which of them the tokenizer added.
+    stack: str  # ``encoder`` or ``decoder``.
+    layer: int  # What is explained; as before any pruning.
+    head: int
+    chosen: bool  # Whether headscope chose the head.
+    n_heads: int  # Heads of the layer, widths of the residual stream and of a head.
+    d_model: int
+    d_head: int
+    causal: bool  # Whether the model hides later tokens itself.
+    #: ``rotated`` where positions turn q and k, ``bias`` where they are added to the scores, else
+    #: empty: they are in x, or nowhere.
+    positions: str
+    #: ``post`` (after each sum) or ``pre`` (before each sublayer); empty where that is not known.
+    layer_norm: str
+    #: Nine of attention, then skip, LayerNorm and feed-forward network where the layer could be
+    #: taken apart.
+    steps: tuple[ExplainStep, ...]
+    #: All heads of the model.
+    heads: Annotated[tuple[ExplainedHead, ...], Compare(where="{0.name}")]
+    patterns: dict[str, tuple[tuple[float, ...], ...]]  # By head (``L3H5``), rounded to two digits.
+    left_out: tuple[str, ...] = ()  # What this model does not allow, a sentence each.
+
+    @property
+    def name(self) -> str:
+        """Of the explained head: ``L3H5``."""
+        return head_name(self.layer, self.head, self.stack)
+
+    def step(self, key: str) -> ExplainStep | None:
+        """Return a step by its key; None where it is left out."""
+        return next((step for step in self.steps if step.key == key), None)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per query and key of the explained head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame(_pairs(self))
+
+    def heads_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(head) for head in self.heads])
+
+
+def _pairs(result: ExplainResult) -> list[dict[str, Any]]:
+    steps = {step.key: step for step in result.steps}
+    columns = {
+        "product": steps["scores"].matrix("q k^T"),
+        "score": steps["scores"].matrix("scores"),
+        "weight": steps["softmax"].matrix("pattern"),
+        "other_direction": steps["mask"].matrix("other direction"),
+        "sequence_scale": steps["scores"].matrix("sequence scale"),
+    }
+    return [
+        {
+            "query_pos": i,
+            "query": query,
+            "key_pos": j,
+            "key": key,
+            **{name: matrix.values[i][j] for name, matrix in columns.items()},
+        }
+        for i, query in enumerate(result.tokens)
+        for j, key in enumerate(result.tokens)
+    ]

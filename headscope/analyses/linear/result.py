@@ -1,0 +1,234 @@
+"""What ``headscope linear`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.core.heads import Head
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, ComparedEstimate, Setting
+from headscope.stats.effects import Effect, EffectTask, effect_columns, estimated_columns
+from headscope.stats.estimate import UNKNOWN, Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "HeadCorrelation",
+    "HeadLinear",
+    "KeyMemory",
+    "LinearControl",
+    "LinearError",
+    "LinearForm",
+    "LinearResult",
+    "StoredKeys",
+]
+
+
+@dataclass(frozen=True)
+class LinearError:
+    """How far a linear form of a head, or of all on average, is from the head's own output."""
+
+    form: str  # ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values
+    error: Estimate  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
+    #: The same with the best single scale, and with the best scale and offset.
+    scaled: Annotated[Estimate, Compare("scaled error")]
+    fitted: Estimate
+    scale: float | None = None  # The best scale; None for a mean of heads
+
+
+@dataclass(frozen=True)
+class StoredKeys:
+    """Errors of reading back values that were stored under a head's own keys."""
+
+    #: 0.5 ||v - v^||^2 of the sum of fast weights with the best scale, mean over sentences.
+    linear: Estimate
+    least_squares: Estimate  # Of the best linear readout; of a softmax with beta = sqrt(d_head).
+    softmax: Estimate
+    softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
+    #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
+    difference: Annotated[Estimate, Compare("linear minus softmax")]
+    difference_own: Estimate = UNKNOWN
+
+
+@dataclass(frozen=True)
+class HeadLinear(Head):
+    """One head without its softmax."""
+
+    errors: Annotated[tuple[LinearError, ...], Compare("{0.form} ")]  # By form
+    #: Mean |cosine| of two keys of a sentence, of the keys as they are and without their mean.
+    coherence: Annotated[Estimate, Compare("key coherence")]
+    coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
+    entropy: Estimate  # Of the pattern's rows over the largest they can have
+    stored: StoredKeys  # Values read back by its keys, and by its keys without their mean.
+    stored_centred: StoredKeys
+    #: The model with this head alone linear, at its best scale; None where it was not run.
+    alone: Annotated[Effect | None, Compare("linear alone ")] = None
+
+    def error(self, form: str) -> LinearError:
+        """Return what is known of a form."""
+        return next(error for error in self.errors if error.form == form)
+
+
+@dataclass(frozen=True)
+class LinearForm:
+    """One form in all heads."""
+
+    mean: Annotated[LinearError, Compare()]  # Mean over heads
+    #: The model with every head in this form; with every head at its best scale.
+    whole: Annotated[Effect, Compare("as it is ")]
+    whole_scaled: Annotated[Effect, Compare("scaled ")]
+
+
+@dataclass(frozen=True)
+class HeadCorrelation:
+    """Whether one number of heads goes with the error of a linear form, within layers."""
+
+    number: str  # ``coherence``, ``coherence_centred`` or ``entropy``
+    form: str  # Of the error: ``linear`` and ``scaled``, say.
+    fit: str
+    given: str  # What is held constant: ``entropy`` or nothing
+    heads: int  # How many
+    #: Mean over layers (of Fisher's z); interval Student's t over layers, unknown for fewer than
+    #: four.
+    pearson: Estimate
+    spearman: ComparedEstimate
+    p: float | None  # Of Spearman's, two-sided, by the same t
+    #: Layers that count; 0 in results of older versions, which took all heads together.
+    layers: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of both numbers: ``coherence and linear scaled given entropy``."""
+        given = f" given {self.given}" if self.given else ""
+        return f"{self.number} and {self.form} {self.fit}{given}"
+
+
+@dataclass(frozen=True)
+class KeyMemory:
+    """Values stored under N keys of one width, and read back."""
+
+    #: ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
+    kind: str
+    readout: str  # ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``
+    keys: int  # N and d.
+    width: int
+    #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
+    error: Annotated[Estimate, Compare("error of reading back")]
+    expected: float | None  # The closed form for random keys; None where there is none
+    sems: float | None  # How many standard errors the measured error of random keys lies from it
+    draws: int  # Draws of keys and values, or stretches of text
+
+
+@dataclass(frozen=True)
+class LinearControl:
+    """The same architecture with random weights, on the same text."""
+
+    seed: int  # Of the weights
+    coherence: float | None  # Mean over heads.
+    coherence_centred: float | None
+    means: tuple[LinearError, ...]  # By form, mean over heads
+    correlations: tuple[HeadCorrelation, ...]  # As for the model
+    stored: StoredKeys  # Mean over heads
+    #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
+    #: interval holds what another draw may give as well.
+    over_random: Estimate = UNKNOWN
+    draws: int = 1  # Of random weights that this is a mean over
+
+
+@dataclass(frozen=True)
+class LinearResult(Measured):
+    """Attention without its softmax: what it errs by, and whether its keys say why."""
+
+    heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]  # By layer and head.
+    #: Each form in all heads; the last, ``even``, is the baseline of evenly spread attention.
+    forms: Annotated[tuple[LinearForm, ...], Compare(where="all heads {0.mean.form}")]
+    #: Every head puts out its mean z, whatever it reads: the baseline of an error of 1.
+    mean_output: Effect
+    #: The first is what the claim is decided by.
+    correlations: Annotated[tuple[HeadCorrelation, ...], Compare(where="{0.name}")]
+    #: Values stored under N keys and read back.
+    memory: Annotated[
+        tuple[KeyMemory, ...],
+        Compare(where="{0.keys} own keys, {0.readout}", unless=("kind", "random")),
+    ]
+    #: Mean over heads, on the sentences' own keys.
+    stored: Annotated[StoredKeys, Compare(where="own keys")]
+    stored_centred: StoredKeys
+    #: About what random directions of d_head dimensions have: sqrt(2 / (pi d_head)).
+    random_coherence: float
+    #: Whether the model adds to its scores what no linear form can: positions, say.
+    bias_left_out: bool
+    left_out: tuple[str, ...]  # Stacks that no text alone shows.
+    #: What was read: name, sha256, lines, skipped, tokens.
+    text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
+    control: LinearControl | None = None  # Random weights; None unless asked for.
+    task: EffectTask | None = None  # What changed models were measured by beside the cosine.
+
+    def form(self, name: str) -> LinearForm:
+        """Return a form in all heads."""
+        return next(form for form in self.forms if form.mean.form == name)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([_head_row(head) for head in self.heads])
+
+    def forms_frame(self) -> pandas.DataFrame:
+        """One row per form (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([_form_row(form) for form in self.forms])
+
+    def memory_frame(self) -> pandas.DataFrame:
+        """One row per kind of keys, number of keys and readout (pandas)."""
+        import pandas as pd
+
+        rows = ({**vars(row), **estimated_columns("error", row.error)} for row in self.memory)
+        return pd.DataFrame(rows)
+
+    def correlations_frame(self) -> pandas.DataFrame:
+        """One row per correlation, of the model and of random weights (pandas)."""
+        import pandas as pd
+
+        every = [("model", self.correlations)]
+        every += [("random", self.control.correlations)] if self.control else []
+        return pd.DataFrame(
+            {
+                "weights": weights,
+                **vars(row),
+                **estimated_columns("pearson", row.pearson),
+                **estimated_columns("spearman", row.spearman),
+            }
+            for weights, rows in every
+            for row in rows
+        )
+
+
+def _head_row(head: HeadLinear) -> dict[str, Any]:
+    row: dict[str, Any] = {"layer": head.layer, "head": head.head, "stack": head.stack}
+    for name in ("coherence", "coherence_centred", "entropy"):
+        row |= estimated_columns(name, getattr(head, name))
+    for error in head.errors:
+        row |= {f"{error.form}_error": error.error.value, f"{error.form}_scale": error.scale}
+        row |= estimated_columns(f"{error.form}_scaled", error.scaled)
+        row |= {f"{error.form}_fitted": error.fitted.value}
+    row |= {
+        "stored_linear": head.stored.linear.value,
+        "stored_softmax": head.stored.softmax.value,
+        **estimated_columns("stored_difference", head.stored.difference),
+    }
+    return {**row, **effect_columns("alone", head.alone)}
+
+
+def _form_row(form: LinearForm) -> dict[str, Any]:
+    row: dict[str, Any] = {"form": form.mean.form}
+    for fit in ("error", "scaled", "fitted"):
+        row |= estimated_columns(fit, getattr(form.mean, fit))
+    return {
+        **row,
+        **effect_columns("whole", form.whole),
+        **effect_columns("whole_scaled", form.whole_scaled),
+    }

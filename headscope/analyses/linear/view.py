@@ -1,0 +1,348 @@
+"""What is shown of ``linear``: what heads lose without the softmax, and whether keys say why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headscope.analyses.linear.result import HeadCorrelation, KeyMemory, LinearResult
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, mean_of, model_name, p_text
+from headscope.show.estimates import cosine_text, ranged, run_lines
+from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.view import KeyNumber, view
+
+__all__ = ["VIEW"]
+
+
+#: What the numbers of a correlation are called.
+NUMBERS = {
+    "coherence": "key coherence",
+    "coherence_centred": "coherence without the keys' mean",
+    "entropy": "pattern entropy",
+}
+READOUTS = {
+    "sum": "sum of fast weights",
+    "scaled-sum": "sum, best scale",
+    "least-squares": "best linear readout",
+    "softmax": "softmax",
+}
+#: Colour and marker of each readout.
+_MARKERS = {
+    "sum": (b.GREY, "x"),
+    "scaled-sum": (b.ORANGE, "s"),
+    "least-squares": (b.BLUE, "o"),
+    "softmax": (b.BLACK, "^"),
+}
+_HEADS = 4  # Heads in the table of those that lose least, and of those that lose most.
+
+
+def blocks(result: LinearResult) -> Iterator[b.Block]:
+    """Show the feature maps, the heads, the correlations, and stored keys."""
+    yield b.Text(run_lines(result), on=b.TERMINAL)
+    yield b.Text(loss_sentence(result), "lead")
+    yield b.Text(forms_sentence(result), on=b.PAGE)
+    yield from _forms(result)
+    yield b.Text(f"{coherence_sentence(result)} {correlation_sentence(result)}")
+    yield _coherence(result)
+    yield _correlations(result)
+    columns: list[b.Column] = [
+        ("heads", "name", str),
+        ("error, scaled", lambda head: head.error("linear").scaled, 2),
+        ("scale", lambda head: head.error("linear").scale, 3),
+        ("coherence", "coherence.value", 2),
+        ("centred", "coherence_centred.value", 2),
+        ("entropy", "entropy.value", 2),
+        ("alone, cos", "alone", cosine_text),
+    ]
+    heads = [head for head in result.heads if head.error("linear").scaled.value is not None]
+    heads.sort(key=lambda head: head.error("linear").scaled.value or 0.0)
+    shown = heads if len(heads) <= 2 * _HEADS else [*heads[:_HEADS], *heads[-_HEADS:]]
+    yield b.Table(columns, shown, on=b.TERMINAL)
+    yield b.Text(memory_sentence(result))
+    yield from _memory(result)
+    if result.bias_left_out:
+        yield b.Text(
+            "The model adds to its scores what depends on positions; no linear form can, so part "
+            "of the error is the lost bias and not the lost softmax."
+        )
+    if result.left_out:
+        yield b.Text(f"Left out: {joined(result.left_out)}, which no text alone shows.")
+
+
+def _forms(result: LinearResult) -> Iterator[b.Table]:
+    metric = () if result.task is None else (f"{result.task.metric}, scaled",)
+    rows = []
+    for form in result.forms:
+        mean, cosine = form.mean, form.whole_scaled.cosine
+        errors = (mean.error.value, mean.scaled.value, mean.fitted.value)
+        row = (mean.form, *errors, form.whole.cosine.value, cosine, form.whole_scaled.metric)
+        rows.append(row)
+    constant = result.mean_output
+    rows.append(("constant output", 1.0, 1.0, 1.0, None, constant.cosine, constant.metric))
+    titles = ("all heads", "error", "scaled", "+ offset", "cosine", "cosine, scaled", *metric)
+    digits = (0, 2, 2, 2, 3, 2, 2)
+    columns = [(title, i, digits[i]) for i, title in enumerate(titles)]
+    yield b.Table(columns, rows, on=b.TERMINAL)
+    intervals: list[b.Column] = [
+        ("all heads", "mean.form", str),
+        ("error, best scale", "mean.scaled", 2),
+        ("cosine, best scale", "whole_scaled.cosine", 3),
+        ("cosine as it is", "whole.cosine", 3),
+    ]
+    yield b.Table(intervals, result.forms, on=b.PAGE)
+
+
+def _correlations(result: LinearResult) -> b.Table:
+    rows = [("", row) for row in result.correlations]
+    if result.control is not None:
+        rows += [("random: ", row) for row in result.control.correlations[:3]]
+
+    def number(row: tuple[str, HeadCorrelation]) -> str:
+        name = NUMBERS[row[1].number].replace("without the keys' mean", "centred")
+        return f"{row[0]}{name}" + (f" | {row[1].given}" if row[1].given else "")
+
+    def error(row: tuple[str, HeadCorrelation]) -> str:
+        return f"{row[1].form}, {'as it is' if row[1].fit == 'error' else row[1].fit}"
+
+    columns: list[b.Column] = [
+        ("within layers", number, str),
+        ("with error of", error, str),
+        ("Spearman", lambda row: row[1].spearman, 2),
+        ("Pearson", lambda row: row[1].pearson.value, 2),
+        ("p", lambda row: row[1].p, p_text),
+    ]
+    return b.Table(columns, rows)
+
+
+def _coherence(result: LinearResult) -> b.Panels:
+    """Every head's error against the coherence of its keys, and against its entropy."""
+    layers = list(dict.fromkeys(head.layer_name for head in result.heads))
+    errors = [head.error("linear").scaled.value for head in result.heads]
+    groups = [layers.index(head.layer_name) for head in result.heads]
+    panels: list[b.Chart] = []
+    for name, title in NUMBERS.items():
+        row = next(row for row in result.correlations if row.number == name)
+        x = [getattr(head, name).value for head in result.heads]
+        random = {} if name == "entropy" else {"random directions": result.random_coherence}
+        panels.append(
+            b.Chart(
+                f"Spearman within layers {ranged(row.spearman, 2)}",
+                title,
+                "" if panels else "error without softmax, best scale",
+                [b.Series("heads", x, errors, "points", groups=groups)],
+                levels={"constant output": 1.0},
+                x_levels=random,
+            )
+        )
+    return b.Panels(
+        f"Do heads with similar keys lose more? {model_name(result)}, {len(result.heads)} heads",
+        panels,
+        "linear_coherence",
+        across=3,
+        size=(10.0, 3.8),
+        alt="Error of each head without softmax, at its best scale, by the coherence of its keys "
+        "and by its entropy; the numbers are in linear.csv.",
+        groups=("layer", layers),
+        on=b.PAGE,
+    )
+
+
+def _memory(result: LinearResult) -> Iterator[b.Block]:
+    """Error of reading back N values: measured, closed form, own keys."""
+    random = [row for row in result.memory if row.kind == "random"]
+    own = {(row.keys, row.readout): row for row in result.memory if row.kind == "own"}
+    columns: list[b.Column] = [
+        ("N keys", "keys", str),
+        ("d", "width", str),
+        ("readout", lambda row: READOUTS[row.readout], str),
+        ("random keys", "error", 3),
+        ("closed form", "expected", 3),
+        ("in s.e.", lambda row: "-" if row.sems is None else f"{row.sems:+.1f}", str),
+        ("own keys", lambda row: own.get((row.keys, row.readout)), _error),
+    ]
+    yield b.Table(columns, random)
+    series = []
+    for readout, (colour, marker) in _MARKERS.items():
+        name = READOUTS[readout]
+        rows = [row for row in random if row.readout == readout]
+        x, y = [row.keys for row in rows], [row.error.value for row in rows]
+        series.append(b.Series(name, x, y, "points", colour, marker))
+        expected = [row.expected for row in rows]
+        if None not in expected:
+            series.append(b.Series("", x, expected, colour=colour, marker=""))
+        mine = [row for row in own.values() if row.readout == readout]
+        if mine:
+            x, y = [row.keys for row in mine], [row.error.value for row in mine]
+            name = f"{name}, own keys"
+            series.append(b.Series(name, x, y, "line", colour, marker, ":", hollow=True))
+    width = result.memory[0].width if result.memory else 0
+    yield b.Chart(
+        f"Values stored under N keys of {width} dimensions, {model_name(result)}",
+        "N keys",
+        "0.5 ||v - v^||^2 (0.5: nothing read back)",
+        series,
+        file="linear_memory",
+        levels={"": 0.5},
+        x_scale="doubling",
+        y_scale="small",
+        on=b.NOWHERE,
+    )
+
+
+def _error(row: KeyMemory | None) -> str:
+    return "-" if row is None else decimal(row.error.value)
+
+
+def loss_sentence(result: LinearResult) -> str:
+    """Say what the model loses without its softmax."""
+    linear, even = result.form("linear"), result.form("even")
+    text = (
+        "Without softmax everywhere, each head at its best scale: similarity of the embeddings to "
+        f"the original {ranged(linear.whole_scaled.cosine, 2)} (if every head gives one constant "
+        f"output {ranged(result.mean_output.cosine, 2)})"
+    )
+    if result.task is not None:
+        before, after = result.task.baseline.value, linear.whole_scaled.metric
+        text += f", {result.task.metric} {decimal(before, 1)} to {decimal(after, 1)}"
+    return (
+        f"{text}. A head's output then errs by {ranged(linear.mean.scaled, 2)} of its spread (1: "
+        f"no better than a constant; even attention {ranged(even.mean.scaled, 2)}; mean of heads)."
+    )
+
+
+def forms_sentence(result: LinearResult) -> str:
+    """Say which feature map comes nearest."""
+    forms = [form for form in result.forms if form.mean.form != "even"]
+    known = [form for form in forms if form.whole_scaled.cosine.value is not None]
+    if not known:
+        return ""
+    best = max(known, key=lambda form: form.whole_scaled.cosine.value or 0.0)
+    return (
+        f"The nearest of the feature maps is {best.mean.form}: error "
+        f"{ranged(best.mean.scaled, 2)}, cosine {ranged(best.whole_scaled.cosine)} at its best "
+        f"scale and {ranged(best.whole.cosine)} as it is."
+    )
+
+
+def correlation_sentence(result: LinearResult) -> str:
+    """Say whether key coherence predicts the error within layers, beside the controls."""
+    first = result.correlations[0]
+    found = f"Key coherence and that error of the heads of a layer: {correlation_text(first)}"
+    side = "not measured"
+    if first.spearman.interval is not None:
+        low, high = first.spearman.interval
+        side = "they rise together" if low > 0 else "no relation shows"
+        side = "one falls as the other rises" if high < 0 else side
+    others = [
+        f"{NUMBERS[row.number]} {correlation_text(row)}"
+        for row in result.correlations[1:3]
+        if row.spearman.value is not None
+    ]
+    text = f"{found}: {side}."
+    if others:
+        text += f" For comparison: {joined(others)}."
+    if result.control is not None:
+        text += f" With random weights {correlation_text(result.control.correlations[0])}."
+    return text
+
+
+def correlation_text(row: HeadCorrelation) -> str:
+    """Write Spearman's correlation with its interval and p."""
+    if row.spearman.interval is None:
+        few = "one layer" if row.layers == 1 else f"{row.layers} layers"
+        return f"{decimal(row.spearman.value, 2)} (Spearman; no interval from {few})"
+    return f"{ranged(row.spearman, 2)} (Spearman, {row.layers} layers; p {p_text(row.p)})"
+
+
+def coherence_sentence(result: LinearResult) -> str:
+    """Say how alike keys are."""
+    means = [
+        mean_of(getattr(head, name).value for head in result.heads)
+        for name in ("coherence", "coherence_centred")
+    ]
+    text = (
+        f"Two keys of a sentence have a mean |cosine| of {decimal(means[0], 2)}, "
+        f"{decimal(means[1], 2)} without the keys' mean; random directions "
+        f"{result.random_coherence:.2f}"
+    )
+    if result.control is not None:
+        text += f", random weights {decimal(result.control.coherence, 2)}"
+    return f"{text}."
+
+
+def memory_sentence(result: LinearResult) -> str:
+    """Say what is read back from own keys, beside random weights."""
+    own = result.stored
+    text = (
+        "Values stored under a sentence's own keys come back with an error of "
+        f"{ranged(own.linear, 3)} by the linear sum, {ranged(own.softmax_own, 3)} by a softmax as "
+        f"sharp as the head's own scores and {ranged(own.softmax, 3)} by one of beta sqrt(d_head) "
+        f"(mean over heads; the best linear readout {decimal(own.least_squares.value)})."
+    )
+    if result.control is None:
+        return text
+    return (
+        f"{text} With random weights linear minus softmax is "
+        f"{ranged(result.control.stored.difference, 3)}; here it is {ranged(own.difference, 3)} "
+        f"(difference {ranged(result.control.over_random, 3)})."
+    )
+
+
+def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
+    """Each head's error without the softmax, and how alike its keys are."""
+    for head in result.heads:
+        if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
+            continue
+        error = head.error("linear")
+        text = (
+            f"error {ranged(error.scaled, 2)} without the softmax at its best scale (even "
+            f"attention {ranged(head.error('even').scaled, 2)}, constant output 1)"
+        )
+        if head.alone is not None:
+            text += f"; alone so, cosine {cosine_text(head.alone)}"
+        keys = (
+            f"mean |cosine| {ranged(head.coherence, 2)}, {ranged(head.coherence_centred, 2)} "
+            f"without their mean (random directions {decimal(result.random_coherence, 2)})"
+        )
+        yield Card(
+            head.layer,
+            head.head,
+            facts=[("Linear", text), ("Keys", keys)],
+            values={"coherence": head.coherence.value, "linear": error.scaled.value},
+        )
+
+
+def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
+    """The cosine without the softmax, and the correlation of coherence and error."""
+    linear = result.form("linear")
+    cosine = linear.whole_scaled.cosine
+    yield KeyNumber(
+        "cosine without the softmax, best scales",
+        ranged(cosine),
+        f"constant outputs {decimal(result.mean_output.cosine.value)}",
+        cosine,
+    )
+    control = "-"
+    if result.control is not None:
+        control = f"random weights {ranged(result.control.correlations[0].spearman, 2)}"
+    what = "key coherence and error without softmax, Spearman within layers"
+    found = result.correlations[0].spearman
+    yield KeyNumber(what, ranged(found, 2), control, found)
+
+
+VIEW = view(
+    "Without the softmax",
+    blocks,
+    {
+        "linear": LinearResult.to_frame,
+        "linear_forms": LinearResult.forms_frame,
+        "linear_correlations": LinearResult.correlations_frame,
+        "linear_memory": LinearResult.memory_frame,
+    },
+    facts=_cards,
+    scales=(
+        Scale("coherence", "Coherence of its keys"),
+        Scale("linear", "Error without the softmax, best scale"),
+    ),
+    key_numbers=_key_numbers,
+)

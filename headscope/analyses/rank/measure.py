@@ -1,0 +1,123 @@
+"""Every rank of one layer: each head alone, and all heads concatenated."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analyses.rank.result import HeadRank, LayerRank, Overlap
+from headscope.core.accumulator import Accumulator, Array, numpy, zeros
+from headscope.core.activations import Activations
+from headscope.core.widest import exact, widest
+from headscope.stats.spectra import Factors, Reading, asymmetry, head_overlaps, matrix_ranks
+from headscope.stats.statistics import finite, ratio, standard_error
+
+
+def measure_layer(
+    layer: int, factors: Factors, reading: Reading, *, folded: bool | None = None
+) -> tuple[list[HeadRank], LayerRank]:
+    """Measure each head alone (counted without gaps), and the sum of all heads' products.
+
+    ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
+    """
+    ranks = matrix_ranks(factors, reading)
+    heads = [
+        HeadRank(
+            layer=layer,
+            head=head,
+            asymmetry=finite(float(value)),
+            qk=ranks["qk"][head],
+            ov=ranks["ov"][head],
+            w_q=ranks["w_q"][head],
+            w_k=ranks["w_k"][head],
+        )
+        for head, value in enumerate(asymmetry(factors.W_Q, factors.W_K))
+    ]
+    together = factors.concatenated()
+    concatenated = matrix_ranks(together, reading)
+    overlaps = head_overlaps(factors, reading).items()
+    whole = LayerRank(
+        layer=layer,
+        heads=tuple(range(factors.n_heads)),
+        asymmetry=finite(float(asymmetry(together.W_Q, together.W_K)[0])),
+        overlap=Overlap(**{name: tuple(map(tuple, table.tolist())) for name, table in overlaps}),
+        folded=folded,
+        qk=concatenated["qk"][0],
+        ov=concatenated["ov"][0],
+        w_q=concatenated["w_q"][0],
+        w_k=concatenated["w_k"][0],
+    )
+    return heads, whole
+
+
+class InputCovariance(Accumulator):
+    """Sums behind the mean and covariance of each layer's input vectors."""
+
+    def __init__(self, n_layers: int, d_model: int) -> None:
+        self.count: Array = np.zeros(n_layers)
+        self.sum: Array = np.zeros((n_layers, d_model))
+        self.outer: Array = np.zeros((n_layers, d_model, d_model))
+
+    def update(self, layer: int, x: Tensor, real: Tensor) -> None:
+        """Add one batch of what enters one layer's attention, x (batch, pos, d_model).
+
+        ``real`` (batch, pos) is False at padding; special tokens count.
+        """
+        rows = exact(x[real])  # (tokens, d_model)
+        self.count[layer] += len(rows)
+        self.sum[layer] += numpy(rows.sum(0))
+        self.outer[layer] += numpy(rows.T @ rows)
+
+    def mean(self, layer: int) -> Tensor:
+        """Return the mean input, (d_model,), float64."""
+        return torch.from_numpy(self.sum[layer] / self.count[layer])
+
+    def covariance(self, layer: int) -> Tensor:
+        """Return the covariance of the inputs, (d_model, d_model), float64, around their mean."""
+        mean = self.sum[layer] / self.count[layer]
+        return torch.from_numpy(self.outer[layer] / self.count[layer] - np.outer(mean, mean))
+
+
+def square_root(covariance: Tensor) -> Tensor:
+    """Return the symmetric S^(1/2) of a covariance S; rounding below 0 is taken for 0."""
+    values, vectors = torch.linalg.eigh(covariance)
+    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
+    return root
+
+
+class PatternAsymmetry(Accumulator):
+    """Mean over sequences of each head's pattern asymmetry.
+
+    ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every pair of
+    tokens attends to each other alike (also for evenly spread attention), sqrt(2) where no token
+    is attended to by one that it attends to.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.count, self.sum, self.squares = zeros(3, n_layers, n_heads)
+
+    def start(self, real: Tensor) -> None:
+        """Say which positions of the batch are real, (batch, pos), before its pass."""
+        self._real = real
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        real = self._real[site.rows]
+        pattern = widest(site.pattern) * real[:, None, :, None]  # padded queries attend too
+        gap = torch.linalg.matrix_norm(pattern - pattern.mT)
+        values = numpy(gap / torch.linalg.matrix_norm(pattern))  # (rows, heads)
+        self.count[site.row, site.heads] += len(values)
+        self.sum[site.row, site.heads] += values.sum(0)
+        self.squares[site.row, site.heads] += (values**2).sum(0)
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing is held back between chunks."""
+
+    def mean(self) -> Array:
+        """Return the mean over sequences, (n_layers, n_heads); NaN where there is no head."""
+        return ratio(self.sum, self.count)
+
+    def sem(self) -> Array:
+        """Return the standard error of :meth:`mean`; NaN for fewer than two sequences."""
+        return standard_error(self.sum, self.squares, self.count)

@@ -1,0 +1,242 @@
+"""What ``headscope rank`` measured with projections that the heads of a layer share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.core.heads import Head, layer_name
+from headscope.core.serialise import SCHEMA
+from headscope.models.validation import ValidationSummary
+from headscope.stats.compared import Compare, Setting
+from headscope.stats.ranks import (
+    ControlStatistics,
+    LayerControl,
+    MatrixRank,
+    MeanSem,
+    NumericalRank,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "SharedProjections",
+    "SharedWidth",
+    "ControlRank",
+    "ControlStatistics",
+    "DataControl",
+    "HeadRank",
+    "LayerControl",
+    "LayerRank",
+    "MatrixRank",
+    "MeanSem",
+    "NumericalRank",
+    "Overlap",
+    "RankResult",
+]
+
+
+@dataclass(frozen=True)
+class SharedWidth:
+    """All layers' projections shared by their heads, at one width."""
+
+    width: int  # Columns of the shared W_Q and W_K of each layer
+    #: ``score_error``, ``truncated_score_error``, ``control_score_error``: sqrt(sum_h ||B_h -
+    #: B'_h||_F^2 / sum_h ||B_h||_F^2), mean over layers: shared projections; each head cut to
+    #: ``truncated_rank``, which costs as many parameters; shared projections of Gaussian factors.
+    score_error: Annotated[float, Compare()]
+    layer_score_errors: tuple[float, ...]  # The first of these, layer by layer
+    truncated_rank: int  # Rank of each head's W_Q W_K^T in the comparison
+    truncated_score_error: float
+    control_score_error: float | None
+    #: ``fidelity``, ``truncated_fidelity``: Mean cosine between the embeddings of lines with
+    #: replaced and with original scores.
+    fidelity: Annotated[float | None, Compare(interval="fidelity_interval", better=1)]
+    #: ``fidelity_interval``, ``truncated_fidelity_interval``: 95%, over the lines of the text.
+    fidelity_interval: tuple[float, ...] | None
+    truncated_fidelity: float | None
+    truncated_fidelity_interval: tuple[float, ...] | None
+    #: Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
+    #: cannot change a pattern).
+    parameters: int
+    parameters_saved: int
+    share_saved: float  # ``parameters_saved`` as a share of those parameters
+
+
+@dataclass(frozen=True)
+class SharedProjections:
+    """The sweep of widths."""
+
+    widths: Annotated[tuple[SharedWidth, ...], Compare(where="shared width {0.width}")]  # Ascending
+    #: The width at the knee of the score error (largest distance below the chord); None for fewer
+    #: than three widths or a curve without one.
+    knee: Annotated[int | None, Compare("knee", where="shared projections", words="{0.knee}")]
+    #: Name, sha256, lines used and skipped, of the text that fidelity was measured on.
+    text: dict[str, Any]
+
+
+def symmetry_of(asymmetry: float | None) -> float | None:
+    """Return 1 - asymmetry^2 / 2: tr(B B) / ||B||_F^2.
+
+    1 for a symmetric matrix, -1 for an antisymmetric one, 0 on average for a random one: the
+    symmetry score of Saponati et al. 2025 (arXiv:2502.10927).
+    """
+    return None if asymmetry is None else 1.0 - asymmetry**2 / 2.0
+
+
+#: The matrices that are measured, in the order in which they are shown.
+MATRICES = ("qk", "ov", "w_q", "w_k")
+
+
+@dataclass(frozen=True)
+class HeadRank(Head):
+    """One head's matrices."""
+
+    qk: Annotated[MatrixRank, Compare("qk ")]  # Of W_Q W_K^T, W_V W_O, W_Q and W_K.
+    ov: Annotated[MatrixRank, Compare("ov ")]
+    w_q: Annotated[MatrixRank, Compare("w_q ")]
+    w_k: Annotated[MatrixRank, Compare("w_k ")]
+    #: ||B - B^T||_F / ||B||_F of B = W_Q W_K^T; None for cross-attention, where B joins two
+    #: different spaces.
+    asymmetry: Annotated[float | None, Compare()]
+    #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
+    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
+    #: ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
+    pattern_asymmetry: Annotated[MeanSem | None, Compare("asymmetry of patterns")] = None
+
+    @property
+    def symmetry(self) -> float | None:
+        """1 - asymmetry^2 / 2 of W_Q W_K^T; None for cross-attention."""
+        return symmetry_of(self.asymmetry)
+
+    @property
+    def pattern_symmetry(self) -> float | None:
+        """The same of the attention pattern's mean asymmetry."""
+        return symmetry_of(self.pattern_asymmetry.mean if self.pattern_asymmetry else None)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Mean squared cosine of the principal angles between heads' subspaces, (n_heads, n_heads)."""
+
+    query: tuple[tuple[float, ...], ...]  # 1: the same subspace; 0: orthogonal. The diagonal is 1.
+    key: tuple[tuple[float, ...], ...]
+    #: Row: the head whose query subspace, column: the head whose key subspace.
+    query_key: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class DataControl:
+    """Gaussian factors in the data-aware form of one layer: with that layer's covariance."""
+
+    heads: ControlStatistics  # Of single heads, and of as many concatenated as the layer has.
+    layer: ControlStatistics
+
+
+@dataclass(frozen=True)
+class LayerRank:
+    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T."""
+
+    layer: int  # Zero-based
+    heads: tuple[int, ...]  # The heads there are
+    #: ``qk``, ``ov``, ``w_q``, ``w_k``, ``asymmetry``, ``qk_data``: As in :class:`HeadRank`, of all
+    #: heads together.
+    qk: Annotated[MatrixRank, Compare("qk ")]
+    ov: Annotated[MatrixRank, Compare("ov ")]
+    w_q: Annotated[MatrixRank, Compare("w_q ")]
+    w_k: Annotated[MatrixRank, Compare("w_k ")]
+    asymmetry: Annotated[float | None, Compare()]
+    overlap: Overlap  # Between the heads' subspaces
+    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
+    qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
+    #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
+    folded: bool | None = None
+    stack: str = "encoder"  # ``encoder``, ``decoder`` or ``cross``
+
+    @property
+    def symmetry(self) -> float | None:
+        """1 - asymmetry^2 / 2 of all heads together; None for cross-attention."""
+        return symmetry_of(self.asymmetry)
+
+    @property
+    def name(self) -> str:
+        """``L3``; ``cross:L3`` outside the encoder."""
+        return layer_name(self.layer, self.stack)
+
+
+@dataclass(frozen=True)
+class ControlRank:
+    """One control: ``gaussian`` (i.i.d. entries) or ``fresh`` (a new initialisation)."""
+
+    seeds: tuple[int, ...]  # One for each draw
+    #: One for each number of heads that a layer of the model has.
+    geometries: tuple[LayerControl, ...]
+
+    def of(self, n_heads: int) -> LayerControl | None:
+        """Return the control of layers with ``n_heads`` heads."""
+        return next((g for g in self.geometries if g.n_heads == n_heads), None)
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """Ranks of every head and layer, each with its controls."""
+
+    #: In the order of layer, head.
+    heads: Annotated[tuple[HeadRank, ...], Compare(where="{0.name}")]
+    layers: Annotated[tuple[LayerRank, ...], Compare(where="layer {0.layer}")]  # In their order.
+    #: ``gaussian`` and ``fresh``; None where it was not asked for.
+    controls: dict[str, ControlRank | None]
+    settings: Annotated[dict[str, Any], Setting()]  # share, biases, fold_layernorm, stored_dtype.
+    validation: ValidationSummary  # As in :class:`headscope.session.measured.Measured`.
+    provenance: dict[str, Any]
+    not_covered: tuple[str, ...] = ()  # What W_Q W_K^T leaves out of this model's scores.
+    #: What the data-aware form and the patterns were measured on.
+    text: dict[str, Any] | None = None
+    shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
+    schema: int = SCHEMA
+
+    @property
+    def stacked(self) -> bool:
+        """Whether there is attention outside an encoder."""
+        return any(layer.stack != "encoder" for layer in self.layers)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head and matrix, and per layer and matrix (``head`` empty), with controls."""
+        import pandas
+
+        rows = [self._row(head, head.head, name) for head in self.heads for name in MATRICES]
+        rows += [self._row(layer, None, name) for layer in self.layers for name in MATRICES]
+        frame = pandas.DataFrame(rows)
+        frame["head"] = frame["head"].astype("Int64")
+        return frame
+
+    def heads_of(self, item: HeadRank | LayerRank) -> int:
+        """Return how many heads a layer has, or the layer of a head."""
+        place = item.stack, item.layer
+        return next(
+            len(found.heads) for found in self.layers if (found.stack, found.layer) == place
+        )
+
+    def _row(self, item: HeadRank | LayerRank, head: int | None, name: str) -> dict[str, Any]:
+        row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
+        row |= {"stack": item.stack} if self.stacked else {}
+        row |= _flat(getattr(item, name))
+        row["asymmetry"] = item.asymmetry if name == "qk" else None
+        row["symmetry"] = item.symmetry if name == "qk" else None
+        for kind, control in self.controls.items():
+            found = control.of(self.heads_of(item)) if control else None
+            if found:
+                table = found.layers if head is None else found.heads
+                row |= {f"{kind}_{key}": value for key, value in _flat(table[name]).items()}
+        return row
+
+
+def _flat(found: MatrixRank | ControlStatistics) -> dict[str, Any]:
+    numerical = found.numerical_rank
+    return {
+        "numerical_rank": numerical.value if isinstance(numerical, NumericalRank) else numerical,
+        "stable_rank": found.stable_rank,
+        "effective_rank": found.effective_rank,
+        **{f"dims{level}": value for level, value in found.dims.items()},
+    }

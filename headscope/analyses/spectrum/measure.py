@@ -1,0 +1,267 @@
+"""The spectrum of attention patterns: what the largest singular values of a softmax matrix hold.
+
+For the pattern P (n x n) of one head on one sequence, with singular values sigma_1 >= sigma_2 ...::
+
+    share(k)    = sum_{i<=k} sigma_i   / sum_i sigma_i
+    share_sq(k) = sum_{i<=k} sigma_i^2 / sum_i sigma_i^2
+
+and means of both over sequences of exactly n tokens; a padded row would fake low rank.
+
+References
+----------
+Wang et al. 2020, Linformer, arXiv:2006.04768, section 3 ("normalized cumulative singular value").
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from headscope.analyses.classify.rows import OFFSETS
+from headscope.attention import Mask
+from headscope.core.accumulator import Accumulator, Array, numpy, zeros
+from headscope.core.activations import Activations
+from headscope.stats.statistics import ratio, standard_error, t_half_width
+
+
+def shares(sigma: Array) -> Array:
+    """Return the share that the k largest of descending values (..., n) hold, for k = 1..n.
+
+    Rises to exactly 1; all 1 where every value is 0.
+    """
+    total = np.cumsum(sigma, axis=-1)
+    whole = total[..., -1:]
+    return np.where(whole > 0, total / np.where(whole > 0, whole, 1.0), 1.0)
+
+
+class Spectrum(Accumulator):
+    """Sums over sequences of each head's curves, and of its attention to fixed offsets."""
+
+    def __init__(self, n_layers: int, n_heads: int, length: int) -> None:
+        shape = (n_layers, n_heads, length)
+        self.count: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
+        self.curve, self.curve_squares, self.curve_sq, self.curve_sq_squares = zeros(4, *shape)
+        self.offsets: Array = np.zeros((n_layers, n_heads, len(OFFSETS)))
+
+    def update(self, layer: int, heads: slice, sigma: Array, offsets: Array) -> None:
+        """Add some sequences of some heads of a layer.
+
+        ``sigma`` (sequences, heads, length) descends; ``offsets`` (sequences, heads, len(OFFSETS))
+        is the mean weight at each offset.
+        """
+        plain, squared = shares(sigma), shares(sigma**2)
+        self.count[layer, heads] += len(sigma)
+        self.curve[layer, heads] += plain.sum(0)
+        self.curve_squares[layer, heads] += (plain**2).sum(0)
+        self.curve_sq[layer, heads] += squared.sum(0)
+        self.curve_sq_squares[layer, heads] += (squared**2).sum(0)
+        self.offsets[layer, heads] += offsets.sum(0)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences measured."""
+        return int(self.count.max(initial=0))
+
+    def means(self, name: str = "curve") -> Array:
+        """Mean over sequences of ``curve``, ``curve_sq`` or ``offsets``; NaN without a head."""
+        return ratio(getattr(self, name), self.count[..., None])
+
+    def standard_errors(self, name: str = "curve") -> Array:
+        """Standard error of :meth:`means`, (n_layers, n_heads, length); NaN for one sequence."""
+        total, squares = getattr(self, name), getattr(self, f"{name}_squares")
+        return standard_error(total, squares, self.count[..., None])
+
+    def half_widths(self, k: int) -> Array:
+        """Half of the 95% interval (Student's t) of the share at k; (n_layers, n_heads).
+
+        NaN where there is no head, infinite for a single sequence.
+        """
+        return t_half_width(self.standard_errors()[..., k - 1], self.count)
+
+    def worst_half_width(self, k: int) -> float:
+        """Return the widest of :meth:`half_widths` over all heads."""
+        return float(np.nanmax(self.half_widths(k)))
+
+
+class PatternSpectra:
+    """The observer that feeds a :class:`Spectrum`; it holds a few patterns at a time.
+
+    ``content`` says for a stack which of its query positions are not special tokens; :meth:`into`
+    changes the sums that are added to.
+    """
+
+    def __init__(self, sums: Spectrum, pool: MatrixPool, content: Callable[[str], slice]) -> None:
+        self._sums = sums
+        self._pool = pool
+        self._content = content
+        self._waiting: deque[tuple[int, slice, Callable[[], Array], Array]] = deque()
+
+    def into(self, sums: Spectrum) -> None:
+        """Add what is observed from here on to other sums."""
+        self._sums = sums
+
+    def observe(self, site: Activations) -> None:
+        """Start on one chunk of patterns; wait for the first when enough of them are under way."""
+        if len(self._waiting) >= 2 * self._pool.workers:
+            self._take()
+        content = self._content(site.stack)
+        first = content.start or 0
+        queries = site.pattern[..., content, :]
+        n_queries, n_keys = queries.shape[-2:]
+        means = [
+            queries.diagonal(first + r, -2, -1).mean(-1)
+            if -n_queries < first + r < n_keys
+            else queries.new_zeros(queries.shape[:2])
+            for r in OFFSETS
+        ]
+        offsets = numpy(torch.stack(means, dim=-1).cpu().double())
+        sigma = self._pool.submit(singular_values, site.pattern)
+        self._waiting.append((site.row, site.heads, sigma, offsets))
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Wait for the layer: the model's own threads and ours should not compete."""
+        while self._waiting:
+            self._take()
+
+    def _take(self) -> None:
+        layer, heads, sigma, offsets = self._waiting.popleft()
+        self._sums.update(layer, heads, sigma(), offsets)
+
+
+@dataclass
+class Structure:
+    """Which keys a query may see in each layer, and whether anything is added to the scores."""
+
+    #: (n, n). By layer (row of the site), where not every query may see every key.
+    seen: dict[int, Tensor] = field(default_factory=dict)
+    biased: bool = False  # Whether any layer adds something to its scores.
+    layers: list[int] = field(default_factory=list)  # Those that were looked at.
+
+    @property
+    def plain(self) -> bool:
+        """Whether scores are ``q k^T * scale`` and nothing else."""
+        return not (self.biased or self.seen)
+
+    def note(self, layer: int, mask: Mask) -> None:
+        """Look at the mask of one layer, of sequences without padding."""
+        self.layers.append(layer)
+        mask = without_padding(mask)
+        if mask is None:
+            return
+        seen = allowed(mask)
+        self.biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
+        if not bool(seen.all()):
+            self.seen[layer] = seen.flatten(0, -3)[0].cpu()
+
+
+def without_padding(mask: Mask) -> Mask:
+    """Return a mask, or None if it forbids nothing and adds nothing."""
+    if mask is None or bool((mask if mask.dtype == torch.bool else mask == 0).all()):
+        return None
+    return mask
+
+
+def allowed(mask: Tensor) -> Tensor:
+    """Say which keys a boolean or additive mask leaves, in its own shape."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def looks_back(seen: Tensor) -> bool:
+    """Whether no query sees a later key; ``seen`` is (n, n)."""
+    return not bool(seen.triu(1).any())
+
+
+DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
+
+
+@dataclass(frozen=True)
+class ControlCurves:
+    """share(k) and share_sq(k), k = 1..length, each (draws, length); one draw of a closed form."""
+
+    share: Array
+    share_sq: Array
+
+
+def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
+    """Return the curves of each control pattern of this length, by name."""
+    uniform, previous = np.zeros(length), np.ones(length)
+    uniform[0] = 1.0
+    previous[0], previous[-1] = np.sqrt(2.0), 0.0
+    known = {"uniform": uniform, "identity": np.ones(length), "previous-token": previous}
+    drawn = {name: sigma[None] for name, sigma in known.items()}
+    drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
+    return {name: ControlCurves(shares(sigma), shares(sigma**2)) for name, sigma in drawn.items()}
+
+
+def random_patterns(length: int, seed: int) -> Iterator[Array]:
+    """Draw patterns softmax(N(0, 1)), each (length, length)."""
+    generator = np.random.default_rng(seed % 2**64)
+    for _ in range(DRAWS):
+        weights = np.exp(generator.standard_normal((length, length)))
+        yield weights / weights.sum(axis=-1, keepdims=True)
+
+
+#: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
+_ROUNDING = 4 * float(np.finfo(np.float64).eps)
+
+
+def singular_values(matrices: Array) -> Array:
+    """Return the singular values of float64 matrices (..., n, n), descending: (..., n).
+
+    Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
+    """
+    descending = np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices)[..., ::-1]
+    certain = descending > _ROUNDING * descending[..., :1]
+    return np.asarray(np.sqrt(np.where(certain, descending, 0.0)))
+
+
+def right_vectors(matrices: Array) -> Array:
+    """Return the right singular vectors as columns, (..., n, n), the most important first."""
+    _, vectors = np.linalg.eigh(np.swapaxes(matrices, -1, -2) @ matrices)
+    return vectors[..., ::-1]
+
+
+class MatrixPool:
+    """Runs a function of stacked matrices on all cores; a context manager.
+
+    By default ``workers`` are as many as torch uses threads (OMP_NUM_THREADS decides).
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or torch.get_num_threads()
+
+    def __enter__(self) -> MatrixPool:
+        self._executor = ThreadPoolExecutor(self.workers)
+        self._limits = threadpool_limits(limits=1, user_api="blas")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._limits.restore_original_limits()
+
+    def submit(self, function: Callable[[Array], Array], matrices: Tensor) -> Callable[[], Array]:
+        """Start ``function`` on matrices (..., n, n); call what is returned to wait for the result.
+
+        The matrices are copied (to float64, to the CPU), so the caller may go on with them.
+        """
+        copy = matrices.detach().to("cpu", torch.float64, copy=True)
+        flat = copy.numpy().reshape(-1, *matrices.shape[-2:])
+        parts = np.array_split(flat, min(len(flat), self.workers))
+        started = [self._executor.submit(function, part) for part in parts]
+        return lambda: _joined(started, matrices.shape[:-2])
+
+    def map(self, function: Callable[[Array], Array], matrices: Tensor) -> Array:
+        """Run ``function`` on matrices and wait for it."""
+        return self.submit(function, matrices)()
+
+
+def _joined(started: list[Future[Array]], leading: torch.Size) -> Array:
+    results = np.concatenate([future.result() for future in started])
+    return results.reshape(*leading, *results.shape[1:])

@@ -1,0 +1,251 @@
+"""What ``headscope spectrum --efficient`` measured, as values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from headscope.core.heads import Head
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, Setting
+from headscope.stats.ranks import MeanSem
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "CheapHead",
+    "CheapPoint",
+    "EfficientResult",
+    "Difference",
+    "RandomDraw",
+    "RandomWeights",
+    "Roles",
+    "Sampling",
+    "SpectrumControl",
+    "SpectrumHead",
+    "SpectrumResult",
+    "Verdict",
+]
+
+
+@dataclass(frozen=True)
+class CheapPoint:
+    """One cheap form at one size: its cost and, with all heads in it, what it does to the model."""
+
+    form: str  # Such as ``window``; :data:`headscope.analyses.spectrum.efficient.FORMS` lists all
+    size: int  # k of the projections, w of the windows
+    cost: float  # Fraction of the n^2 scores that are computed
+    error: Annotated[float, Compare()]  # Relative error of z, mean over heads, sequences and draws
+    #: Share of attention that the kept keys had, mean over heads and sequences; None for forms that
+    #: keep no keys as they are.
+    mass: float | None
+    #: Cosine of a sequence's embedding with the unmodified model's, all heads in this form.
+    fidelity: Annotated[MeanSem, Compare()]
+    token_fidelity: MeanSem  # The same of each token's state, averaged
+    #: Half of the 95% interval; the spreads over sequences and over draws both enter it. None for a
+    #: single sequence.
+    error_half_width: float | None = None
+    fidelity_half_width: float | None = None
+    draws: int = 1  # How often what is random in this form was drawn; 1 where nothing is
+    #: Standard deviation between draws; None where nothing is drawn.
+    error_draw_std: float | None = None
+    fidelity_draw_std: float | None = None
+
+
+@dataclass(frozen=True)
+class CheapHead(Head):
+    """One head in one cheap form at one size, alone."""
+
+    form: str  # As in :class:`CheapPoint`.
+    size: int
+    error: MeanSem  # Relative error of z, over sequences
+    #: Mean share of attention that the kept keys had; None for forms that keep no keys.
+    mass: float | None
+    #: Half of the 95% interval of the error; None for a single sequence.
+    half_width: float | None = None
+
+
+@dataclass(frozen=True)
+class EfficientResult:
+    """What could replace full attention."""
+
+    sequences: int  # Sequences that were measured
+    block: int  # Tokens of a block, random key blocks of each query block, and tokens that all see.
+    random_blocks: int
+    global_tokens: int
+    controls: tuple[str, ...]  # Forms that are there to compare with
+    #: Each form at each size, in all heads at once.
+    points: Annotated[tuple[CheapPoint, ...], Compare(where="{0.form} of size {0.size}")]
+    heads: tuple[CheapHead, ...]  # Each form at each size, in one head
+    draws: int = 1  # How often random projections, blocks and keys were drawn
+    #: Forms that this model's scores rule out: it adds a bias, or masks keys.
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SpectrumHead(Head):
+    """One head's spectrum."""
+
+    #: Share of the sum of sigma (of sigma^2) that the k largest hold.
+    share_at_k: Annotated[MeanSem, Compare(interval="half_width")]
+    share_sq_at_k: Annotated[MeanSem, Compare("share of squares at k")]
+    #: Half of the 95% interval of ``share_at_k``; None for a single sequence.
+    half_width: float | None
+    #: (length,): Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over
+    #: sequences.
+    curve: tuple[float, ...]
+    curve_sq: tuple[float, ...]
+    curve_sem: tuple[float, ...] | None  # Standard error of ``curve``
+    #: The relative position (within 5) that gets most attention on average, and how much.
+    offset: int
+    offset_mass: float
+    #: Primary role by ``headscope classify``, where there was a classification.
+    role: str | None = None
+
+
+@dataclass(frozen=True)
+class SpectrumControl:
+    """The same numbers of a pattern whose spectrum is known."""
+
+    share_at_k: float  # As the means of :class:`SpectrumHead`.
+    share_sq_at_k: float
+    curve: tuple[float, ...]
+    curve_sq: tuple[float, ...]
+    #: Standard deviation of ``share_at_k`` between draws; None where nothing is drawn.
+    std: float | None = None
+    draws: int = 1  # Patterns that were drawn; 1 for a closed form
+
+
+@dataclass(frozen=True)
+class RandomDraw:
+    """One initialisation of the architecture: every head's share, on its part of the windows."""
+
+    seed: int  # Of the weights
+    sequences: int  # Windows that it was measured on
+    share_at_k: float  # Mean over heads.
+    share_sq_at_k: float
+    lowest: float  # The head with the lowest ``share_at_k``
+    above: int  # Heads whose ``share_at_k`` lies above the threshold of low rank
+
+
+@dataclass(frozen=True)
+class RandomWeights:
+    """The same architecture with random weights, on the same windows.
+
+    The windows are dealt out to several initialisations in turn, so that the spread between
+    initialisations is known.
+    """
+
+    draws: tuple[RandomDraw, ...]  # The initialisations
+    heads: int  # Of the model
+    #: Mean over heads and initialisations; the error is that over initialisations.
+    share_at_k: MeanSem
+    share_sq_at_k: MeanSem
+    #: Half of the 95% interval of ``share_at_k`` (Student's t); None for one initialisation.
+    half_width: float | None
+    curve: tuple[float, ...]  # (length,): Mean over heads and initialisations.
+    curve_sq: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which windows of the text were measured, and how sure the means are."""
+
+    mode: str  # ``adaptive`` (random order, until precise enough) or ``fixed``
+    windows: int  # Windows that the text has
+    requested: int | None  # Sequences asked for in the fixed mode
+    precision: float | None  # Half-width asked for in the adaptive mode
+    reached: bool | None  # Whether every head's half-width is below it; None in the fixed mode
+    half_width: float | None  # The widest of all heads
+    minimum: int  # Sequences that the adaptive mode measures at least
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """For which heads "self-attention is low rank" holds."""
+
+    #: Low rank: the whole 95% interval of the share at k lies above it.
+    threshold: Annotated[float, Setting("low rank above")]
+    random: float  # Not low rank: the whole interval lies at or below the share of random logits
+    low_rank: tuple[str, ...]  # Names of heads.
+    not_low_rank: tuple[str, ...]
+    between: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The classification that was used."""
+
+    corpus: str  # What it was made on.
+    corpus_sha256: str
+    positional: dict[str, int | None]  # The offset that each positional head attends to
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of two means."""
+
+    mean: float  # The difference
+    half_width: float | None  # Half of its 95% interval; None where it is unknown
+
+
+@dataclass(frozen=True)
+class SpectrumResult(Measured):
+    """The spectra of every head's softmax matrix, and what they allow."""
+
+    length: Annotated[int, Setting()]  # Tokens of every sequence.
+    sequences: Annotated[int, Setting()]  # Sequences that were measured.
+    k: Annotated[int, Setting()]  # How many of the largest singular values are summed.
+    sampling: Sampling  # How the windows were chosen.
+    verdict: Annotated[Verdict, Setting()]  # Which heads are of low rank.
+    #: In the order of layer, head.
+    heads: Annotated[tuple[SpectrumHead, ...], Compare(where="{0.name}")]
+    #: ``uniform``, ``identity``, ``previous-token``, ``random-logits``.
+    controls: dict[str, SpectrumControl]
+    roles: Roles | None = None  # None where there was no classification.
+    efficient: Annotated[EfficientResult | None, Compare()] = None  # None unless it was asked for.
+    #: The control of every claim about learning; None unless it was asked for.
+    random_weights: RandomWeights | None = None
+
+    def over_random_weights(self) -> Difference | None:
+        """Return the mean share at k of all heads, minus that of random weights.
+
+        The half-width of a mean of heads is at most the mean of their half-widths, whatever heads
+        have in common; that is what is taken.
+        """
+        random = self.random_weights
+        if random is None or not self.heads:
+            return None
+        mean = sum(head.share_at_k.mean for head in self.heads) / len(self.heads)
+        gap = mean - random.share_at_k.mean
+        halves = [head.half_width for head in self.heads if head.half_width is not None]
+        if random.half_width is None or len(halves) < len(self.heads):
+            return Difference(gap, None)
+        return Difference(gap, math.hypot(sum(halves) / len(halves), random.half_width))
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head, without the curves (pandas)."""
+        import pandas as pd
+
+        verdicts = dict.fromkeys(self.verdict.low_rank, "low rank")
+        verdicts |= dict.fromkeys(self.verdict.not_low_rank, "not low rank")
+        stacked = any(head.stack != "encoder" for head in self.heads)
+        return pd.DataFrame(
+            {
+                **({"stack": head.stack} if stacked else {}),
+                "layer": head.layer,
+                "head": head.head,
+                "share_at_k": head.share_at_k.mean,
+                "share_at_k_sem": head.share_at_k.sem,
+                "half_width": head.half_width,
+                "share_sq_at_k": head.share_sq_at_k.mean,
+                "share_sq_at_k_sem": head.share_sq_at_k.sem,
+                "offset": head.offset,
+                "offset_mass": head.offset_mass,
+                "role": head.role,
+                "verdict": verdicts.get(head.name, "between"),
+            }
+            for head in self.heads
+        )

@@ -1,0 +1,121 @@
+"""What ``headscope symmetric`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.core.heads import Head
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, Setting
+from headscope.stats.effects import Effect, EffectTask, effect_columns, estimated_columns
+from headscope.stats.estimate import Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
+
+
+@dataclass(frozen=True)
+class DrawnEffect:
+    """What a change does to the output where something in it is drawn at random."""
+
+    #: Mean over lines and draws; both spreads enter the interval (Student's t).
+    cosine: Annotated[Estimate, Compare(better=1)]
+    cosine_std: float | None  # Standard deviation between draws; None for a single one
+    draws: int  # How often it was drawn; 1 where nothing is random
+    #: The task's value, mean of the draws and standard deviation between them; None without a task,
+    #: the latter for a single draw too.
+    metric: float | None = None
+    metric_std: float | None = None
+
+
+@dataclass(frozen=True)
+class HeadSymmetry(Head):
+    """One head, changed alone."""
+
+    #: ||S - S^T||_F / ||S||_F of its scores over visible keys without the means of rows, averaged
+    #: over lines.
+    asymmetry: Annotated[Estimate, Compare("asymmetry of scores")]
+    #: The model with this head's scores symmetric; with a random change of the same size; without
+    #: the head. None where heads were not changed one by one.
+    symmetric: Annotated[Effect | None, Compare("symmetric alone ")] = None
+    noise: Annotated[Effect | None, Compare("noise alone ")] = None
+    removed: Annotated[Effect | None, Compare("removed alone ")] = None
+
+
+@dataclass(frozen=True)
+class RandomHeads:
+    """Sets of heads drawn at random, each made symmetric, and each removed."""
+
+    heads: int  # How many
+    symmetric: Annotated[DrawnEffect, Compare("symmetric ")]  # The same sets in both.
+    removed: Annotated[DrawnEffect, Compare("removed ")]
+
+
+@dataclass(frozen=True)
+class SymmetricResult(Measured):
+    """What making attention scores symmetric does to a model's output."""
+
+    #: By layer and head, each changed alone.
+    heads: Annotated[tuple[HeadSymmetry, ...], Compare(where="{0.name}")]
+    #: All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
+    #: ``removed``.
+    whole: Annotated[dict[str, DrawnEffect], Compare("{key} ", where="all heads")]
+    #: The task's value with all scores symmetric minus the model's own, with its paired interval;
+    #: None without a task.
+    whole_difference: Annotated[Estimate | None, Compare("change of the metric", where="all heads")]
+    #: Some heads at once, by their number.
+    sets: Annotated[tuple[RandomHeads, ...], Compare(where="{0.heads} random heads")]
+    #: Random heads whose removal moves the output as far as symmetric scores in all heads do,
+    #: between the numbers that were measured; None where all heads do not suffice.
+    equivalent_heads: Annotated[Estimate, Compare("as many heads removed", where="all heads")]
+    causal: bool  # Whether a mask hides later tokens: the scores are made symmetric before it.
+    #: Stacks of the model that are not measured: no text alone shows them, and cross-attention has
+    #: no square of scores.
+    left_out: tuple[str, ...]
+    #: What was read: name, sha256, lines, skipped, tokens.
+    text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
+    task: EffectTask | None = None  # What the model was measured by beside the cosine.
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame([_head_row(head) for head in self.heads])
+
+    def sets_frame(self) -> pandas.DataFrame:
+        """One row per change of all heads, and of each number of random heads (pandas)."""
+        import pandas as pd
+
+        rows = [
+            {"heads": chosen.heads, "change": name, **_drawn_row(getattr(chosen, name))}
+            for chosen in self.sets
+            for name in ("symmetric", "removed")
+        ]
+        n = len(self.heads)
+        rows += [{"heads": n, "change": name, **_drawn_row(d)} for name, d in self.whole.items()]
+        return pd.DataFrame(rows)
+
+
+def _head_row(head: HeadSymmetry) -> dict[str, Any]:
+    return {
+        "layer": head.layer,
+        "head": head.head,
+        "stack": head.stack,
+        **estimated_columns("asymmetry", head.asymmetry),
+        **effect_columns("symmetric", head.symmetric),
+        **effect_columns("noise", head.noise),
+        **effect_columns("removed", head.removed),
+    }
+
+
+def _drawn_row(found: DrawnEffect) -> dict[str, Any]:
+    return {
+        **estimated_columns("cosine", found.cosine),
+        "cosine_std": found.cosine_std,
+        "draws": found.draws,
+        "metric": found.metric,
+        "metric_std": found.metric_std,
+    }

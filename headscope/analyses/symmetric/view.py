@@ -1,0 +1,209 @@
+"""What is shown of ``symmetric``: heads with symmetric scores, beside heads removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from headscope.analyses.symmetric.result import (
+    DrawnEffect,
+    HeadSymmetry,
+    RandomHeads,
+    SymmetricResult,
+)
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, mean_of, model_name
+from headscope.show.estimates import cosine_text, ranged, run_lines
+from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.view import KeyNumber, view
+from headscope.stats.estimate import Estimate
+
+__all__ = ["VIEW"]
+
+
+#: What the changes of all heads are called.
+CHANGES = {
+    "symmetric": "scores symmetric",
+    "pairs": "pairs symmetric, row and column means kept",
+    "signs": "antisymmetric part, random signs",
+    "noise": "random change of the same size",
+    "shuffled": "the same step towards scores of shuffled tokens",
+    "even": "even attention",
+    "removed": "heads removed",
+}
+#: Colour and marker of the changes that the chart shows of all heads alone.
+_WHOLE = {
+    "pairs": (b.SKY, "D"),
+    "noise": (b.GREEN, "^"),
+    "signs": (b.PURPLE, "P"),
+    "even": (b.GREY, "x"),
+}
+
+
+def blocks(result: SymmetricResult) -> Iterator[b.Block]:
+    """Show all heads at once, random sets of heads, and every head alone."""
+    yield b.Text(run_lines(result), on=b.TERMINAL)
+    yield b.Text(whole_sentence(result), "lead")
+    columns: list[b.Column] = [
+        ("all heads at once", lambda row: CHANGES[row[0]], 0),
+        ("cosine to the model's", lambda row: row[1].cosine, 3),
+        ("draws", lambda row: row[1].draws if row[1].draws > 1 else None, 0),
+    ]
+    if result.task is not None:
+        columns.append((result.task.metric, lambda row: row[1].metric, 2))
+    yield b.Table(columns, result.whole.items())
+    yield b.Text(control_sentence(result), on=b.PAGE)
+    yield _curves(result)
+    alone = [head for head in result.heads if head.symmetric is not None]
+    means = {
+        name: mean_of(effect.cosine.value for head in alone if (effect := getattr(head, name)))
+        for name in ("symmetric", "noise", "removed")
+    }
+    rows = [(str(sets.heads), sets) for sets in result.sets]
+    if alone:
+        one = (DrawnEffect(Estimate(means[name]), None, 1) for name in ("symmetric", "removed"))
+        rows.insert(0, ("1 (mean of all)", RandomHeads(1, *one)))
+    yield b.Table(
+        (
+            ("heads", lambda row: row[0], str),
+            ("symmetric", lambda row: row[1].symmetric.cosine, 3),
+            ("std", lambda row: row[1].symmetric.cosine_std, 3),
+            ("removed", lambda row: row[1].removed.cosine, 3),
+            ("std", lambda row: row[1].removed.cosine_std, 3),
+        ),
+        rows,
+        "Random heads, made symmetric or removed: cosine to the model's, std over draws",
+    )
+    if alone:
+        most = sorted(alone, key=_cosine)[:3]
+        names = joined([f"{head.name} ({decimal(_cosine(head), 3)})" for head in most])
+        yield b.Text(
+            f"In one head alone: mean cosine {decimal(means['symmetric'], 4)}, with a random "
+            f"change of the same size {decimal(means['noise'], 4)}, with the head removed "
+            f"{decimal(means['removed'], 4)}; most in {names}."
+        )
+        yield b.HeadMap(
+            f"One head's scores made symmetric, {model_name(result)}",
+            "1000 x (1 - cosine to the model's own embedding)",
+            {(head.layer_name, head.head): _moved(head, 1000) for head in result.heads},
+            digits=1,
+            file="symmetric_map",
+            bold_from=10,
+        )
+    if result.causal:
+        yield b.Text(
+            "A mask hides later tokens: scores are made symmetric before it, so that each query "
+            "attends to earlier tokens by the mean of both directions."
+        )
+    if result.left_out:
+        cross = "; cross-attention has no square of scores to make symmetric"
+        yield b.Text(
+            f"Left out: {joined(result.left_out)}, which no text alone shows"
+            f"{cross if 'cross' in result.left_out else ''}."
+        )
+
+
+def whole_sentence(result: SymmetricResult) -> str:
+    """Say what symmetric scores in all heads do, and how many removed heads that is."""
+    n, equal = len(result.heads), result.equivalent_heads
+    text = (
+        f"With symmetric scores in all {n} heads the embeddings' cosine to the model's is "
+        f"{ranged(result.whole['symmetric'].cosine)}"
+    )
+    if equal.value is None:
+        return f"{text}: further than removing every head moves them."
+    between = ""
+    if equal.interval is not None:
+        between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
+    return f"{text}: as far as removing about {equal.value:.0f}{between} random heads of {n} does."
+
+
+def control_sentence(result: SymmetricResult) -> str:
+    """Say what other changes of the scores do."""
+    said = {name: _drawn(effect) for name, effect in result.whole.items()}
+    shuffled = ""
+    if "shuffled" in said:  # a result of an earlier version has none
+        shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
+    return (
+        "For comparison, in all heads: a random change of the scores of the same size "
+        f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
+        "only pairs made symmetric, with what each token is sought for by all kept, "
+        f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}."
+    )
+
+
+def _drawn(effect: DrawnEffect) -> str:
+    spread = ""
+    if effect.cosine_std is not None:
+        spread = f" (std {effect.cosine_std:.3f} over {effect.draws} draws)"
+    return decimal(effect.cosine.value) + spread
+
+
+def _curves(result: SymmetricResult) -> b.Chart:
+    """Cosine by number of heads, made symmetric and removed; other changes of all at the end."""
+    n = len(result.heads)
+    x = [0, *(chosen.heads for chosen in result.sets), n]
+    series = []
+    for name, colour in (("symmetric", b.VERMILION), ("removed", b.BLACK)):
+        sets = (getattr(chosen, name).cosine for chosen in result.sets)
+        y = [1.0, *sets, result.whole[name].cosine]
+        series.append(b.Series(CHANGES[name], x, y, colour=colour))
+    for name, (colour, marker) in _WHOLE.items():
+        y = [result.whole[name].cosine]
+        series.append(b.Series(CHANGES[name], [n], y, "points", colour, marker))
+    return b.Chart(
+        f"What symmetric scores cost, {model_name(result)}",
+        "heads changed, drawn at random",
+        "cosine to the model's own embedding",
+        series,
+        "Cosine of the embeddings to the model's own by the number of random heads that are made "
+        "symmetric, or removed; the numbers are in symmetric_sets.csv.",
+        "symmetric_curves",
+    )
+
+
+def _cosine(head: HeadSymmetry) -> float:
+    value = None if head.symmetric is None else head.symmetric.cosine.value
+    return 1.0 if value is None else value
+
+
+def _moved(head: HeadSymmetry, scale: float = 1) -> float | None:
+    if head.symmetric is None or head.symmetric.cosine.value is None:
+        return None
+    return scale * (1 - _cosine(head))
+
+
+def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
+    """What each head alone does with symmetric scores, beside noise and its removal."""
+    for head in result.heads:
+        if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
+            continue
+        text = f"asymmetry of the scores {ranged(head.asymmetry, 2)}"
+        if head.symmetric is not None and _moved(head) is not None:
+            text = (
+                f"cosine {ranged(head.symmetric.cosine)} with this head's scores symmetric (random "
+                f"change of the same size {cosine_text(head.noise)}, removed "
+                f"{cosine_text(head.removed)}); {text}"
+            )
+        values = {"symmetric": _moved(head)}
+        yield Card(head.layer, head.head, facts=[("Symmetric", text)], values=values)
+
+
+def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
+    """The cosine with all scores symmetric, beside noise of the same size and no head at all."""
+    cosines = {name: effect.cosine for name, effect in result.whole.items()}
+    control = (
+        f"random change {decimal(cosines['noise'].value)}, all heads removed "
+        f"{decimal(cosines['removed'].value)}"
+    )
+    cosine = cosines["symmetric"]
+    yield KeyNumber("cosine with all scores symmetric", ranged(cosine), control, cosine)
+
+
+VIEW = view(
+    "Symmetric scores",
+    blocks,
+    {"symmetric": SymmetricResult.to_frame, "symmetric_sets": SymmetricResult.sets_frame},
+    facts=_cards,
+    scales=(Scale("symmetric", "What symmetric scores in it change, 1 - cosine"),),
+    key_numbers=_key_numbers,
+)

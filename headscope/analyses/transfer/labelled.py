@@ -1,0 +1,229 @@
+"""Labelled examples in three parts: training, validation and test, tokenised for a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.core.accumulator import Array
+from headscope.core.errors import CorpusError, InputError
+from headscope.core.files import sha256_of
+from headscope.core.rounding import ROUNDING
+from headscope.data.batches import buckets
+from headscope.data.examples import Examples, read_labelled
+from headscope.data.reversed_phrases import TASK, reversed_phrases
+from headscope.data.sentence import split_words
+from headscope.data.token_rows import Row, encode_rows, pad_rows
+from headscope.models.loaded import LoadedModel
+from headscope.tasks.making import select
+
+__all__ = ["Labelled", "Part", "Source", "label", "read", "Frozen", "Reader", "Tuned", "in_buckets"]
+
+#: One of so many training examples validates, and the most that do.
+VALIDATION, MOST_VALIDATION = 5, 100
+FEWEST = 10  # Fewest examples of the training file, and of the test file.
+
+
+@dataclass(frozen=True)
+class Source:
+    """What was read."""
+
+    name: str  # Of both files together, for the result's provenance.
+    sha256: str
+    task: str  # What is classified.
+    train: Examples  # As they were read, not shared.
+    test: Examples
+    shared: int  # Training examples that were left out, as the test has them too.
+
+
+@dataclass(frozen=True)
+class Part:
+    """Examples as a model reads them."""
+
+    rows: tuple[Row, ...]  # Token ids of each.
+    labels: Tensor  # (n,). Class numbers.
+    words: tuple[tuple[str, ...], ...]  # What a baseline without a model reads.
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, places: Sequence[int]) -> Part:
+        """Return some of the examples."""
+        rows, words = ([column[i] for i in places] for column in (self.rows, self.words))
+        return Part(tuple(rows), self.labels[list(places)], tuple(words))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """The three parts, which share no example."""
+
+    classes: tuple[str, ...]  # In the order of their numbers.
+    train: Part  # What is trained on, what chooses step and rate, what accuracy is of.
+    validation: Part
+    test: Part
+    dropped: int  # Training examples that are in no part.
+
+
+def read(
+    train: str | Path | None,
+    test: str | Path | None,
+    *,
+    train_limit: int,
+    test_limit: int,
+    seed: int,
+) -> Source:
+    """Read both files, or derive the built-in task; draw at most as many examples as the limits."""
+    if (train is None) != (test is None):
+        raise InputError("Give both train and test, or neither for the built-in task.")
+    for name, limit in (("train_limit", train_limit), ("test_limit", test_limit)):
+        if limit and limit < FEWEST:
+            raise InputError(f"{name} is {limit}; give {FEWEST} examples or more, or 0 for all.")
+    if train is None or test is None:
+        ours, theirs = reversed_phrases()
+        task = TASK
+    else:
+        ours, theirs = read_labelled(train), read_labelled(test)
+        task = f"{Path(train).name} -> {Path(test).name}"
+    _check_classes(ours, theirs)
+    own, shared = _without_shared(ours, theirs)
+    drawn = _drawn(own, train_limit, seed), _drawn(theirs, test_limit, seed)
+    same = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
+    return Source(same, sha256_of(ours.sha256 + theirs.sha256), task, *drawn, shared)
+
+
+def _check_classes(train: Examples, test: Examples) -> None:
+    unknown = sorted(set(test.labels or ()) - set(train.labels or ()))
+    if unknown:
+        raise CorpusError(
+            f"{test.name} has the label {unknown[0]!r}, which {train.name} lacks: a classifier "
+            "cannot learn it. Use the same labels in both files."
+        )
+
+
+def _without_shared(train: Examples, test: Examples) -> tuple[Examples, int]:
+    """Leave out training examples with the texts of a test example."""
+    known = set(_texts(test))
+    kept = [i for i, text in enumerate(_texts(train)) if text not in known]
+    return select(train, kept), len(train) - len(kept)
+
+
+def _texts(examples: Examples) -> list[tuple[str, str]]:
+    second = examples.second or ("",) * len(examples)
+    return [
+        (" ".join(a.split()), " ".join(b.split()))
+        for a, b in zip(examples.first, second, strict=True)
+    ]
+
+
+def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
+    """Draw examples at random: the first lines of a file may be sorted by class."""
+    if not limit or limit >= len(examples):
+        return examples
+    places = np.random.default_rng((abs(seed), 1)).permutation(len(examples))[:limit]
+    return select(examples, np.sort(places).tolist())
+
+
+def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
+    """Tokenise all examples, and split the validation part off the training examples."""
+    classes = tuple(sorted(set(source.train.labels or ()) | set(source.test.labels or ())))
+    train, test = (_encoded(part, loaded, classes) for part in (source.train, source.test))
+    dropped = source.shared + len(source.train) - len(train)
+    order = np.random.default_rng((abs(seed), 2)).permutation(len(train)).tolist()
+    held = min(len(train) // VALIDATION, MOST_VALIDATION)
+    parts = train.of(sorted(order[held:])), train.of(sorted(order[:held]))
+    return Labelled(classes, *parts, test, dropped)
+
+
+def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) -> Part:
+    prompt = loaded.pooling.prompt
+    texts = [prompt + text for text in examples.first]
+    rows = list(encode_rows(loaded, texts, examples.second))
+    kept = [i for i, row in enumerate(rows) if row is not None]
+    if len(kept) < FEWEST:
+        raise CorpusError(
+            f"{len(kept)} examples of {examples.name} can be used; give {FEWEST} or more that fit "
+            f"the model's limit of {loaded.max_length} tokens."
+        )
+    numbers = {name: i for i, name in enumerate(classes)}
+    labels, second = examples.labels or (), examples.second or ("",) * len(examples)
+    return Part(
+        tuple(dataclasses.replace(row, index=i) for i in kept if (row := rows[i]) is not None),
+        torch.tensor([numbers[labels[i]] for i in kept]),
+        tuple(_words(examples.first[i], second[i]) for i in kept),
+    )
+
+
+def _words(first: str, second: str) -> tuple[str, ...]:
+    """Return the words of a text; those of a second one are told apart from the first one's."""
+    own = tuple(word.lower() for word in split_words(first))
+    return own + tuple(f"2:{word.lower()}" for word in split_words(second))
+
+
+def subset(train: Part, size: int, seed: int) -> Part:
+    """Return the training examples of one run: a smaller size is part of a larger one."""
+    order: Array = np.random.default_rng((abs(seed), 3)).permutation(len(train))
+    return train.of(order[:size].tolist())
+
+
+class Reader(Protocol):
+    """Turns examples into what the classifier reads."""
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Return (len(places), d)."""
+
+
+class Tuned:
+    """Embeddings by a model whose parameters may change, in fixed units."""
+
+    def __init__(
+        self, loaded: LoadedModel, centre: Tensor | float = 0.0, scale: Tensor | float = 1.0
+    ) -> None:
+        self.loaded, self._centre, self._scale = loaded, centre, scale
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Run the model over some examples."""
+        rows = [part.rows[i] for i in places]
+        batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
+        hidden, _ = self.loaded.run(*batch.inputs)
+        embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
+        return (embedded - self._centre) / self._scale
+
+
+class Frozen:
+    """Embeddings by a model as it is, each text once; in units of the training examples."""
+
+    def __init__(self, loaded: LoadedModel, train: Part, known: dict[object, Tensor]) -> None:
+        self._raw, self._known = Tuned(loaded), known
+        own = self._of(train, range(len(train)))
+        self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
+        # A dimension that differs by rounding alone says nothing, and its noise stays small.
+        rounding = ROUNDING * own.abs().max().clamp(min=1e-12)
+        unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
+        self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
+
+    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+        """Look up some examples."""
+        return (self._of(part, places) - self.centre) / self.scale
+
+    def _of(self, part: Part, places: Sequence[int]) -> Tensor:
+        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in places}
+        new = [i for i, key in keys.items() if key not in self._known]
+        with torch.no_grad():
+            for at in in_buckets(part, new):
+                for i, embedded in zip(at, self._raw(part, at), strict=True):
+                    self._known[keys[i]] = embedded
+        return torch.stack([self._known[keys[i]] for i in places])
+
+
+def in_buckets(part: Part, places: Sequence[int]) -> Iterator[list[int]]:
+    """Yield batches of similar lengths."""
+    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in places]
+    for batch in buckets(rows):
+        yield [row.index for row in batch]

@@ -1,0 +1,198 @@
+"""Which runs there are, in which order, and how long all of them may take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from headscope.analyses.transfer.fine_tuning import OutOfTime
+from headscope.core.errors import InputError
+from headscope.models.trainable import TRAINED
+
+__all__ = [
+    "FACTORS",
+    "GROWTH",
+    "RATES",
+    "Cell",
+    "Plan",
+    "Step",
+    "Stopwatch",
+    "beyond",
+    "make_plan",
+    "rate_grid",
+]
+
+#: The grid of learning rates that the search for each variant's best one starts from.
+RATES: dict[str, tuple[float, ...]] = {
+    "head": (3e-3, 1e-2, 3e-2),
+    "layernorm": (1e-3, 3e-3, 1e-2),
+    "biases": (3e-3, 1e-2, 3e-2),
+    "weights": (1e-2, 3e-2, 1e-1),
+    "lora": (3e-3, 1e-2, 3e-2),
+    "all_biases": (1e-3, 3e-3, 1e-2),
+    "attention": (5e-5, 2e-4, 8e-4),
+    "all": (3e-5, 1e-4, 4e-4),
+}
+GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge.
+#: Variants whose spread over seeds and divergence are compared at the smallest size.
+SPREAD = ("attention", "layernorm")
+FACTORS = (3.0, 10.0)  # Times their best rate: where divergence is counted besides.
+#: Variants that are compared with LayerNorm as equally large ones.
+EQUAL = ("weights", "biases", "lora")
+_LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
+#: Cells at the largest size that claims 8 and 9 compare, by variant and start.
+_COMPARED = (
+    *(("layernorm", "pretrained"), ("weights", "pretrained"), ("biases", "pretrained")),
+    *(("lora", "pretrained"), ("head", "pretrained"), ("all", "pretrained")),
+    ("layernorm", "random"),
+)
+SMALL = 64  # The size that is small where the caller names none.
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that differ in their seed alone."""
+
+    variant: str  # What is trained, and what it starts from.
+    weights: str
+    size: int  # Training examples.
+    seeds: int  # Wanted runs.
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run, or (the first of a cell) the search for its cell's learning rate."""
+
+    cell: Cell  # Which.
+    number: int  # Counted from 0 within the cell.
+    factor: float = 1.0  # Times the cell's best rate.
+
+    @property
+    def first(self) -> bool:
+        """Whether the cell's rate is still to be found."""
+        return self.number == 0 and self.factor == 1
+
+    @property
+    def seed(self) -> int:
+        """How far its seed lies from the first one; every factor has seeds of its own."""
+        return (1.0, *FACTORS).index(self.factor) * self.cell.seeds + self.number
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells."""
+
+    cells: tuple[Cell, ...]  # By start, size and variant.
+    sizes: tuple[int, ...]  # Ascending.
+
+    def steps(self) -> Iterator[Step]:
+        """Yield what claims need, seed by seed, then the rest: a budget that ends takes seeds."""
+        needed = sorted(filter(self._rank, self.cells), key=self._rank)
+        spread = [cell for cell in needed if self._spread(cell)]
+        yield from _rounds(needed, spread if len(spread) == len(SPREAD) else [])
+        yield from _rounds([cell for cell in self.cells if cell not in needed], [])
+
+    def _rank(self, cell: Cell) -> int:
+        """Return a cell's place among those that claims compare; 0 for the others."""
+        kind = cell.variant, cell.weights
+        if cell.size == self.sizes[-1] and kind in _COMPARED:
+            return 1 + _COMPARED.index(kind)
+        return 1 + len(_COMPARED) if self._spread(cell) else 0
+
+    def _spread(self, cell: Cell) -> bool:
+        kind = cell.weights, cell.size
+        return kind == ("pretrained", self.sizes[0]) and cell.variant in SPREAD
+
+
+def _rounds(cells: Sequence[Cell], spread: Sequence[Cell]) -> Iterator[Step]:
+    """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
+    for number in range(max((cell.seeds for cell in cells), default=0)):
+        yield from (Step(cell, number) for cell in cells if number < cell.seeds)
+        for factor in FACTORS:
+            yield from (Step(cell, number, factor) for cell in spread if number < cell.seeds)
+
+
+class Stopwatch:
+    """Tells when a budget of seconds is spent."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def spent(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self._end
+
+    def check(self) -> None:
+        """Raise :class:`OutOfTime` when it is."""
+        if self.spent:
+            raise OutOfTime
+
+
+def make_plan(
+    available: int,
+    *,
+    sizes: Sequence[int] | None,
+    variants: Sequence[str],
+    random: Sequence[str],
+    seeds: int,
+    spread_seeds: int,
+) -> Plan:
+    """Lay out all runs."""
+    for name in (*variants, *random):
+        if name not in TRAINED:
+            raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
+    if not variants:
+        raise InputError("No variant is left to train; name one, such as layernorm.")
+    if min(seeds, spread_seeds) < 1:
+        raise InputError("Give one seed or more for seeds and spread_seeds.")
+    ordered = _sizes(available, sizes)
+    cells = [
+        Cell(variant, "pretrained", size, _seeds(variant, size == ordered[0], seeds, spread_seeds))
+        for size in ordered
+        for variant in TRAINED
+        if variant in variants and (size == ordered[-1] or variant not in _LARGEST)
+    ]
+    cells += [Cell(name, "random", ordered[-1], seeds) for name in TRAINED if name in random]
+    return Plan(tuple(cells), ordered)
+
+
+def _sizes(available: int, sizes: Sequence[int] | None) -> tuple[int, ...]:
+    if sizes is None:
+        return (SMALL, available) if available > SMALL else (available,)
+    if not sizes:
+        raise InputError("No size is given; name one or more, or leave sizes out.")
+    for size in sizes:
+        if not 2 <= size <= available:
+            raise InputError(
+                f"A size is {size}, but the training part holds {available} examples (a fifth of "
+                "what was read, 100 at most, is for validation); give sizes from 2 to that."
+            )
+    return tuple(sorted(set(sizes)))
+
+
+def _seeds(variant: str, smallest: bool, seeds: int, spread_seeds: int) -> int:
+    return max(seeds, spread_seeds) if smallest and variant in SPREAD else seeds
+
+
+def beyond(rates: Iterable[float], best: float) -> float | None:
+    """Return the rate that a grid grows by where its best one lies at an edge; else None."""
+    ordered = sorted(rates)
+    if len(ordered) < 2 or best not in (ordered[0], ordered[-1]):
+        return None
+    inner = ordered[1] if best == ordered[0] else ordered[-2]
+    return float(f"{best * best / inner:.2g}")
+
+
+def rate_grid(
+    rates: Mapping[str, Sequence[float]] | None, search: bool
+) -> dict[str, tuple[float, ...]]:
+    """Return the rates to try of each variant: the grid, or its middle without a search."""
+    for name, found in (rates or {}).items():
+        if name not in TRAINED:
+            raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
+        if not found or not all(0 < rate < float("inf") for rate in found):
+            raise InputError(f"The learning rates of {name} must be positive numbers, one or more.")
+    grid = {**RATES, **{name: tuple(sorted(set(found))) for name, found in (rates or {}).items()}}
+    return grid if search else {name: (found[len(found) // 2],) for name, found in grid.items()}

@@ -1,0 +1,290 @@
+"""What ``headscope transfer`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, Setting
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "CurvePoint",
+    "TransferBaseline",
+    "TransferCell",
+    "TransferDifference",
+    "TransferDivergence",
+    "TransferMissed",
+    "TransferResult",
+    "TransferRun",
+    "TransferSpread",
+    "TransferStress",
+    "TransferTry",
+]
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What a run had reached after some steps."""
+
+    step: int  # Batches trained on; 0 is the untrained classifier on the frozen model
+    #: Mean cross-entropy in nats: over the batches since the point before (over all training
+    #: examples at step 0), and over the validation part. None where it is not finite.
+    train_loss: float | None
+    validation_loss: float | None
+    validation_accuracy: float  # Times 100
+
+
+@dataclass(frozen=True)
+class TransferCase:
+    """What a row of the tables is of."""
+
+    #: What was trained beside the classifier: ``head`` (nothing), ``layernorm``, ``biases``,
+    #: ``weights``, ``lora``, ``all_biases``, ``attention`` or ``all``.
+    variant: str
+    weights: str  # ``pretrained`` or ``random``: what the model started from
+    size: int  # Training examples
+
+    @property
+    def name(self) -> str:
+        """Such as ``lora, pretrained, 1000 examples``."""
+        return f"{self.variant}, {self.weights}, {self.size} examples"
+
+
+@dataclass(frozen=True)
+class TransferRun(TransferCase):
+    """One fine-tuning."""
+
+    #: Of the order and choice of examples, the classifier's start, what is drawn of the parameters,
+    #: and random weights.
+    seed: int
+    rate: float  # Learning rate
+    #: On the test part, times 100, at the step with the lowest validation loss; the 95% interval is
+    #: over the test examples.
+    accuracy: float
+    low: float
+    high: float
+    kept_step: int  # Where that was, and the last step that was trained.
+    steps: int
+    #: Training loss before the first step, and over the last batches; None where not finite.
+    start_loss: float | None
+    end_loss: float | None
+    #: A loss was not finite, or the training loss ended more than a tenth above its start.
+    diverged: bool
+    failed: bool  # The accuracy is no higher than that of the most frequent training class
+    curve: tuple[CurvePoint, ...]  # By step
+
+
+@dataclass(frozen=True)
+class TransferStress(TransferCase):
+    """One fine-tuning at a multiple of its variant's best rate; only whether it diverged counts."""
+
+    seed: int  # As a run's; every factor has seeds of its own
+    factor: float  # 3 or 10
+    rate: float  # The factor times the best rate
+    #: Training loss before the first step, and over the last batches; None where not finite.
+    start_loss: float | None
+    end_loss: float | None
+    #: A loss was not finite, or the training loss ended more than a tenth above its start.
+    diverged: bool
+
+
+@dataclass(frozen=True)
+class TransferDivergence(TransferCase):
+    """How many runs diverged at a multiple of a variant's best rate, of as many of each."""
+
+    factor: float  # 1, 3 or 10
+    runs: int  # That were counted, and of them those that diverged.
+    diverged: Annotated[int, Compare(words="{0.diverged} of {0.runs}")]
+
+    @property
+    def name(self) -> str:
+        """Such as ``lora, 1000 examples, 3 times its best rate``."""
+        return f"{self.variant}, {self.size} examples, {self.factor:g} times its best rate"
+
+
+@dataclass(frozen=True)
+class TransferTry(TransferCase):
+    """One learning rate of the grid."""
+
+    rate: float  # The rate
+    #: Lowest of the first seed's run with it; None where no loss was finite.
+    validation_loss: float | None
+    chosen: bool  # Whether all seeds use it
+
+
+@dataclass(frozen=True)
+class TransferCell(TransferCase):
+    """All runs of one variant, start and size."""
+
+    parameters: int  # Trained numbers, the classifier's apart
+    rate: float  # Learning rate of all runs
+    seeds: int  # Runs
+    accuracy: Annotated[float, Compare(interval="low high")]  # Mean over seeds, times 100
+    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
+    high: float | None
+    spread: float | None  # Standard deviation of the accuracy over seeds
+    #: Runs that did; see :class:`TransferRun`.
+    diverged: Annotated[
+        int, Compare("diverged or failed", words="{0.diverged}, {0.failed} of {0.seeds}")
+    ]
+    failed: int
+    #: Where the rate lies in the grid of the search: ``inside``; ``lowest``, where lower ones would
+    #: train the classifier alone; at its ``edge``; or ``not searched``.
+    optimum: Annotated[str, Compare("best rate")] = "not searched"
+
+
+@dataclass(frozen=True)
+class TransferBaseline:
+    """What needs no model."""
+
+    #: ``majority``: the most frequent training class. ``words``: naive Bayes on the words.
+    name: str
+    size: int  # Training examples
+    #: On the test part, times 100; mean over seeds, which draw the training examples.
+    accuracy: Annotated[float, Compare(interval="low high")]
+    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
+    high: float | None
+
+
+@dataclass(frozen=True)
+class TransferDifference:
+    """Accuracy of one cell minus another's, seed by seed and example by example."""
+
+    variant: str  # The first cell.
+    weights: str
+    other: str  # The one whose accuracy is subtracted.
+    other_weights: str
+    size: int  # Training examples of both
+    seeds: int  # That both have
+    mean: float  # In points (accuracy times 100)
+    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
+    high: float | None
+
+
+@dataclass(frozen=True)
+class TransferSpread:
+    """How much more one variant varies over seeds than another, from pretrained weights."""
+
+    variant: str  # The two.
+    other: str
+    size: int  # Training examples
+    seeds: int  # Runs of each.
+    other_seeds: int
+    #: Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
+    #: of the F distribution, no deviation taken to be below one test example; None for a single
+    #: run.
+    ratio: float | None
+    low: float | None
+    high: float | None
+    bad: int  # Runs that diverged, at 1, 3 and 10 times each one's best rate.
+    other_bad: int
+    #: Difference of their shares, with Newcombe's 95% interval; None from a single run of each
+    #: factor.
+    more_bad: float | None
+    more_bad_low: float | None
+    more_bad_high: float | None
+    tries: int = 0  # Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor
+    #: Whether a run of the first variant lies above the majority class by twice its interval. At
+    #: chance, runs differ by chance.
+    learned: bool = False
+
+
+@dataclass(frozen=True)
+class TransferMissed(TransferCase):
+    """A run that the time budget did not reach."""
+
+    seed: int  # Of the run
+    factor: float = 1.0  # Times the best rate
+
+
+@dataclass(frozen=True)
+class TransferResult(Measured):
+    """What fine-tuning some of a model's parameters gives on a labelled task."""
+
+    task: Annotated[str, Setting()]  # What is classified.
+    classes: tuple[str, ...]  # In the order of their numbers.
+    sizes: Annotated[tuple[int, ...], Setting()]  # Training examples of the runs, ascending.
+    #: Of the part that chooses step and rate, and of the one that accuracy is of.
+    validation_examples: int
+    test_examples: Annotated[int, Setting()]
+    #: Training examples left out: in the test part too, or longer than the model's limit.
+    dropped: int
+    seeds: int  # Wanted runs of a cell; at the smallest size of ``attention`` and ``layernorm``.
+    spread_seeds: int
+    steps: Annotated[int, Setting()]  # Most steps of a run, and examples of a step.
+    batch: Annotated[int, Setting()]
+    budget: float  # Seconds that all runs together may take.
+    #: By size, start and variant.
+    cells: Annotated[tuple[TransferCell, ...], Compare(where="{0.name}")]
+    #: At every size.
+    baselines: Annotated[tuple[TransferBaseline, ...], Compare(where="{0.name}, {0.size} examples")]
+    differences: tuple[TransferDifference, ...]  # What the claims compare.
+    #: At the smallest size; empty where one of the two was not reached.
+    spreads: tuple[TransferSpread, ...]
+    runs: tuple[TransferRun, ...]  # All that count.
+    searched: tuple[TransferTry, ...]  # The search for learning rates.
+    missed: tuple[TransferMissed, ...]  # What the budget did not reach.
+    not_possible: dict[str, str]  # Variants that this model does not have, and why.
+    #: Runs at 3 and 10 times the best rate, which count for divergence alone.
+    stress: tuple[TransferStress, ...] = ()
+    #: What ``spreads`` sum up, by factor.
+    divergence: Annotated[tuple[TransferDivergence, ...], Compare(where="{0.name}")] = ()
+
+    def cell(self, variant: str, weights: str, size: int) -> TransferCell | None:
+        """Return a cell; None where no run of it was reached."""
+        wanted = (variant, weights, size)
+        return next((c for c in self.cells if (c.variant, c.weights, c.size) == wanted), None)
+
+    def difference(
+        self, variant: str, other: str, *, other_weights: str = "pretrained"
+    ) -> TransferDifference | None:
+        """Return a difference at the largest size, the first from pretrained weights."""
+        found = (
+            d
+            for d in self.differences
+            if (d.variant, d.other, d.other_weights) == (variant, other, other_weights)
+            and d.size == self.sizes[-1]
+        )
+        return next(found, None)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per cell and baseline (pandas)."""
+        import pandas as pd
+
+        baselines = [{"variant": b.name, **vars(b)} for b in self.baselines]
+        frame = pd.DataFrame([*map(vars, self.cells), *baselines])
+        return frame.drop(columns="name").convert_dtypes()
+
+    def runs_frame(self) -> pandas.DataFrame:
+        """One row per run (pandas)."""
+        return self._frame([{k: v for k, v in vars(r).items() if k != "curve"} for r in self.runs])
+
+    def curves_frame(self) -> pandas.DataFrame:
+        """One row per run and point of its curve (pandas)."""
+        names = ("variant", "weights", "size", "seed")
+        rows = (
+            {n: getattr(run, n) for n in names} | vars(p) for run in self.runs for p in run.curve
+        )
+        return self._frame(list(rows))
+
+    def differences_frame(self) -> pandas.DataFrame:
+        """One row per compared pair (pandas)."""
+        return self._frame(list(map(vars, self.differences)))
+
+    def searched_frame(self) -> pandas.DataFrame:
+        """One row per tried learning rate (pandas)."""
+        return self._frame(list(map(vars, self.searched)))
+
+    def divergence_frame(self) -> pandas.DataFrame:
+        """One row per variant and multiple of its best rate (pandas)."""
+        return self._frame(list(map(vars, self.divergence)))
+
+    @staticmethod
+    def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(rows)

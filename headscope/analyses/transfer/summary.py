@@ -1,0 +1,340 @@
+"""Intervals of what is repeated with several seeds on the same examples.
+
+References
+----------
+Satterthwaite 1946, Biometrics Bulletin 2 (degrees of freedom of a sum of variances); Scheffé 1959,
+The Analysis of Variance, chapter 7 (two crossed random factors); Newcombe 1998, Statistics in
+Medicine 17 (difference of two shares, method 10).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from headscope.analyses.transfer.fine_tuning import Outcome
+from headscope.analyses.transfer.labelled import Labelled, subset
+from headscope.analyses.transfer.plan import EQUAL, FACTORS, SPREAD, Cell, Step
+from headscope.analyses.transfer.result import (
+    TransferBaseline,
+    TransferCell,
+    TransferDifference,
+    TransferDivergence,
+    TransferRun,
+    TransferSpread,
+    TransferStress,
+)
+from headscope.core.accumulator import Array
+from headscope.core.rounding import above
+from headscope.stats.metrics import accuracy
+from headscope.stats.paired_change import interval_of
+from headscope.stats.statistics import wilson
+
+__all__ = [
+    "Interval",
+    "crossed",
+    "share_difference",
+    "spread_ratio",
+    "naive_bayes",
+    "Done",
+    "baselines",
+    "cell_row",
+    "differences",
+    "divergence",
+    "run_row",
+    "spreads",
+    "stress_row",
+]
+
+
+#: An estimate with the ends of its 95% interval; None where these are unknown.
+Interval = tuple[float, float | None, float | None]
+
+
+def crossed(values: Array, floor: float = 1.0) -> Interval:
+    """Return a mean over seeds and examples, whose interval allows for other ones of both.
+
+    Shapes: ``values`` (seeds, examples).
+    """
+    seeds, examples = values.shape
+    mean = float(values.mean())
+    if seeds < 2 or examples < 2:
+        return mean, None, None
+    by_seed, by_example = values.mean(axis=1), values.mean(axis=0)
+    rest = values - by_seed[:, None] - by_example + mean
+    free = np.array([seeds - 1, examples - 1, (seeds - 1) * (examples - 1)])
+    squares = np.array(
+        [
+            examples * np.square(by_seed - mean).sum(),
+            seeds * np.square(by_example - mean).sum(),
+            np.square(rest).sum(),
+        ]
+    )
+    means = squares / free / values.size
+    variance = max(means[0] + means[1] - means[2], means[0], means[1])
+    spread = float((np.square(means) / free).sum())
+    free_of_sum = variance**2 / spread if spread > 0 else float(seeds - 1)
+    error = max(float(np.sqrt(variance)), floor / examples)
+    half = float(stats.t.ppf(0.975, max(free_of_sum, 1.0))) * error
+    return mean, mean - half, mean + half
+
+
+def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Interval | None:
+    """Return the ratio of two standard deviations over seeds, with the F interval.
+
+    Exact for normal values. None where either has fewer than two values or no spread. No deviation
+    is taken to be below ``floor``, what one example more would add: runs that agree on all
+    examples that were seen may differ on others.
+    """
+    a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
+    if min(len(a), len(b)) < 2:
+        return None
+    # What a spread leaves by rounding is none.
+    spreads = (float(x.std(ddof=1)) if above(x.max(), x.min()) else 0.0 for x in (a, b))
+    mine, other = (max(spread, floor) for spread in spreads)
+    if not mine or not other:
+        return None
+    small, large = np.sqrt(stats.f.ppf((0.025, 0.975), len(a) - 1, len(b) - 1))
+    return mine / other, mine / other / float(large), mine / other / float(small)
+
+
+def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Interval:
+    """Return hits / trials - others / other_trials with Newcombe's interval from Wilson's."""
+    p, q = hits / trials, others / other_trials
+    (p_low, p_high), (q_low, q_high) = (
+        tuple(map(float, wilson(n, of))) for n, of in ((hits, trials), (others, other_trials))
+    )
+    low = p - q - np.hypot(p - p_low, q_high - q)
+    high = p - q + np.hypot(p_high - p, q - q_low)
+    return p - q, float(low), float(high)
+
+
+def naive_bayes(
+    train: Sequence[Sequence[str]], labels: Sequence[int], test: Sequence[Sequence[str]]
+) -> Array:
+    """Predict classes from the words that a text holds, by multinomial naive Bayes.
+
+    Manning, Raghavan & Schütze 2008, Introduction to Information Retrieval, section 13.2.
+
+    Shapes: returns (test,).
+    """
+    classes = max(labels) + 1
+    counts = [Counter[str]() for _ in range(classes)]
+    for words, label in zip(train, labels, strict=True):
+        counts[label].update(words)
+    vocabulary = {word: i for i, word in enumerate(sorted(set().union(*counts)))}
+    table = np.ones((classes, len(vocabulary)))
+    for label, found in enumerate(counts):
+        for word, n in found.items():
+            table[label, vocabulary[word]] += n
+    log_likelihood = np.log(table / table.sum(axis=1, keepdims=True))
+    shares = np.bincount(labels, minlength=classes) / len(labels)
+    with np.errstate(divide="ignore"):
+        prior = np.log(shares)  # a class that was never seen is never predicted
+    known = ([vocabulary[word] for word in words if word in vocabulary] for words in test)
+    scores = [prior + log_likelihood[:, places].sum(axis=1) for places in known]
+    return np.array([int(np.argmax(score)) for score in scores])
+
+
+#: What LayerNorm alone is compared with, both from pretrained weights.
+_BESIDE = ("head", *EQUAL, "all_biases", "attention", "all")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that counts."""
+
+    row: TransferRun  # What is reported of it.
+    hits: Array  # (test,). 1 where a test example was classified rightly.
+
+
+Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell, seed by seed.
+
+
+def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled) -> Done:
+    """Classify the test part, and describe the run."""
+    outputs = {"predicted": outcome.predict(data.test), "label": data.test.labels.numpy()}
+    measured = interval_of(accuracy, outputs)
+    majority = 100 * float(_majority(data, cell.size, seed).mean())
+    row = TransferRun(
+        cell.variant,
+        cell.weights,
+        cell.size,
+        seed,
+        rate,
+        measured.value,
+        measured.low,
+        measured.high,
+        kept_step=outcome.kept_step,
+        steps=outcome.curve[-1].step,
+        start_loss=outcome.curve[0].train_loss,
+        end_loss=outcome.curve[-1].train_loss,
+        diverged=outcome.diverged,
+        failed=measured.value <= majority,
+        curve=outcome.curve,
+    )
+    return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))
+
+
+def stress_row(step: Step, seed: int, rate: float, outcome: Outcome) -> TransferStress:
+    """Describe a run at a multiple of the best rate."""
+    cell, curve = step.cell, outcome.curve
+    ends = curve[0].train_loss, curve[-1].train_loss
+    where = cell.variant, cell.weights, cell.size, seed
+    return TransferStress(*where, step.factor, rate, *ends, outcome.diverged)
+
+
+def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
+    """Sum up the runs of a cell."""
+    mean, low, high = _points(np.stack([d.hits for d in done]))
+    found = [d.row.accuracy for d in done]
+    return TransferCell(
+        cell.variant,
+        cell.weights,
+        cell.size,
+        parameters,
+        rate=done[0].row.rate,
+        seeds=len(done),
+        accuracy=mean,
+        low=None if low is None else max(low, 0.0),
+        high=None if high is None else min(high, 100.0),
+        spread=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+        diverged=sum(d.row.diverged for d in done),
+        failed=sum(d.row.failed for d in done),
+        optimum=optimum,
+    )
+
+
+def differences(runs: Runs) -> Iterator[TransferDifference]:
+    """Yield LayerNorm minus every other variant, at each size, and minus itself on random weights.
+
+    Also everything minus the head alone, and each variant minus itself on random weights.
+    """
+    for ours in runs:
+        for theirs in runs:
+            if ours.size == theirs.size and _compared(ours, theirs):
+                yield _difference(ours, theirs, runs)
+
+
+def _compared(ours: Cell, theirs: Cell) -> bool:
+    if ours.weights == "random":
+        return False
+    if theirs.weights == "random":
+        return ours.variant == theirs.variant
+    if ours.variant == "layernorm":
+        return theirs.variant in _BESIDE
+    return theirs.variant == "head" and ours.variant != "head"
+
+
+def _difference(ours: Cell, theirs: Cell, runs: Runs) -> TransferDifference:
+    a, b = runs[ours], runs[theirs]
+    both = min(len(a), len(b))
+    pairs = zip(a[:both], b[:both], strict=True)
+    mean, low, high = _points(np.stack([x.hits - y.hits for x, y in pairs]))
+    return TransferDifference(
+        variant=ours.variant,
+        weights=ours.weights,
+        other=theirs.variant,
+        other_weights=theirs.weights,
+        size=ours.size,
+        seeds=both,
+        mean=mean,
+        low=low,
+        high=high,
+    )
+
+
+def _points(values: Array) -> Interval:
+    return crossed(100 * values, floor=100.0)
+
+
+def divergence(
+    runs: Runs, stress: Sequence[TransferStress], smallest: int
+) -> Iterator[TransferDivergence]:
+    """Yield how many runs of attention and LayerNorm diverged, as many runs of each factor."""
+    cells = _spread_cells(runs, smallest)
+    by_case = {(name, 1.0): [done.row.diverged for done in runs[cell]] for name, cell in cells}
+    for row in stress:
+        by_case.setdefault((row.variant, row.factor), []).append(row.diverged)
+    cases = [(name, factor) for name in SPREAD for factor in (1.0, *FACTORS)]
+    n = min(len(by_case.get(case, ())) for case in cases)
+    if n:
+        for name, factor in cases:
+            bad = sum(by_case[name, factor][:n])
+            yield TransferDivergence(name, "pretrained", smallest, factor, n, bad)
+
+
+def spreads(
+    runs: Runs,
+    counts: Sequence[TransferDivergence],
+    rows: Sequence[TransferBaseline],
+    smallest: int,
+) -> Iterator[TransferSpread]:
+    """Yield how attention and LayerNorm vary over seeds at the smallest size."""
+    cells = dict(_spread_cells(runs, smallest))
+    if not set(SPREAD) <= cells.keys():
+        return
+    ours, theirs = ([done.row.accuracy for done in runs[cells[name]]] for name in SPREAD)
+    examples = len(runs[cells[SPREAD[0]]][0].hits)
+    value, low, high = spread_ratio(ours, theirs, 100 / examples) or (None, None, None)
+    bad, other_bad = (sum(c.diverged for c in counts if c.variant == name) for name in SPREAD)
+    majority = next(b.accuracy for b in rows if (b.name, b.size) == ("majority", smallest))
+    tries = sum(c.runs for c in counts if c.variant == SPREAD[0])
+    share, share_low, share_high = (
+        share_difference(bad, tries, other_bad, tries)
+        if tries > len(counts) // 2
+        else (None, None, None)
+    )
+    yield TransferSpread(
+        variant=SPREAD[0],
+        other=SPREAD[1],
+        size=smallest,
+        seeds=len(ours),
+        other_seeds=len(theirs),
+        ratio=value,
+        low=low,
+        high=high,
+        bad=bad,
+        other_bad=other_bad,
+        more_bad=share,
+        more_bad_low=share_low,
+        more_bad_high=share_high,
+        tries=tries,
+        # Twice the interval, as the best of several runs at chance lies above it by one.
+        learned=any(
+            2 * r.low - r.accuracy > majority for r in (done.row for done in runs[cells[SPREAD[0]]])
+        ),
+    )
+
+
+def _spread_cells(runs: Runs, smallest: int) -> list[tuple[str, Cell]]:
+    kind = "pretrained", smallest
+    return [(c.variant, c) for c in runs if (c.weights, c.size) == kind and c.variant in SPREAD]
+
+
+def baselines(
+    data: Labelled, sizes: Sequence[int], seeds: Sequence[int]
+) -> Iterator[TransferBaseline]:
+    """Yield what the majority class and the words alone earn with the same training examples."""
+    gold = data.test.labels.numpy()
+    for size in sizes:
+        majority, words = [], []
+        for seed in seeds:
+            train = subset(data.train, size, seed)
+            predicted = naive_bayes(train.words, train.labels.tolist(), data.test.words)
+            words.append((predicted == gold).astype(float))
+            majority.append(_majority(data, size, seed).astype(float))
+        yield TransferBaseline("majority", size, *_points(np.stack(majority)))
+        yield TransferBaseline("words", size, *_points(np.stack(words)))
+
+
+def _majority(data: Labelled, size: int, seed: int) -> Array:
+    """Which test examples are of the most frequent training class."""
+    train = subset(data.train, size, seed)
+    most = int(np.bincount(train.labels.numpy()).argmax())
+    return np.asarray(data.test.labels.numpy() == most)

@@ -1,0 +1,94 @@
+"""What counts as zero, as equal and as more after rounding: a tolerance for each kind of decision.
+
+In exact arithmetic a constant has no variance, copies of a head have equal scores, and evenly
+spread attention has no largest weight. In floating point all of these leave a trace of the size of
+the dtype in which the data arrived, and it differs from one processor to the next. So nothing is
+asked whether it is ``> 0`` or the largest, but whether it is so by more than that trace.
+
+A tolerance moves the place where two results part, it cannot remove it: numbers that differ by just
+about the tolerance may still fall on either side. What it does settle, on every processor, is the
+case that models and texts do bring about: numbers that are equal on paper.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headscope.core.accumulator import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["EPS", "FRACTION", "ROUNDING", "VARIANCE", "above", "first_largest", "tied"]
+
+#: Relative rounding of float32, the dtype in which patterns and states arrive.
+EPS = float(np.finfo(np.float32).eps)
+#: Numbers that are equal on paper agree to this share of what they were computed from. A float32
+#: product of some hundred terms, or a softmax row of that length, is off by a few EPS, and differs
+#: by as much in another order of summation; 64 EPS (8e-6) leave room for a softmax of large scores
+#: and for what layers add to each other's rounding, and lie far below what a report prints.
+ROUNDING = 64 * EPS
+#: A variance, or another sum of squares, below this share of the mean square is that of a constant.
+VARIANCE = ROUNDING**2
+#: A difference of fractions of counts reaches a bound that it falls short of by no more: on paper
+#: 0.45 - 0.35 is 0.10. Counts are exact, so this is the rounding of a few operations in float64.
+FRACTION = 1e-12
+
+
+def above(value: ArrayLike, bound: ArrayLike) -> Array:
+    """Whether a number exceeds another by more than both may be off, element by element.
+
+    For shares, cosines, correlations and metrics: ROUNDING is taken of the larger of the two, and
+    of 1 where both are smaller. So an interval from 1e-17 to 1e-17, which on paper is a difference
+    of zero, is not above 0.
+    """
+    size = np.maximum(np.maximum(np.abs(value), np.abs(bound)), 1.0)
+    return np.asarray(np.subtract(value, bound) > ROUNDING * size)
+
+
+def tied(values: ArrayLike, size: float = 0.0) -> Array:
+    """Give scores that agree to rounding one value, so that they can be sorted, ranked or compared.
+
+    Two neighbours in the order along the last axis are tied if they differ by at most ROUNDING of
+    the larger one, plus EPS of the largest of all: a score of a head that does nothing is a zero
+    beside the others. Sorted by what is returned and then by place, copies of a head stand in the
+    order of their numbers on any processor. For the scores of heads, not for thousands of examples:
+    those lie so close that one tie would lead to the next.
+
+    Parameters
+    ----------
+    values : array, (..., n)
+        Scores; NaN stays NaN.
+    """
+    given = np.asarray(values, dtype=float)
+    if not given.size:
+        return given
+    order = np.argsort(given, axis=-1, kind="stable")  # NaN comes last
+    ascending = np.take_along_axis(given, order, -1)
+    lengths = np.nan_to_num(np.abs(ascending), nan=0.0)
+    floor = EPS * lengths.max(-1, keepdims=True)
+    new = np.ones(given.shape, dtype=bool)
+    larger = np.maximum(np.maximum(lengths[..., 1:], lengths[..., :-1]), size)
+    with np.errstate(invalid="ignore"):
+        new[..., 1:] = ~(np.diff(ascending, axis=-1) <= ROUNDING * larger + floor)
+    first = np.maximum.accumulate(np.where(new, np.arange(given.shape[-1]), 0), axis=-1)
+    found = np.empty_like(given)
+    np.put_along_axis(found, order, np.take_along_axis(ascending, first, -1), -1)
+    return found
+
+
+def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest entry along the last axis, and the lowest place of those equal to it.
+
+    Equal is what reaches it but for ROUNDING of it: the softmax of scores that are equal on paper
+    (evenly spread attention, a word that stands twice where positions do not count) has weights
+    that differ in their last digits.
+    """
+    top = weights.amax(-1)
+    enough = weights >= (top - ROUNDING * top.abs()).unsqueeze(-1)
+    return top, enough.max(
+        -1
+    ).indices  # of booleans the first True, several times as fast as argmax

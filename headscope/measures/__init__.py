@@ -1,1 +1,0 @@
-"""What is measured: pure tensors in, plain numbers out; no files, no models, no printing."""

@@ -1,1 +1,0 @@
-"""How low the rank of a softmax matrix is, and what could replace it."""

@@ -1,0 +1,124 @@
+"""The certificate as values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headscope.core.serialise import SCHEMA
+
+__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary", "certificate_of"]
+
+
+@dataclass(frozen=True)
+class LayerCheck:
+    """One layer of the certificate."""
+
+    stack: str  # encoder, decoder or cross
+    layer: int  # Zero-based within the stack
+    calls: int  # How often our attention ran in a pass; must be 1
+    #: Largest difference from the model's eager pattern and attention output (after W_O); None if
+    #: there was nothing to compare.
+    max_abs_pattern: float | None
+    max_abs_out: float | None
+    #: Mean absolute difference from the pattern recomputed in float32 or better from recorded q and
+    #: k, in units of the row's 1/n; the head that differs most.
+    mean_abs_pattern: float | None = None
+    #: Mean absolute difference of the pattern, and of the output from W_O's own recorded input, in
+    #: units of the dtype's rounding.
+    rounding_pattern: float | None = None
+    rounding_out: float | None = None
+    #: The factor on the expected scores that fits the patterns best, all heads together, and its
+    #: standard error; None where the scores are too flat for any factor to show.
+    scale: float | None = None
+    scale_error: float | None = None
+    #: Mean absolute difference of z from the recorded pattern times the recorded values, in units
+    #: of rounding; the head that differs most.
+    rounding_z: float | None = None
+    #: The factor on ``pattern v`` that fits the recorded z best, all heads together, and its
+    #: standard error; None where z is zero.
+    z_scale: float | None = None
+    z_scale_error: float | None = None
+
+
+@dataclass(frozen=True)
+class ProbeSize:
+    """One batch of the certificate."""
+
+    name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
+    sequences: int  # Sequences, positions of each, real tokens and padded positions in all.
+    length: int
+    tokens: int
+    padded: int
+
+
+@dataclass(frozen=True)
+class ValidationResult:
+    """The certificate: our attention equals the model's, padded and not, or why it does not."""
+
+    passed: bool  # Whether every difference is within its tolerance.
+    layers: tuple[LayerCheck, ...]  # In the order of the model.
+    #: Largest difference of the last hidden state, over real tokens.
+    max_abs_hidden_eager: float | None
+    max_abs_hidden_sdpa: float | None
+    #: For ``pattern``, ``out``, ``hidden``, ``rounding`` and ``scale`` (its distance from 1).
+    tolerance: dict[str, float]
+    reasons: tuple[str, ...] = ()  # Why it failed; empty if it passed.
+    sequences: int = 0  # Size of all probes: sequences, real tokens, padded positions.
+    tokens: int = 0
+    padded: int = 0
+    mask_reached: bool = False  # Whether every layer received every padding mask.
+    probes: tuple[ProbeSize, ...] = ()
+    #: As in :class:`headscope.session.measured.Measured`.
+    provenance: dict[str, Any] = field(default_factory=dict)
+    schema: int = SCHEMA
+
+    def concluded(self, reasons: list[str]) -> ValidationResult:
+        """Return the same certificate with its verdict."""
+        return dataclasses.replace(self, passed=not reasons, reasons=tuple(reasons))
+
+    @property
+    def max_abs_pattern(self) -> float | None:
+        """Largest pattern difference over all layers."""
+        return _max(check.max_abs_pattern for check in self.layers)
+
+    @property
+    def max_abs_hidden(self) -> float | None:
+        """Largest difference of the last hidden state, from eager and SDPA."""
+        return _max((self.max_abs_hidden_eager, self.max_abs_hidden_sdpa))
+
+
+def _max(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known, default=None)
+
+
+@dataclass(frozen=True)
+class ValidationSummary:
+    """The certificate as other commands carry it."""
+
+    passed: bool | None  # None if it was not asked for
+    #: Largest differences over real tokens, and over all layers; None if not compared.
+    max_abs_hidden: float | None = None
+    max_abs_pattern: float | None = None
+    calls: int = 0  # How often our attention ran in a pass, and how many layers there are.
+    layers: int = 0
+
+    @classmethod
+    def of(cls, result: ValidationResult) -> ValidationSummary:
+        """Summarise a certificate."""
+        return cls(
+            passed=result.passed,
+            max_abs_hidden=result.max_abs_hidden,
+            max_abs_pattern=result.max_abs_pattern,
+            calls=sum(check.calls for check in result.layers),
+            layers=len(result.layers),
+        )
+
+
+def certificate_of(result: object) -> ValidationResult | ValidationSummary | None:
+    """Return the certificate that a result of any section is or carries; None without one."""
+    found = getattr(result, "validation", result)
+    return found if isinstance(found, ValidationResult | ValidationSummary) else None

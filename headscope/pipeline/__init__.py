@@ -1,1 +1,0 @@
-"""One function per command: load, stream, measure, result. The only place where floors meet."""

@@ -1,1 +1,0 @@
-"""One sentence through one head."""

@@ -1,1 +1,0 @@
-"""What heads read and pass on."""

@@ -1,1 +1,0 @@
-"""The claims of the literature, tested on one model."""

@@ -1,1 +1,0 @@
-"""Attention without its softmax."""

@@ -1,1 +1,0 @@
-"""Ranks of the weights of heads."""

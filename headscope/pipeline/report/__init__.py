@@ -1,1 +1,0 @@
-"""Every command on one model, and the patterns that its page shows."""

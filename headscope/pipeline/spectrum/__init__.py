@@ -1,1 +1,0 @@
-"""Singular values of softmax matrices."""

@@ -1,1 +1,0 @@
-"""Fine-tuning parts of a model."""

@@ -1,0 +1,307 @@
+"""The model card: README.md of a saved folder, with the header that the hub reads.
+
+Everything in it is taken from the result of the run that wrote the folder; nothing is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub.repocard import metadata_load
+
+from headscope.core.heads import layer_name
+from headscope.core.safe_text import markdown, visible
+from headscope.core.serialise import warnings_of
+from headscope.models.loaded import LoadedModel
+from headscope.models.source import is_hub_id
+from headscope.pruning.kept_result import ExportedModel, SpeedResult, SpeedRow
+from headscope.pruning.metric_words import (
+    METRIC_NAMES,
+    amount,
+    change_words,
+    number,
+    percent,
+    refused_words,
+    span,
+)
+from headscope.pruning.result import Point, PruneResult
+
+CARD = "README.md"
+#: The hub's names: of the task that a metric belongs to, and of what such models are used for.
+_HUB_TASKS = {
+    "similarity": "sentence-similarity",
+    "classification": "text-classification",
+    "mlm": "fill-mask",
+    "seq2seq": "translation",
+    "fidelity": "feature-extraction",
+}
+_DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
+#: What of the source's own card still holds for a copy with fewer heads.
+_INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
+#: How a folder is opened, by what opens it; FOLDER stands for its path.
+_OPEN = {
+    "import headscope": (
+        'import headscope\n\nmodel = headscope.load("FOLDER")',
+        "import headscope  # lets transformers open it, too\nfrom transformers import AutoModel\n\n"
+        'model = AutoModel.from_pretrained("FOLDER")',
+    ),
+    "trust_remote_code": (
+        "from transformers import AutoModel\n\n"
+        'model = AutoModel.from_pretrained("FOLDER", trust_remote_code=True)',
+    ),
+    "transformers": (
+        'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")',
+    ),
+    "onnxruntime": (
+        'import onnxruntime\n\nsession = onnxruntime.InferenceSession("FOLDER/model.onnx")',
+    ),
+}
+_LIBRARY = {"import headscope": "headscope", "onnxruntime": "onnx"}
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says of its own folder."""
+
+    form: str  # ``compact``, ``dense`` or ``onnx``.
+    #: What opens it: ``import headscope``, ``trust_remote_code``, ``transformers`` or
+    #: ``onnxruntime``.
+    opens: str
+    measured: float  # The metric of what the folder holds, opened again.
+    sentences: bool = False  # Whether sentence-transformers opens it.
+    graphs: tuple[ExportedModel, ...] = ()  # The ONNX graphs in it.
+
+
+def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> str:
+    """Write the card of one saved folder."""
+    kept = result.kept
+    assert kept is not None  # nothing is written otherwise
+    points = result.curve(kept.method, kept.repair).points
+    point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
+    blocks = [
+        f"---\n{_header(result, loaded, point, facts)}\n---",
+        f"# {_title(result, point)}",
+        _what(result, point, facts),
+        "## Opening it\n\n" + "\n\n".join(_opening(facts)),
+        "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
+        "## What it costs\n\n" + "\n".join(_metric_table(result, point, facts)),
+        *_speed(result.speed),
+        "## How it was made\n\n" + "\n".join(_made(result)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _opening(facts: CardFacts) -> Iterator[str]:
+    codes = list(_OPEN[facts.opens])
+    if facts.sentences:
+        first = "import headscope\n" if facts.opens == "import headscope" else ""
+        trust = ", trust_remote_code=True" if facts.opens == "trust_remote_code" else ""
+        codes.append(
+            f"{first}from sentence_transformers import SentenceTransformer\n\n"
+            f'model = SentenceTransformer("FOLDER"{trust})'
+        )
+    for code in codes:
+        yield f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```"
+    for graph in facts.graphs:
+        yield (
+            f"`{graph.file}`: {graph.weights} weights, {graph.size / 1e6:.1f} MB, takes "
+            f"{', '.join(graph.inputs)}, gives {', '.join(graph.outputs)}; at most "
+            f"{graph.max_difference:.1e} from the torch model on {graph.texts} texts."
+        )
+
+
+def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardFacts) -> str:
+    task = _HUB_TASKS[result.task]
+    evaluation = EvalResult(
+        task_type=task,
+        dataset_type="file",
+        dataset_name=Path(visible(result.data.name)).name,
+        dataset_split=None if result.max_drop is None else "confirming half",
+        metric_type=result.metric,
+        metric_value=round(point.value, 6),
+        metric_name=METRIC_NAMES.get(result.metric, result.metric),
+        metric_args=_certainty(result, point),
+    )
+    data = ModelCardData(
+        base_model=_base(result),
+        tags=["headscope", "attention-head-pruning", "pruned"],
+        library_name=_LIBRARY.get(facts.opens, "transformers"),
+        model_name=_title(result, point),
+        eval_results=[evaluation],
+        **{"pipeline_tag": task, **_inherited(loaded)},
+    )
+    text: str = data.to_yaml().strip()
+    return text
+
+
+def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
+    """Say how sure the header's value is; of a search everything that its number rests on."""
+
+    def ends(ci: Sequence[float] | None) -> list[float] | None:
+        return None if ci is None else [round(end, 6) for end in ci]
+
+    certainty: dict[str, Any] = {
+        "examples": result.measured_examples,
+        "interval": ends(point.ci),
+        "full_model": round(result.baseline.value, 6),
+    }
+    if point.difference is not None:
+        certainty["difference"] = round(point.difference, 6)
+        certainty["difference_interval"] = ends(point.difference_ci)
+        certainty["difference_level"] = round(point.level, 6)
+    if (search := result.max_drop) is not None:
+        certainty["max_drop"] = search.wanted
+        certainty["refused_heads"] = [look.heads for look in search.refusals]
+    return certainty
+
+
+def _inherited(loaded: LoadedModel) -> dict[str, Any]:
+    """Read what the source's card says of language and license; nothing if it cannot be read."""
+    card = None if loaded.folder is None else loaded.folder / CARD
+    if card is None or not card.is_file():
+        return {}
+    try:
+        header = metadata_load(card)
+    except Exception:  # a card is prose: whatever is wrong with its header is no error of ours
+        return {}
+    inherited = {}
+    for name in _INHERITED:
+        value = header.get(name) if isinstance(header, Mapping) else None
+        names = value if isinstance(value, list) else [value]
+        if names and all(isinstance(item, str) for item in names):
+            inherited[name] = value
+    return inherited
+
+
+def _base(result: PruneResult) -> str | None:
+    """Return the hub id of the source; None for a folder, which the hub would not know."""
+    name = str(result.provenance["model"]["id"])
+    if name == "demo":
+        return _DEMO
+    return name if is_hub_id(name) and "/" in name and not Path(name).exists() else None
+
+
+def _title(result: PruneResult, point: Point) -> str:
+    source = _base(result) or str(result.provenance["model"]["id"])
+    name = markdown(source.rstrip("/").rpartition("/")[2])
+    return f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
+
+
+def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
+    metric, full = result.metric, result.baseline.value
+    lost = "are gone from the weights" if facts.form != "dense" else "are zeros"
+    change = change_words(metric, point.difference, point.difference_ci, point.level)
+    text = (
+        f"{len(point.heads_removed)} of {result.n_heads} attention heads ({point.fraction:.0%}) "
+        f"{lost}. {_name(metric)}: {number(full, metric)} with all heads, "
+        f"{number(point.value, metric)} without these; {change}. "
+    )
+    if (search := result.max_drop) is not None:
+        text += (
+            f"The number of heads is one that is confirmed to cost at most "
+            f"{amount(search.wanted, metric)}: chosen on {search.chosen.examples:,} examples and "
+            f"confirmed on {search.confirmed.examples:,} others, which had no say in the choice; "
+            f"all values are of these.{refused_words(metric, search)} "
+        )
+    return f"{text}Made by [headscope](https://pypi.org/project/headscope/)."
+
+
+def _name(metric: str) -> str:
+    name = METRIC_NAMES.get(metric, metric)
+    return name[0].upper() + name[1:]
+
+
+def _heads_table(point: Point, loaded: LoadedModel) -> Iterator[str]:
+    """One row per layer of attention: how many heads are left, and which are gone."""
+    gone: dict[tuple[str, int], list[int]] = {}
+    for *stack, layer, head in point.heads_removed:
+        gone.setdefault((stack[0] if stack else "encoder", layer), []).append(head)
+    yield "| layer | heads left | removed |\n|---|---|---|"
+    for site in (loaded.whole or loaded).sites:
+        heads = gone.get((site.stack, site.layer), [])
+        names = ", ".join(f"H{head}" for head in heads) or "none"
+        left = f"{site.n_heads - len(heads)} of {site.n_heads}"
+        yield f"| {layer_name(site.layer, site.stack)} | {left} | {names} |"
+
+
+def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterator[str]:
+    metric = result.metric
+    yield f"| {_name(metric)} | value | interval (95% unless said) |\n|---|---|---|"
+    full, interval = number(result.baseline.value, metric), span(result.baseline.ci, metric)
+    if result.task == "fidelity":  # a model's distance to itself
+        interval = "by definition"
+    yield f"| all {result.n_heads} heads | {full} | {interval} |"
+    yield f"| this model | {number(point.value, metric)} | {span(point.ci, metric)} |"
+    if point.difference is not None:
+        change = number(point.difference, metric, signed=True)
+        level = "" if point.level == 0.95 else f" ({percent(point.level)})"
+        ends = span(point.difference_ci, metric, signed=True)
+        yield f"| change (paired) | {change} | {ends}{level} |"
+    if result.max_drop is not None:
+        yield f"| loss that was allowed | {number(result.max_drop.wanted, metric)} | |"
+    yield f"| this folder, opened again | {number(facts.measured, metric)} | |"
+    for graph in facts.graphs[1:]:
+        yield f"| {graph.file} ({graph.weights}) | {number(graph.measured, metric)} | |"
+    used = "" if result.max_drop is None else f"{result.measured_examples:,} confirming of "
+    yield (
+        f"\nMeasured on {_data(result.data.name, result.data.sha256)}: {used}"
+        f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."
+    )
+    for warning in (*result.warnings, *warnings_of(result)):
+        yield f"\n> {markdown(warning)}"
+
+
+def _speed(speed: SpeedResult | None) -> list[str]:
+    if speed is None:
+        return []
+    graphs = f", onnxruntime {speed.onnxruntime}" if speed.onnxruntime else ""
+    return [
+        "## Speed\n\n"
+        "| batch x tokens | run by | full, ms | this, ms | times as fast | by multiplications |\n"
+        "|---|---|---|---|---|---|\n"
+        + "\n".join(line for row in speed.rows for line in _speed_row(row))
+        + f"\n\nMedians, in turns; {speed.device}, {speed.dtype}, "
+        f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' "
+        f"{speed.implementation} attention{graphs}. "
+        f"Parameters: {speed.parameters_full:,} and {speed.parameters_pruned:,}."
+    ]
+
+
+def _speed_row(row: SpeedRow) -> Iterator[str]:
+    programs = [("torch", row.full_ms, row.pruned_ms)]
+    if row.onnx is not None:
+        programs.append(("onnxruntime", row.onnx.full_ms, row.onnx.pruned_ms))
+    for program, full, pruned in programs:
+        yield (
+            f"| {row.batch_size} x {row.length} | {program} | {full:.1f} | {pruned:.1f} | "
+            f"{full / pruned:.2f} | {1 / row.predicted_ratio:.2f} |"
+        )
+
+
+def _made(result: PruneResult) -> Iterator[str]:
+    model, kept = result.provenance["model"], result.kept
+    weights = model.get("weights_sha256")
+    yield f"* Source: {markdown(_base(result) or model['id'])}" + (
+        f", weights SHA-256 `{weights}`" if weights else ""
+    )
+    if kept is not None:
+        yield f"* Heads chosen by `{kept.method}`, repair `{kept.repair}`"
+    if (chosen := result.calibration) is not None:
+        how = "with labels" if chosen.labels else "no labels used"
+        data = _data(chosen.name, chosen.sha256)
+        yield f"* Chosen on {data}: {chosen.examples:,} examples, {how}"
+    passed = {True: "passed", False: "failed", None: "not run"}[result.validation.passed]
+    yield f"* Check that headscope's attention is the model's own: {passed}"
+    versions = ", ".join(
+        f"{name} {result.provenance[name]}" for name in ("headscope", "torch", "transformers")
+    )
+    yield f"* {versions}; seed {result.provenance['seed']}"
+    yield f"\n```sh\n{visible(result.provenance['command']).replace('```', '')}\n```"
+
+
+def _data(name: str, sha256: str) -> str:
+    return f"{markdown(Path(name).name)} (SHA-256 `{sha256[:12]}`)"

@@ -1,0 +1,411 @@
+"""Pruned models on a curve: what was removed and what is left of the metric, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.analyses.classify.result import HeadRoles
+from headscope.core.heads import Head, layer_name, place_name
+from headscope.pruning.kept_result import (
+    ExportedModel,
+    FailedArtefact,
+    KeptModel,
+    SavedModel,
+    SpeedResult,
+)
+from headscope.session.measured import Measured
+from headscope.stats.compared import Setting
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = [
+    "Curve",
+    "Draw",
+    "Point",
+    "EvenPrice",
+    "DropLook",
+    "DropPart",
+    "MaxDrop",
+    "OneMore",
+    "Area",
+    "AreaGap",
+    "Baseline",
+    "DataInfo",
+    "HeadEffect",
+    "HeadRoles",
+    "HeadScores",
+    "PruneResult",
+    "StackResult",
+]
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One random set of heads and what the model is worth without it."""
+
+    seed: int  # Of the draw
+    #: (layer, head): As many as the point's fraction makes.
+    heads_removed: tuple[tuple[Any, ...], ...]
+    value: float  # The task's metric
+
+
+@dataclass(frozen=True)
+class Point:
+    """The model without some heads."""
+
+    fraction: float  # Share of the model's heads that is removed
+    #: (layer, head): With the stack for a model that has a decoder. For ``random``: of its first
+    #: draw.
+    heads_removed: tuple[tuple[Any, ...], ...]
+    value: float  # The task's metric; for ``random`` the mean over draws
+    #: 95% interval over examples; for ``random`` the lowest and highest draw. None where it is
+    #: unknown.
+    ci: tuple[float, ...] | None
+    #: Value minus the unpruned model's on the same examples, with its paired interval and two-sided
+    #: p-value; None for ``random``. The interval is None, and p is 1, where it is unknown, and
+    #: where no head is removed: there the difference is 0 by definition.
+    difference: float | None = None
+    difference_ci: tuple[float, ...] | None = None
+    p_value: float | None = None
+    metrics: dict[str, float] | None = None  # Every metric of the task
+    #: Kept heads with each role; None where the model was not classified.
+    roles_left: dict[str, int] | None = None
+    draws: tuple[Draw, ...] = ()  # Empty unless ``random``
+    spread: float | None = None  # Standard deviation over draws
+    #: Of ``difference_ci``: higher where smaller numbers of heads were tried after a refusal.
+    level: float = 0.95
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One method with one repair."""
+
+    method: str  # As on the command line; ``none`` where nothing was repaired.
+    repair: str
+    points: tuple[Point, ...]  # From few heads removed to many
+
+    @property
+    def name(self) -> str:
+        """``fisher + scale``; the method alone where nothing was repaired."""
+        return self.method if self.repair == "none" else f"{self.method} + {self.repair}"
+
+
+@dataclass(frozen=True)
+class EvenPrice:
+    """A model that lost as many heads in every layer, beside one that did not have to."""
+
+    method: str  # Of both models.
+    repair: str
+    per_layer: int  # Heads that every layer lost
+    heads: int  # Heads that each of the two models lost
+    #: The metric of the even model, and of the one whose layers may lose different numbers.
+    value: float
+    uneven: float
+    difference: float  # Even minus uneven, in the metric's unit
+    ci: tuple[float, ...] | None  # Paired 95% interval of the difference; None where it is unknown
+
+
+@dataclass(frozen=True)
+class DropPart:
+    """A pruned model on one part of the evaluation data."""
+
+    heads: int  # Heads that it lost
+    examples: int  # Examples of the part
+    baseline: float  # The task's metric of the unpruned model and of this one, on these examples.
+    value: float
+    difference: float  # Value minus baseline, with its paired interval.
+    ci: tuple[float, ...] | None
+    level: float  # Of the interval: 0.95, or more where several models were looked at
+
+
+@dataclass(frozen=True)
+class DropLook:
+    """One model that was tried."""
+
+    method: str  # How it was made.
+    repair: str
+    heads: int  # Heads that it lost
+    part: str  # ``choosing`` or ``confirming``: the examples that it was judged by
+    lost: float  # What it loses of the metric there, and the upper end of the interval.
+    most_lost: float
+    level: float  # Of that interval
+    allowed: bool  # Whether that end is at most what may be lost
+
+
+@dataclass(frozen=True)
+class OneMore:
+    """The model that lost one head more, on the examples that the curves were measured on."""
+
+    #: Heads that it lost: one more, or one more of every layer where layers lose equally many, or
+    #: one more of all layers that share their weights.
+    heads: int
+    value: float  # The task's metric
+    difference: float  # Value minus the unpruned model's, with its paired 95% interval.
+    ci: tuple[float, ...] | None
+    step: float  # Value minus that of the model that was found, with its paired 95% interval.
+    step_ci: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class MaxDrop:
+    """A number of heads that costs at most ``wanted``: chosen on one part, confirmed on the other.
+
+    A larger number may cost as little: it is one that is confirmed, not the largest there is.
+    """
+
+    wanted: float  # The most that may be lost, in the metric's unit
+    count: int  # Heads that were removed: the number that was confirmed
+    method: str  # How they were chosen, and what was done to the others.
+    repair: str
+    chosen: DropPart  # The model that was chosen, on the part of the examples that it was chosen on
+    #: The model that was found, on the other part. It lost fewer heads than the chosen one where
+    #: that one was not confirmed.
+    confirmed: DropPart
+    refused: DropPart | None  # The chosen model on the other part, where that did not confirm it
+    #: Smaller numbers that would be tried after a refusal, set before the first of them was; all
+    #: together their intervals may fail as often as the first one.
+    planned: int
+    one_more: OneMore | None  # None where one more would be all of them
+    looks: tuple[DropLook, ...] = ()  # Every model that was tried, in order
+    #: Sentences that stand in both parts, because too many examples hang together by them.
+    shared: int = 0
+    per_layer: int | None = None  # Heads that every layer lost, where all were to lose equally many
+    #: ``confirming``: baseline, curves, ``one_more``, kept and saved models of the same result are
+    #: measured on the part that had no say in the choice. ``all`` in results of earlier versions.
+    measured_on: str = "all"
+
+    @property
+    def refusals(self) -> tuple[DropLook, ...]:
+        """Every number that the confirming part refused before it allowed one."""
+        return tuple(x for x in self.looks if x.part == "confirming" and not x.allowed)
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What was read."""
+
+    name: str  # Of the file, and what its examples are for.
+    sha256: str
+    task: str
+    examples: int  # Used, and left out because they are longer than the model allows.
+    skipped: int
+    labels: bool | None = None  # Whether the methods used labels; None for evaluation data
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The unpruned model."""
+
+    value: float  # The task's metric
+    ci: tuple[float, ...] | None  # 95% interval over examples; None where it is unknown
+    metrics: dict[str, float]  # Every metric of the task
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """What a method thinks of each head."""
+
+    method: str  # As on the command line
+    #: (n_layers, n_heads), higher is rather kept; None where a layer has no such head. Where the
+    #: heads of all stacks are ranked together, the layers of the encoder come first, then those of
+    #: the decoder and of cross-attention.
+    values: tuple[tuple[float | None, ...], ...]
+    passes: dict[str, int]  # ``forward`` and ``backward`` passes over the calibration data
+    #: (stack, layer): Which layer each row is; empty in results of earlier versions, which knew
+    #: encoders only.
+    layers: tuple[tuple[Any, ...], ...] = ()
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Stack and layer of each row."""
+        if self.layers:
+            return tuple((stack, layer) for stack, layer in self.layers)
+        return tuple(("encoder", row) for row in range(len(self.values)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """``L3``, or ``cross:L3`` outside the encoder, for each row."""
+        return tuple(layer_name(layer, stack) for stack, layer in self.places)
+
+
+@dataclass(frozen=True)
+class HeadEffect(Head):
+    """What one head does to the model: without it, or with it alone left in its layer.
+
+    In ALBERT the head goes from (or stays in) every layer.
+    """
+
+    value: float  # The task's metric with its 95% interval over examples.
+    ci: tuple[float, ...] | None
+    difference: float  # Value minus the unpruned model's, as in :class:`Point`.
+    difference_ci: tuple[float, ...] | None
+    p_value: float
+    p_adjusted: float  # Benjamini-Hochberg over the rows of one table
+    significant: bool  # Whether it is below 0.05
+
+
+@dataclass(frozen=True)
+class StackResult:
+    """One stack of an encoder-decoder model, pruned alone while the others keep their heads."""
+
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    n_heads: int  # Heads that can be removed
+    #: As :class:`PruneResult` has them; a fraction is one of this stack's heads. What one head does
+    #: alone is the same whatever stack is pruned, so those tables are not repeated.
+    curves: tuple[Curve, ...]
+    scores: tuple[HeadScores, ...] = ()
+    even: tuple[EvenPrice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Area:
+    """The area under a curve of one stack: the metric's mean over all shares of its heads."""
+
+    stack: str  # Whose curve it is.
+    method: str
+    repair: str
+    value: float  # In the metric's unit; by the trapezoidal rule over shares from 0 to 1
+    ci: tuple[float, ...]  # 95%: bootstrap over examples; for ``random`` Student's t over draws
+    #: The same from the first to the last head removed, over the shares that the curves of all
+    #: stacks have in common: without the points where the stack has all its heads and none, the
+    #: last of which cuts a decoder off from the source in the case of cross-attention. None for
+    #: curves without a point between 0 and 1. Earlier versions counted the point 0 too.
+    inner: float | None = None
+    inner_ci: tuple[float, ...] | None = None
+
+    @property
+    def compared(self) -> tuple[float, tuple[float, ...]]:
+        """Value and interval by which stacks are compared: the inner ones where there are any."""
+        return _compared(self.value, self.ci, self.inner, self.inner_ci)
+
+
+def _compared(
+    value: float, ci: tuple[float, ...], inner: float | None, inner_ci: tuple[float, ...] | None
+) -> tuple[float, tuple[float, ...]]:
+    return (value, ci) if inner is None or inner_ci is None else (inner, inner_ci)
+
+
+@dataclass(frozen=True)
+class AreaGap:
+    """How much larger the area of one stack is than that of another."""
+
+    stack: str  # ``difference`` is the first's area minus the second's.
+    other: str
+    method: str  # Of both curves.
+    repair: str
+    difference: float  # In the metric's unit
+    #: 95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
+    ci: tuple[float, ...]
+    #: The difference of the inner areas; None in results of earlier versions.
+    inner: float | None = None
+    inner_ci: tuple[float, ...] | None = None
+
+    @property
+    def compared(self) -> tuple[float, tuple[float, ...]]:
+        """Difference and interval by which stacks are compared, as :attr:`Area.compared`."""
+        return _compared(self.difference, self.ci, self.inner, self.inner_ci)
+
+
+@dataclass(frozen=True)
+class PruneResult(Measured):
+    """Heads chosen, removed and measured again."""
+
+    task: Annotated[str, Setting()]  # What the model is measured on, and the name of the number.
+    metric: Annotated[str, Setting()]
+    higher_is_better: bool  # False for a loss.
+    baseline: Baseline  # The unpruned model.
+    data: DataInfo  # What the curves are measured on, and what heads are chosen on.
+    calibration: DataInfo | None
+    n_heads: int  # Heads that can be removed.
+    shared_layers: bool  # Whether one decision holds for several layers (ALBERT).
+    curves: tuple[Curve, ...]  # One for each method and repair, random heads among them.
+    scores: tuple[HeadScores, ...] = ()  # One for each method that scores heads.
+    ablation: tuple[HeadEffect, ...] = ()  # Each head removed alone; empty unless asked for.
+    #: All heads of one layer removed but its best on the calibration data; empty unless asked for.
+    kept_alone: tuple[HeadEffect, ...] = ()
+    roles: tuple[HeadRoles, ...] = ()  # Empty where the model was not classified.
+    roles_from: str | None = None  # The corpus of that classification.
+    warnings: tuple[str, ...] = ()  # Sentences about what a reader should not conclude.
+    kept: KeptModel | None = None  # The one that is saved and timed.
+    saved: tuple[SavedModel, ...] = ()  # The folders that it was written to.
+    speed: SpeedResult | None = None  # Full against pruned; None unless it was asked for.
+    #: Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
+    #: all stacks together.
+    stack: Annotated[str, Setting()] = "encoder"
+    #: Each stack alone, where all were asked for; empty otherwise.
+    stacks: tuple[StackResult, ...] = ()
+    areas: tuple[Area, ...] = ()  # Of the curves of ``stacks``.
+    gaps: tuple[AreaGap, ...] = ()  # Between each two of them.
+    #: How a number of heads was found that costs at most so much; None unless it was asked for.
+    max_drop: MaxDrop | None = None
+    #: Models that lost the same number of heads in every layer beside those that did not have to;
+    #: empty unless it was asked for.
+    even: tuple[EvenPrice, ...] = ()
+    #: The graphs that it was written as; empty unless asked for.
+    exported: tuple[ExportedModel, ...] = ()
+    #: What was asked for beside the numbers and could not be made.
+    failed: tuple[FailedArtefact, ...] = ()
+
+    @property
+    def measured_examples(self) -> int:
+        """Examples that baseline and curves are measured on: with ``max_drop`` one half."""
+        found = self.max_drop
+        if found is not None and found.measured_on == "confirming":
+            return found.confirmed.examples
+        return self.data.examples
+
+    @property
+    def sign(self) -> int:
+        """What a difference of the metric is multiplied by so that more is better: 1 or -1."""
+        return 1 if self.higher_is_better else -1
+
+    def curve(self, method: str, repair: str = "none") -> Curve:
+        """Return the curve of a method with a repair."""
+        for curve in self.curves:
+            if (curve.method, curve.repair) == (method, repair):
+                return curve
+        raise KeyError(f"{method} with repair {repair} was not measured")
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per stack, method, repair and fraction (pandas).
+
+        ``value`` is the task's metric; its other metrics are columns by their names, empty for
+        random heads.
+        """
+        import pandas as pd
+
+        of_stack = [(self.stack, self.curves), *((s.stack, s.curves) for s in self.stacks)]
+        others = [name for name in self.baseline.metrics if name != self.metric]
+        rows = [
+            _flat(stack, curve, point, others)
+            for stack, curves in of_stack
+            for curve in curves
+            for point in curve.points
+        ]
+        return pd.DataFrame(rows)
+
+
+def _flat(stack: str, curve: Curve, point: Point, others: Sequence[str]) -> dict[str, Any]:
+    low, high = point.ci or (None, None)
+    least, most = point.difference_ci or (None, None)
+    metrics = point.metrics or {}
+    return {
+        "stack": stack,
+        "method": curve.method,
+        "repair": curve.repair,
+        "fraction": point.fraction,
+        "heads": len(point.heads_removed),
+        "value": point.value,
+        "low": low,
+        "high": high,
+        "difference": point.difference,
+        "difference_low": least,
+        "difference_high": most,
+        "p_value": point.p_value,
+        "spread": point.spread,
+        **{name: metrics.get(name) for name in others},
+        "removed": " ".join(place_name(place) for place in point.heads_removed),
+    }

@@ -1,0 +1,1 @@
+"""Eleven claims of the literature, tested on a model."""

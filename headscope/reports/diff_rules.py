@@ -1,0 +1,282 @@
+"""The rules of ``--fail-on``: what must not change, read strictly and decided on a comparison."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from headscope.core.errors import InputError, nearest
+from headscope.core.safe_text import listed, visible
+from headscope.pruning.metric_words import scale_of
+from headscope.reports.result import Change, DiffResult, FiredRule, SetChange
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "check_rules",
+    "parse_rules",
+    "undecided",
+    "with_fired",
+    "AllowedDrop",
+    "bare_limit",
+]
+
+
+_SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
+_WRITTEN_ALLOWED_DROP = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
+#: A bare number of this share of a metric's scale, or more, was meant in another unit.
+_TOO_MUCH = 0.25
+_TOO_MUCH_OF_A_LOSS = 1.0  # Nats: who guesses 2.7 times as badly as before.
+
+
+@dataclass(frozen=True)
+class AllowedDrop:
+    """What a metric may lose: ``2%`` of its old value, ``0.5points``, or ``0.005`` in its own unit.
+
+    A point is a hundredth of the metric's scale, so that it is the same of an accuracy (0 to 100)
+    and of a cosine (0 to 1).
+    """
+
+    amount: float
+    unit: str = ""
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return f"{self.amount:g}{self.unit}"
+
+    @classmethod
+    def parse(cls, text: str) -> AllowedDrop | None:
+        """Read it as it is written; None if it is no number of 0 or more with a known unit."""
+        match = _WRITTEN_ALLOWED_DROP.fullmatch(text)
+        try:
+            amount = float(match[1]) if match else math.nan
+        except ValueError:
+            return None
+        if match is None or not 0 <= amount < math.inf:
+            return None
+        return cls(amount, "points" if match[2].lower().startswith("p") else match[2])
+
+    def exceeded(self, change: Change, metric: str) -> bool:
+        """Whether a metric got worse by more than is allowed."""
+        unit = {
+            "%": abs(change.old or 0.0) / 100,
+            "points": (scale_of(metric) or math.nan) / 100,
+        }
+        return (change.worsening or 0.0) > self.amount * unit.get(self.unit, 1.0) + _SLACK
+
+    def nonsense(self, metric: str) -> str:
+        """Say why this would never stop what it is to stop, and what would; empty if it would."""
+        scale, name = scale_of(metric), visible(metric)
+        if scale is None and self.unit == "points":
+            return f"a {name} has no points; give a share of it, such as 2%, or nats, such as 0.05"
+        if scale is not None and self.unit and self.amount >= 100:
+            return f"no {name} can lose as much; give a smaller share, such as 2%"
+        if self.unit or self.amount < bare_limit(metric):
+            return ""
+        if scale is None:
+            return (
+                f"a {name} that rises by {self} makes guesses "
+                f"{math.exp(min(self.amount, 99)):.3g} times as bad; give a share of it, such as "
+                "2%, or fewer nats, such as 0.05"
+            )
+        meant = self.amount if self.amount < 1 else 2.0
+        return (
+            f"{name} goes up to {scale:g}, and {self} is {100 * self.amount / scale:g}% of that; "
+            f"give {meant:g}% (of the old value), {meant:g}points ({meant * scale / 100:g} of "
+            f"{scale:g}) or a number below {bare_limit(metric):g}"
+        )
+
+
+def bare_limit(metric: str) -> float:
+    """Return from where on a bare number was surely meant in another unit."""
+    scale = scale_of(metric)
+    return _TOO_MUCH_OF_A_LOSS if scale is None else _TOO_MUCH * scale
+
+
+#: ``>`` was the sign once. A shell makes a file of what follows it, so ``=`` is written.
+_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S.*?)\s*)?")
+#: From a comparison and the rule's limit: why the rule fires, or an empty string.
+Reason = Callable[[DiffResult, AllowedDrop | None], str]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, as written: a name of :data:`RULES`, and what a change may be where it says so."""
+
+    name: str
+    limit: AllowedDrop | None = None
+
+    def __str__(self) -> str:
+        """As on the command line."""
+        return self.name if self.limit is None else f"{self.name}={self.limit}"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a rule looks at, why it fires, and whether it may have a limit.
+
+    ``section`` is the result that it needs; it fires where the new side has lost that.
+    """
+
+    section: str | None
+    reason: Reason
+    limited: bool = False
+
+
+def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
+    """Read rules as they are written: ``role-changed``, ``metric-drop=2%``; commas between some."""
+    written = (part for text in texts for part in text.split(","))
+    return tuple(dict.fromkeys(_parse(part) for part in written))
+
+
+def _parse(text: str) -> Rule:
+    match = _WRITTEN.fullmatch(text)
+    name = match[1].replace("_", "-").lower() if match else text.strip()
+    if match is None or name not in RULES:
+        hint = nearest(re.split("[>=]", name)[0], RULES, "rules are")
+        raise InputError(f"There is no rule {visible(text)!r}; {hint}")
+    if match[2] is None:
+        return Rule(name)
+    if not RULES[name].limited:
+        raise InputError(f"The rule {name} has no limit; write it without {match[2]}{match[3]}.")
+    limit = AllowedDrop.parse(match[3])
+    if limit is None:
+        raise InputError(
+            f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% (of the "
+            f"old value), {name}=0.5points or {name}=0.005 (in the metric's own unit)."
+        )
+    return Rule(name, limit)
+
+
+def check_rules(rules: Iterable[Rule], metric: str) -> None:
+    """Refuse a limit that makes no sense for the metric at hand."""
+    for rule in rules:
+        if rule.limit is not None and (why := rule.limit.nonsense(metric)):
+            raise InputError(f"{rule} would guard nothing here: {why}.")
+
+
+def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
+    """Return the comparison with the rules that fire, each with its reason."""
+    rules = tuple(rules)
+    if diff.metric:
+        check_rules(rules, diff.metric)
+    reasons = ((rule, _reason(diff, rule)) for rule in rules)
+    fired = (FiredRule(str(rule), reason) for rule, reason in reasons if reason)
+    return dataclasses.replace(diff, fired=tuple(fired))
+
+
+def _reason(diff: DiffResult, rule: Rule) -> str:
+    kind = RULES[rule.name]
+    if kind.section in diff.missing:
+        return f"{visible(diff.new)} has no result of {kind.section}, {visible(diff.old)} has"
+    return kind.reason(diff, rule.limit)
+
+
+def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
+    """Name the rules that had nothing to look at, so that a limit that never fires is noticed."""
+    return tuple(
+        f"{rule} had nothing to compare: no result of {section} in {visible(diff.old)}"
+        for rule in rules
+        if (section := RULES[rule.name].section)
+        and section not in diff.compared
+        and section not in diff.missing
+    )
+
+
+def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
+    """Name the first three of the rows that a rule is about; ``{heads}`` counts all of them."""
+
+    def reason(diff: DiffResult, limit: AllowedDrop | None) -> str:
+        names = [visible(row) for row in rows(diff)]
+        if not names:
+            return ""
+        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+        return f"{words.format(heads=heads, new=visible(diff.new))}: {listed(names)}"
+
+    return reason
+
+
+def _role(change: SetChange) -> str:
+    signs = [f"-{name}" for name in change.lost] + [f"+{name}" for name in change.gained]
+    return f"{change.where} ({', '.join(signs) or f'{change.old} -> {change.new}'})"
+
+
+def _verdicts(diff: DiffResult, was: str = "") -> Iterator[str]:
+    for row in diff.verdicts:
+        if row.section == "insights" and was in ("", row.old):
+            yield f"{row.where} {row.old} -> {row.new}"
+
+
+def _moved(section: str = "") -> Reason:
+    """Name the numbers of a section, or of all, that moved."""
+
+    def rows(diff: DiffResult) -> Iterator[str]:
+        metrics = (change for change in diff.metrics if change.beyond)
+        for change in chain(diff.scores, (curve.worst for curve in diff.curves), metrics):
+            if section in ("", change.section):
+                yield _change(change)
+
+    return _named("moved beyond interval or tolerance", rows)
+
+
+def _change(change: Change) -> str:
+    numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
+    return f"{change.where} {change.name} {' -> '.join(numbers)}"
+
+
+def _metric_drop(diff: DiffResult, limit: AllowedDrop | None) -> str:
+    if "prune" in diff.compared and not diff.metrics_compared:
+        return "no value of pruning is in both: the metric, methods or fractions differ"
+    return _named("worse", lambda diff: _drops(diff, limit))(diff, limit)
+
+
+def _drops(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
+    """Without a limit: what is worse with its interval apart."""
+    for change in sorted(diff.metrics, key=lambda row: -(row.worsening or 0.0)):
+        drop = change.worsening or 0.0
+        moved = drop > 0 and change.beyond
+        if moved if limit is None else limit.exceeded(change, diff.metric):
+            yield f"{_change(change)} (worse by {drop:.4g})"
+
+
+def _identity(what: str) -> Reason:
+    def rows(diff: DiffResult) -> Iterator[str]:
+        for row in diff.identity:
+            if row.what == what:
+                yield f"{row.name} {row.old} -> {row.new}".strip()
+
+    return _named(what, rows)
+
+
+def _any(diff: DiffResult, limit: AllowedDrop | None) -> str:
+    return "" if diff.equal else "the results are not equal"
+
+
+_CHANGED = _named("{heads} changed role", lambda diff: map(_role, diff.roles))
+_LOST = _named("{heads} lost a role", lambda diff: (_role(c) for c in diff.roles if c.lost))
+_INSIGHT_LOST = _named("verdict changed", lambda diff: _verdicts(diff, was="holds"))
+
+#: Every rule by name.
+RULES: dict[str, _Kind] = {
+    "role-changed": _Kind("classify", _CHANGED),
+    "role-lost": _Kind("classify", _LOST),
+    "metric-drop": _Kind("prune", _metric_drop, limited=True),
+    "validation": _Kind(None, _named("{new} is not validated", lambda diff: diff.not_valid)),
+    "insight-changed": _Kind("insights", _named("verdict changed", _verdicts)),
+    "insight-lost": _Kind("insights", _INSIGHT_LOST),
+    "score-moved": _Kind(None, _moved()),
+    **{
+        f"{name}-changed": _Kind(name, _moved(name))
+        for name in ("rank", "spectrum", "depth", "flow", "transfer", "linear", "symmetric")
+    },
+    "missing": _Kind(None, _named("not in {new}", lambda diff: diff.missing)),
+    **{
+        f"{what}-changed": _Kind(None, _identity(what))
+        for what in ("model", "data", "schema", "setting")
+    },
+    "any": _Kind(None, _any),
+}

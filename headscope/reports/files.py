@@ -1,0 +1,139 @@
+"""Writing the result folder of a command: every file whole or not at all, the JSON last.
+
+Whoever writes no folder draws no figure, so matplotlib is loaded only when a folder is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from headscope.core.files import sha256_of
+from headscope.core.serialise import to_dict, to_json
+from headscope.reports.markdown import report_markdown
+from headscope.reports.page import report_html
+from headscope.reports.registry import SECTIONS
+from headscope.reports.result import ReportResult
+from headscope.show.folders import write_files
+from headscope.show.view import view_of
+
+
+def state_name(command: str) -> str:
+    """Return the name of the file that a command saves its sums in while it runs."""
+    return f".{command}.state.safetensors"
+
+
+def write_result(command: str, result: Any, folder: Path, **presentation: Any) -> None:
+    """Write a result's tables, figures and JSON, then drop the state of the run that made it.
+
+    ``presentation`` is what the command's view understands, such as ``log`` for depth.
+    """
+    view = view_of(command)
+    files = view.files(result, **presentation)
+    document = to_json(result).encode() + b"\n"
+    name = f"{command}.json"
+    write_files(folder, {**files, name: document}, stale=view.stale, mark=name)
+    (folder / state_name(command)).unlink(missing_ok=True)
+
+
+REPORT = "report.json"  # The file that holds every section, and that readers wait for.
+#: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.
+_PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
+
+
+def report_document(
+    report: ReportResult, digests: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """Return what ``report.json`` holds: everything but what the report says of earlier runs.
+
+    By section there are a hash of its content, and the SHA-256 of each file that it wrote.
+    """
+    document = dict(to_dict(report))
+    document.pop("reused")
+    last = {name: document.pop(name) for name in (*SECTIONS, "samples")}
+    return {**document, **last, "digests": dict(digests), "files": to_dict(dict(files))}
+
+
+def report_json(document: Mapping[str, Any]) -> str:
+    """Write a document as JSON with lists of numbers on one line each."""
+    text = to_json(dict(document))
+    return _PLAIN_LIST.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+
+
+def write_report(
+    report: ReportResult,
+    folder: Path,
+    digests: Mapping[str, str],
+    before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write report.html, report.md, report.json, the tables and the figures; return the document.
+
+    ``before`` is the document of the report that is there already: files of sections that were
+    taken from it are kept where they are as they were written, and files of sections that are gone
+    go. Files that are not the report's stay as they are.
+    """
+    old = _files(before)
+    made = {
+        name: (_kept(folder, old.get(name, {})) if name in report.reused else None)
+        or view_of(name).files(result)
+        for name, result in report.sections.items()
+    }
+    hashes = {
+        section: {name: sha256_of(files[name]) for name in sorted(files)}
+        for section, files in made.items()
+    }
+    document = report_document(report, digests, hashes)
+    pages = {
+        "report.md": report_markdown(report).encode(),
+        "report.html": report_html(report, made).encode(),
+        REPORT: report_json(document).encode("utf-8", "backslashreplace"),
+    }
+    content = {name: data for files in made.values() for name, data in files.items()}
+    was = {name: sha256 for names in old.values() for name, sha256 in names.items()}
+    gone = [
+        name
+        for name in was.keys() - content.keys()
+        if _written(folder, name, was[name]) is not None
+    ]
+    write_files(folder, {**content, **pages}, stale=gone, mark=REPORT)
+    return document
+
+
+def _kept(folder: Path, names: Mapping[str, str]) -> dict[str, bytes] | None:
+    """Read a section's files from the report that is there; None if any has changed."""
+    kept = {}
+    for name, sha256 in names.items():
+        data = _written(folder, name, sha256)
+        if data is None:
+            return None
+        kept[name] = data
+    return kept
+
+
+def _written(folder: Path, name: str, sha256: str) -> bytes | None:
+    """Read a file that a report says it wrote; None if it is not there as it was written.
+
+    Only names that stay in the folder count, whatever the report says.
+    """
+    path = folder / name
+    try:
+        if Path(name).name != name or name == ".." or not path.is_file():
+            return None
+        data = path.read_bytes()
+    except OSError:  # a name that no file can have
+        return None
+    return data if sha256_of(data) == sha256 else None
+
+
+def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
+    """Read which files an earlier report wrote; nothing from a document that says it badly."""
+    found = (document or {}).get("files")
+    if not isinstance(found, dict):
+        return {}
+    return {
+        section: {str(name): str(sha) for name, sha in names.items()}
+        for section, names in found.items()
+        if isinstance(names, dict)
+    }

@@ -1,0 +1,245 @@
+"""Run a model with something else in place of its attention, and see how near it stays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from headscope.core.accumulator import Array
+from headscope.core.errors import UnsupportedModelError
+from headscope.core.serialise import SCHEMA
+from headscope.data.plain import PlainText, as_plain
+from headscope.models.intervene import Exchanged, Factors, intervene
+from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import cosine
+from headscope.models.replay import Prefix
+from headscope.models.routing import Mechanism
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks
+from headscope.session.options import EffectOptions
+from headscope.session.progress import Progress
+from headscope.session.provenance import provenance
+from headscope.session.texts import check_measured, line_batches
+from headscope.session.validate import require_valid
+from headscope.stats.effects import Effect, EffectTask
+from headscope.stats.estimate import Estimate
+from headscope.stats.metrics import mean_of
+from headscope.stats.paired_change import interval_of
+from headscope.stats.statistics import finite
+from headscope.tasks.base import Task
+from headscope.tasks.making import make_task, read_examples
+
+
+def last_states(
+    loaded: LoadedModel,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    attention: Mechanism | None,
+    keep: Callable[[Tensor, Tensor], Tensor],
+    *,
+    scores: Factors | None = None,
+) -> list[Tensor]:
+    """Run padded batches; return what ``keep`` makes of each one's last states and mask.
+
+    ``attention`` or ``scores`` hold at every site, as :func:`intervene` takes them.
+    """
+    with intervene(loaded, attention=attention, scores=scores) as router:
+        return [keep(router.checked(loaded.forward, ids, mask), mask) for ids, mask in batches]
+
+
+class PooledStates:
+    """A model's embeddings of a text's lines, which a changed model's are compared with.
+
+    The mean cosine is the fidelity of the change. The lines are held in memory as padded token ids.
+    """
+
+    def __init__(self, loaded: LoadedModel, text: PlainText, limit: int | None = None) -> None:
+        self._loaded = loaded
+        self._batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
+        self.lines = sum(len(ids) for ids, _ in self._batches)
+        # Longer than the model's limit.
+        self.skipped = min(text.n_lines, limit or text.n_lines) - self.lines
+        check_measured(text, self.lines)
+        self._original = last_states(loaded, self._batches, None, loaded.pooling.embed)
+
+    def cosines(
+        self, attention: Mechanism | None = None, *, scores: Factors | None = None
+    ) -> Array:
+        """Return the cosine of every line, (lines,), with another attention at every site."""
+        embed = self._loaded.pooling.embed
+        changed = last_states(self._loaded, self._batches, attention, embed, scores=scores)
+        pairs = zip(changed, self._original, strict=True)
+        return np.concatenate([cosine(ours, theirs).cpu().numpy() for ours, theirs in pairs])
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model whose heads are to be exchanged, and what it is measured on."""
+
+    loaded: LoadedModel  # Certified, and seen in the one stack that a text runs
+    effects: Effects  # Of its changed versions
+    #: The fields that every result has: provenance, certificate, text, task and left-out stacks.
+    common: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
+        """Open, check and certify a model, and read its text; ``name`` is the command."""
+        seed, limit = options.seed, options.limit
+        source = spread_lines(as_plain(options.text), options.sentences, limit)
+        whole = open_for_tasks(model, **options.loading)
+        need_tokenizer(whole, name)
+        whole.pooling.check()
+        if not whole.sites:  # the certificate says why
+            require_valid(whole, options.validate)
+        loaded = readable(whole, name)
+        validation = require_valid(loaded, options.validate)
+        task = task_of(loaded, options.task, options.data, limit, seed)
+        effects = Effects(loaded, source, task, seed)
+        common = {
+            "schema": SCHEMA,
+            "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
+            "validation": validation,
+            "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
+            "text": effects.describe(),
+            "task": effects.task,
+        }
+        return cls(loaded, effects, common)
+
+
+@dataclass(frozen=True)
+class TaskEffect:
+    """The task's value of a changed model, and its difference to the unchanged one's."""
+
+    metric: float
+    difference: Estimate
+
+
+def readable(loaded: LoadedModel, command: str) -> LoadedModel:
+    """Return the view of a model whose queries and keys a text can show: one sequence, a square S.
+
+    Of an encoder-decoder model that is the encoder: a text runs nothing else.
+    """
+    if loaded.encoder_decoder:
+        loaded = loaded.only("encoder")
+    if not any(site.n_heads for site in loaded.sites):
+        raise UnsupportedModelError(
+            f"{loaded.name} has no head that reads a text, so {command} has nothing to measure."
+        )
+    return loaded
+
+
+def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> PlainText:
+    """Return some lines of a text, or of its first ones, spread evenly; all where it has fewer."""
+    of = min(text.n_lines, limit or text.n_lines)
+    chosen = {i * of // min(lines, of) for i in range(min(lines, of))}
+
+    def read() -> Iterator[str]:
+        return (line for i, line in enumerate(text) if i in chosen)
+
+    return dataclasses.replace(text, n_lines=len(chosen), read=read)
+
+
+def task_of(
+    loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
+) -> Task | None:
+    """Make the task that changed models are measured by; None where none is asked for."""
+    if task is None:
+        return None
+    examples = read_examples(task, data, limit)
+    return make_task(task, examples, loaded, seed=seed, limit=limit)
+
+
+class Effects:
+    """A model and the lines that its changed versions are compared with it on."""
+
+    def __init__(
+        self, loaded: LoadedModel, text: PlainText, task: Task | None = None, seed: int = 0
+    ) -> None:
+        self._loaded, self._task, self._seed = loaded, task, seed
+        self.batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text)]
+        self.lines = sum(len(ids) for ids, _ in self.batches)
+        self.skipped = text.n_lines - self.lines
+        check_measured(text, self.lines)
+        self._text = text
+        self._baseline = None if task is None else task.outputs(loaded)
+        self.task: EffectTask | None = None
+        if task is not None and self._baseline is not None:
+            before = task.interval(self._baseline, seed=seed)
+            self.task = EffectTask(
+                name=task.name,
+                metric=task.metric,
+                higher_is_better=task.higher_is_better,
+                data={"name": task.data.name, "sha256": task.data.sha256},
+                examples=task.n_examples,
+                baseline=Estimate(before.value, *(before.ci or ())),
+            )
+
+    def describe(self) -> dict[str, Any]:
+        """Say what was read."""
+        return {
+            "name": self._text.name,
+            "sha256": self._text.sha256,
+            "lines": self.lines,
+            "skipped": self.skipped,
+            "tokens": sum(int(mask.sum()) for _, mask in self.batches),
+        }
+
+    def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
+        """Measure changed versions of the model, each alone."""
+        effects = [Effect(boot(row, self._seed)) for row in self.cosines(versions, progress, what)]
+        if self._task is None:
+            return effects
+        tasks = self.on_task(versions, progress, what)
+        return [
+            dataclasses.replace(effect, metric=own.metric, difference=own.difference)
+            for effect, own in zip(effects, tasks, strict=True)
+        ]
+
+    def on_task(
+        self, versions: Sequence[Exchanged], progress: Progress, what: str
+    ) -> list[TaskEffect]:
+        """Measure changed versions by the task, each alone; nothing where there is no task."""
+        effects: list[TaskEffect] = []
+        loaded, task = self._loaded, self._task
+        if task is None or self._baseline is None:
+            return effects
+        for i, version in enumerate(versions):
+            with intervene(loaded, attention=version) as router:
+                outputs = task.outputs_of(
+                    lambda *args, **options: router.checked(loaded.run, *args, **options),
+                    task.batches(loaded),
+                )
+            change = task.change(self._baseline, outputs, seed=self._seed)
+            difference = Estimate(change.difference, *(change.ci or ()))
+            effects.append(TaskEffect(change.value, difference))
+            progress(f"{what}, task", i + 1, len(versions))
+        return effects
+
+    def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
+        """Return the cosine of every line to the unchanged model's, (versions, lines)."""
+        loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
+        for b, (ids, mask) in enumerate(self.batches):
+            prefix = Prefix(loaded.model, loaded.sites)
+            with intervene(loaded) as router, prefix.recording(router):
+                own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
+            for i, version in enumerate(versions):
+                with intervene(loaded, attention=version) as router:
+                    with prefix.replaying(router, version.first_row):
+                        hidden = loaded.forward(ids, mask)
+                    router.check_calls()
+                    changed = loaded.pooling.embed(hidden, mask)
+                parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
+                progress(what, b * len(versions) + i + 1, len(self.batches) * len(versions))
+        return np.array([np.concatenate(of_lines) for of_lines in parts])
+
+
+def boot(values: Array, seed: int) -> Estimate:
+    """Return the mean of values with its bootstrap interval, None where there is no value."""
+    if not len(values):
+        return Estimate(None)
+    found = interval_of(mean_of("x"), {"x": values}, seed=seed)
+    return Estimate(finite(found.value), *(found.ci or ()))

@@ -1,0 +1,22 @@
+"""What the result of every command that runs a model carries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headscope.models.validation import ValidationSummary
+
+__all__ = ["Measured"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Where a result comes from, and whether it is about the model's own attention."""
+
+    #: Version of the JSON's fields, :data:`headscope.core.serialise.SCHEMA` when it was written.
+    schema: int
+    #: Versions, model, weights' SHA-256, data, what the tokenizer knows of them, warnings, seed,
+    #: dtype, device, command.
+    provenance: dict[str, Any]
+    validation: ValidationSummary  # The certificate of the run

@@ -1,0 +1,23 @@
+"""The certificate before a measurement."""
+
+from __future__ import annotations
+
+from headscope.core.errors import ValidationFailedError
+from headscope.models.certificate import training_reason, validate_model
+from headscope.models.loaded import LoadedModel
+from headscope.models.validation import ValidationSummary
+
+
+def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
+    """Validate before a measurement; again only when the weights have changed since."""
+    if (training := training_reason(loaded)) is not None:
+        raise ValidationFailedError(f"{loaded.name} cannot be measured: {training}.")
+    if not wanted:
+        return ValidationSummary(passed=None)
+    result = validate_model(loaded)
+    if not result.passed:
+        raise ValidationFailedError(
+            f"{loaded.name} fails validation, so nothing is reported on it: "
+            f"{'; '.join(result.reasons[:3])}. See 'headscope validate {loaded.name}'."
+        )
+    return ValidationSummary.of(result)

@@ -1,5 +1,0 @@
-"""How ``symmetric`` looks."""
-
-from headscope.show.symmetric.view import VIEW
-
-__all__ = ["VIEW"]

@@ -1,5 +1,0 @@
-"""How the certificate looks."""
-
-from headscope.show.validate.view import VIEW
-
-__all__ = ["VIEW"]

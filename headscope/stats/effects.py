@@ -1,0 +1,53 @@
+"""What a change of some heads does to a model's output, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from headscope.stats.compared import Compare
+from headscope.stats.estimate import Estimate
+
+__all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
+
+
+@dataclass(frozen=True)
+class EffectTask:
+    """The task that changed models are measured by, beside the cosine."""
+
+    name: str  # Of the task, and of its value.
+    metric: str
+    higher_is_better: bool  # False for a loss
+    data: dict[str, Any]  # Name and SHA-256 of what it was measured on
+    examples: int  # Measured
+    baseline: Estimate  # Of the unchanged model; interval over examples
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A changed model beside the unchanged one."""
+
+    #: Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
+    #: over lines.
+    cosine: Annotated[Estimate, Compare(better=1)]
+    metric: float | None = None  # The task's value; None without a task
+    #: Of the metric to the unchanged model's, paired over examples.
+    difference: Annotated[Estimate | None, Compare("change of the metric")] = None
+
+
+def estimated_columns(name: str, found: Estimate | None) -> Mapping[str, float | None]:
+    """Lay a number and its interval out as columns of a table."""
+    found = found or Estimate(None)
+    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+
+
+def effect_columns(name: str, effect: Effect | None) -> Mapping[str, float | None]:
+    """Lay an effect out as columns of a table; those of a task only where there is one."""
+    if effect is None:
+        return estimated_columns(f"{name}_cosine", None)
+    columns = dict(estimated_columns(f"{name}_cosine", effect.cosine))
+    if effect.metric is not None:
+        columns |= {f"{name}_metric": effect.metric}
+        columns |= estimated_columns(f"{name}_difference", effect.difference)
+    return columns

@@ -1,0 +1,71 @@
+"""Ranks of matrices as values, and means over sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from headscope.stats.compared import Compare
+
+__all__ = ["ControlStatistics", "LayerControl", "MatrixRank", "MeanSem", "NumericalRank"]
+
+
+@dataclass(frozen=True)
+class NumericalRank:
+    """How many singular values exceed ``rtol`` times the largest."""
+
+    value: int | None  # None where ``rtol`` is 1 or more: the stored dtype is too coarse to decide
+    rtol: float  # As asked for; by default the stored dtype's epsilon times the larger size
+
+
+@dataclass(frozen=True)
+class MatrixRank:
+    """The singular values of one matrix and what is read off them."""
+
+    #: Descending; as many as the factors' width allows, the rest of the matrix's are 0.
+    singular_values: tuple[float, ...]
+    #: Singular values above the rounding of the stored dtype.
+    numerical_rank: Annotated[NumericalRank, Compare("numerical", part="value")]
+    #: ||B||_F^2 / sigma_1^2; None for a zero matrix, like all below.
+    stable_rank: Annotated[float | None, Compare("stable")]
+    #: exp(entropy of sigma / sum sigma).
+    effective_rank: Annotated[float | None, Compare("effective")]
+    #: Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
+    dims: Annotated[dict[str, int | None], Compare("dims ")]
+
+
+@dataclass(frozen=True)
+class MeanSem:
+    """A mean over sequences."""
+
+    mean: float  # The mean
+    sem: float | None  # Its standard error; None for a single sequence
+
+
+@dataclass(frozen=True)
+class ControlStatistics:
+    """The same numbers of random matrices of the same shapes, averaged."""
+
+    #: Mean of sigma / ||B||_F: a random matrix has no scale of its own.
+    singular_values: tuple[float, ...]
+    numerical_rank: float | None  # Means of the fields of :class:`MatrixRank` with these names.
+    stable_rank: float | None
+    effective_rank: float | None
+    dims: dict[str, float | None]
+    #: Standard deviation of each statistic over the draws (``stable_rank``, ``dims90``, ...); empty
+    #: where there was one draw.
+    std: dict[str, float]
+    draws: int  # Matrices averaged
+
+
+@dataclass(frozen=True)
+class LayerControl:
+    """Controls of one geometry: heads alone, and as many concatenated as the layer has."""
+
+    n_heads: int  # Heads of such a layer
+    heads: dict[str, ControlStatistics]  # By matrix, as in :data:`MATRICES`.
+    layers: dict[str, ControlStatistics]
+    asymmetry: float | None  # Means of ||B - B^T||_F / ||B||_F of heads, of layers.
+    layer_asymmetry: float | None
+    #: Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
+    overlap: dict[str, float | None]

@@ -1,0 +1,328 @@
+r"""One layer's weights as factors of the products whose rank is asked for.
+
+::
+
+    qk:  W_Q W_K^T        ov:  W_V W_O
+
+With biases included, x is augmented by a 1: ``[x, 1] [W_Q; b_Q] W_K^T x^T``, so b_Q adds the
+content term ``b_Q W_K^T x^T``. b_K adds the same number to a whole row of scores, which no softmax
+notices, and is left out. ``ov`` gains the row ``b_V``: as the rows of a pattern sum to 1, every
+output receives ``b_V W_O``.
+
+With the preceding LayerNorm folded in, the input is the normalised state before gain and shift:
+``x = g * x' + s`` turns W into ``diag(g) W`` and b into ``s W + b``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+import torch
+from torch import Tensor
+
+from headscope.attention import AttentionWeights
+from headscope.core.rounding import EPS
+from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The four factors of one layer, float64."""
+
+    W_Q: Tensor  # (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
+    W_K: Tensor
+    W_V: Tensor
+    W_O_T: Tensor  # (n_heads, d_model, d_head). W_O transposed: ``ov`` is ``W_V @ W_O_T^T``.
+
+    @property
+    def n_heads(self) -> int:
+        """Heads there are."""
+        return self.W_Q.shape[0]
+
+    @property
+    def products(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Left and right factor of each product."""
+        return {"qk": (self.W_Q, self.W_K), "ov": (self.W_V, self.W_O_T)}
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
+        """Change each factor."""
+        return Factors(*map(change, (self.W_Q, self.W_K, self.W_V, self.W_O_T)))
+
+    def first(self, n_heads: int) -> Factors:
+        """Keep the first heads only."""
+        return self.each(lambda factor: factor[:n_heads])
+
+    def concatenated(self) -> Factors:
+        """Put all heads side by side, as one head of width n_heads * d_head."""
+        return self.each(lambda factor: factor.transpose(0, 1).flatten(1)[None])
+
+
+def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors:
+    """Take the factors from a layer's canonical weights, to the CPU.
+
+    With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
+    """
+    W_Q, W_K, W_V, W_O = map(_exact, (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
+    if biases:
+        W_Q, W_V = _augmented(W_Q, weights.b_Q), _augmented(W_V, weights.b_V)
+        W_K = _augmented(W_K, torch.zeros_like(weights.b_K))
+    return Factors(W_Q, W_K, W_V, W_O.mT)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    return weight.detach().cpu().double()
+
+
+def _augmented(W: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([W, _exact(b)[:, None, :]], dim=1)
+
+
+def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
+    """Fold the LayerNorm before a layer into its W_Q, W_K, W_V and their biases.
+
+    ``gain`` and ``shift`` (d_model,) are the LayerNorm's weight and bias. What is folded comes back
+    in float64 on the CPU; W_O and b_O stay as they were.
+    """
+    gain, shift = _exact(gain), _exact(shift)
+    folded = {}
+    for name in "QKV":
+        W = _exact(getattr(weights, f"W_{name}"))
+        folded[f"W_{name}"] = gain[:, None] * W
+        folded[f"b_{name}"] = shift @ W + _exact(getattr(weights, f"b_{name}"))
+    return AttentionWeights(**folded, W_O=weights.W_O, b_O=weights.b_O)
+
+
+def weigh(factors: Factors, root: Tensor, mean: Tensor) -> Factors:
+    """Weigh the query and key factors by what the layer really reads.
+
+    ``S^(1/2) W_Q (S^(1/2) W_K)^T = S^(1/2) B S^(1/2)``, inputs written as their mean plus a
+    deviation. With biases the query's last row becomes the constant query, ``mean W_Q + b_Q``.
+
+    Shapes: ``root`` (d_model, d_model), ``mean`` (d_model,).
+    """
+    d_model = len(root)
+    W_Q, W_K = (root @ W[:, :d_model] for W in (factors.W_Q, factors.W_K))
+    if factors.W_Q.shape[1] > d_model:
+        constant = mean @ factors.W_Q[:, :d_model] + factors.W_Q[:, d_model]
+        W_Q = torch.cat([W_Q, constant[:, None]], dim=1)
+        W_K = torch.cat([W_K, factors.W_K[:, d_model:]], dim=1)
+    return dataclasses.replace(factors, W_Q=W_Q, W_K=W_K)
+
+
+def random_factors(like: Factors, seed: int) -> Factors:
+    """Draw i.i.d. Gaussian factors of the same shapes.
+
+    No kind of rank depends on the scale, so the entries have variance 1.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return like.each(lambda W: torch.randn(W.shape, generator=generator, dtype=torch.float64))
+
+
+LEVELS = ("90", "95", "99")  # Shares whose dimensions are counted.
+#: A cumulative sum may fall short of a share that it reaches on paper: by more than the arithmetic
+#: in float64 leaves, as the weights themselves were rounded to float32 (an orthogonal map has ten
+#: equal singular values but for that, and 9 of them hold 90%).
+_ROUNDING = 8 * EPS
+#: A product of factors is zero below this share of their norms: what float64 leaves of columns that
+#: are orthogonal.
+_ZERO = 64 * torch.finfo(torch.float64).eps
+
+
+def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
+    """Descending singular values of ``left @ right^T`` from factors (..., m, r), (..., n, r)."""
+    sides = _triangle(left.double()), _triangle(right.double())
+    sigma: Tensor = torch.linalg.svdvals(sides[0] @ sides[1].mT)
+    return sigma * (sigma[..., :1] > _ZERO * _sizes(*sides)[..., None])
+
+
+def _sizes(left: Tensor, right: Tensor) -> Tensor:
+    """Frobenius norm of left times that of right, (..., m, r) and (..., n, r) -> (...)."""
+    size: Tensor = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
+    return size
+
+
+def _triangle(factor: Tensor) -> Tensor:
+    """Return T of factor = U T; a factor that is not tall is as small as it gets already."""
+    if factor.shape[-2] <= factor.shape[-1]:
+        return factor
+    triangle: Tensor = torch.linalg.qr(factor, mode="r").R
+    return triangle
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How singular values are read."""
+
+    share: str = "sigma2"
+    eps: float = torch.finfo(torch.float32).eps
+    rtol: float | None = None
+
+    @property
+    def rounding(self) -> float:
+        """Relative strength of the directions that rounding to the stored type adds, at most."""
+        # Independent roundings of a tall matrix have a norm of about 0.3 eps of the matrix's own.
+        return 2 * self.eps
+
+    def tolerance(self, *shape: int) -> float:
+        """Return rtol for a matrix of this shape."""
+        return max(shape) * self.eps if self.rtol is None else self.rtol
+
+    def ranks(self, sigma: Tensor, *shape: int) -> list[MatrixRank]:
+        """Read singular values (n, r) of n matrices of one shape."""
+        rtol = self.tolerance(*shape)
+        return [summarise(row, rtol=rtol, share=self.share) for row in sigma]
+
+
+def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
+    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
+    found = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
+    for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
+        found[name] = reading.ranks(torch.linalg.svdvals(_triangle(factor)), *factor.shape[-2:])
+    return found
+
+
+def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
+    """Measure ``left @ right^T``, (n_heads, m, r) and (n_heads, n, r), of every head."""
+    return reading.ranks(product_singular_values(left, right), left.shape[-2], right.shape[-2])
+
+
+def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:
+    """Read every kind of rank off singular values.
+
+    Shapes: ``sigma`` (r,).
+    """
+    largest = float(sigma[0]) if len(sigma) else 0.0
+    count = None if rtol >= 1 else int((sigma > rtol * largest).sum())
+    numerical = NumericalRank(count, rtol)
+    values = tuple(sigma.tolist())
+    if largest == 0:
+        return MatrixRank(values, numerical, None, None, dict.fromkeys(LEVELS))
+    scaled = sigma / largest  # squares of tiny weights would underflow
+    p = scaled / scaled.sum()
+    return MatrixRank(
+        singular_values=values,
+        numerical_rank=numerical,
+        stable_rank=float((scaled**2).sum()),
+        effective_rank=math.exp(-float(torch.special.xlogy(p, p).sum())),
+        dims={
+            level: int((cumulative_share(scaled, share) < int(level) / 100 - _ROUNDING).sum()) + 1
+            for level in LEVELS
+        },
+    )
+
+
+def cumulative_share(sigma: Tensor, share: str) -> Tensor:
+    """Share of the k largest in the sum of all, k = 1..r; (..., r) like ``sigma``."""
+    part = sigma**2 if share == "sigma2" else sigma
+    return part.cumsum(-1) / part.sum(-1, keepdim=True)
+
+
+def asymmetry(left: Tensor, right: Tensor) -> Tensor:
+    """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...), float64.
+
+    0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B, NaN
+    for B = 0 (a product of factors whose columns are orthogonal, say).
+    """
+    r = left.shape[-1]
+    basis = _triangle(torch.cat([left, right], dim=-1).double())
+    core = basis[..., :r] @ basis[..., r:].mT
+    whole = torch.linalg.matrix_norm(core)
+    ratio: Tensor = torch.linalg.matrix_norm(core - core.mT) / whole
+    return ratio.where(whole > _ZERO * _sizes(left.double(), right.double()), torch.nan)
+
+
+def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tensor:
+    """Mean squared cosine of the principal angles between column spaces, each with each.
+
+    ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
+    if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
+
+    Shapes: ``left``, ``right`` (n_heads, m, r); returns (n_heads, n_heads).
+    """
+    (u, rank_u), (v, rank_v) = column_basis(left, rtol), column_basis(right, rtol)
+    n_heads, m, r = u.shape
+    flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
+    squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
+    return squares / torch.minimum(rank_u[:, None], rank_v[None, :]).clamp(min=1)
+
+
+def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
+    """Overlap of the heads' ``query`` and ``key`` spaces, and of ``query_key``, query with key."""
+    pairs = {"query": ("W_Q", "W_Q"), "key": ("W_K", "W_K"), "query_key": ("W_Q", "W_K")}
+    return {
+        name: subspace_overlap(*(getattr(factors, W) for W in pair), rtol=reading.rounding)
+        for name, pair in pairs.items()
+    }
+
+
+def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
+    """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
+
+    By default directions that rounding to float32 adds do not count (:attr:`Reading.rounding`).
+    """
+    u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
+    tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
+    inside = sigma > tolerance * sigma[..., :1]
+    return u * inside[..., None, :], inside.sum(-1).double()
+
+
+def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
+    """Average the ranks of random layers, at least one, all of the same shapes."""
+    heads: dict[str, list[MatrixRank]] = {}
+    layers: dict[str, list[MatrixRank]] = {}
+    for draw in draws:
+        for table, factors in ((heads, draw), (layers, draw.concatenated())):
+            for name, found in matrix_ranks(factors, reading).items():
+                table.setdefault(name, []).extend(found)
+    return LayerControl(
+        n_heads=draws[0].n_heads,
+        heads={name: average(found) for name, found in heads.items()},
+        layers={name: average(found) for name, found in layers.items()},
+        asymmetry=_mean_asymmetry(draws),
+        layer_asymmetry=_mean_asymmetry([draw.concatenated() for draw in draws]),
+        overlap=_mean_overlap(draws, reading),
+    )
+
+
+def average(found: Sequence[MatrixRank]) -> ControlStatistics:
+    """Average ranks over draws; what does not exist in one of them is None."""
+    spectra = torch.tensor([item.singular_values for item in found], dtype=torch.float64)
+    sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+    columns: dict[str, list[float | None]] = {
+        "numerical_rank": [item.numerical_rank.value for item in found],
+        "stable_rank": [item.stable_rank for item in found],
+        "effective_rank": [item.effective_rank for item in found],
+        **{f"dims{level}": [item.dims[level] for item in found] for level in LEVELS},
+    }
+    means = {name: _mean(values) for name, values in columns.items()}
+    std = {
+        name: stdev([float(v) for v in values if v is not None])
+        for name, values in columns.items()
+        if means[name] is not None and len(values) > 1
+    }
+    dims = {level: means.pop(f"dims{level}") for level in LEVELS}
+    sigma = tuple((spectra / sizes).mean(0).tolist())
+    return ControlStatistics(singular_values=sigma, dims=dims, std=std, draws=len(found), **means)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None and math.isfinite(value)]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def _mean_asymmetry(draws: Sequence[Factors]) -> float | None:
+    return _mean([float(a) for draw in draws for a in asymmetry(draw.W_Q, draw.W_K)])
+
+
+def _mean_overlap(draws: Sequence[Factors], reading: Reading) -> dict[str, float | None]:
+    """Mean over pairs of different heads (query with key: over all pairs)."""
+    values: dict[str, list[float]] = {}
+    for draw in draws:
+        for name, overlap in head_overlaps(draw, reading).items():
+            other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (name == "query_key")
+            values.setdefault(name, []).extend(overlap[other].tolist())
+    return {name: _mean(found) for name, found in values.items()}

@@ -1,0 +1,256 @@
+"""Intervals and tests: rates, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
+
+References
+----------
+Wilson 1927, JASA 22; Agresti & Coull 1998, The American Statistician 52; McNemar 1947,
+Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import optimize, stats
+
+from headscope.core.accumulator import Array
+from headscope.core.rounding import above
+
+Z95 = float(stats.norm.ppf(0.975))  # Normal quantile of a two-sided 95% interval.
+
+
+def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
+    """Return the 95% Wilson score interval of hits / trials; (0, 1) where there is no trial."""
+    n = np.asarray(trials, dtype=float)
+    safe = np.where(n > 0, n, 1.0)
+    p = np.asarray(hits, dtype=float) / safe
+    z2 = Z95**2
+    centre = p + z2 / (2 * safe)
+    half = Z95 * np.sqrt(p * (1 - p) / safe + z2 / (4 * safe**2))
+    low = np.where(n > 0, (centre - half) / (1 + z2 / safe), 0.0)
+    high = np.where(n > 0, (centre + half) / (1 + z2 / safe), 1.0)
+    # Rounding must not leave the rate itself outside: at 0 or 1 it is an end of the interval.
+    return np.clip(low, 0.0, p), np.clip(high, p, 1.0)
+
+
+def agresti_coull(hits: float, trials: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the Agresti-Coull interval of hits / trials, one or more: Wilson's, but wider.
+
+    Both have the same middle. Near rates of 0 and 1 Wilson's covers too little (92% at a rate of
+    98% of 50, 91% at 99%), this one 93.5% or more of any rate of 50 trials.
+    """
+    z = float(stats.norm.isf((1 - level) / 2))
+    n = trials + z**2
+    p = (hits + z**2 / 2) / n
+    half = z * float(np.sqrt(p * (1 - p) / n))
+    return max(p - half, 0.0), min(p + half, 1.0)
+
+
+def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
+    """Exact two-sided McNemar test: are the two kinds of disagreement equally frequent?
+
+    The arguments count trials that just one of the two hits; p is 1 where they never disagree.
+    """
+    a, b = np.asarray(only_head), np.asarray(only_baseline)
+    return np.asarray(np.minimum(1.0, 2.0 * stats.binom.cdf(np.minimum(a, b), a + b, 0.5)))
+
+
+def paired_p(
+    hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
+) -> Array:
+    """One-sided paired z-test: do hits beat a baseline whose chance at each trial is known?"""
+    h, n = np.asarray(hits, dtype=float), max(trials, 1)
+    mean = (h - expected) / n
+    mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
+    error = np.sqrt(np.clip(mean_square - mean**2, 0.0, None) / n)
+    return normal_p(h / n, error, expected / n)
+
+
+def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
+    """One-sided exact binomial test: probability of at least ``hits`` at rate ``chance``."""
+    n = np.asarray(trials)
+    return np.where(n > 0, stats.binom.sf(np.asarray(hits) - 1, n, np.asarray(chance)), 1.0)
+
+
+def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
+    """One-sided z-test: probability of a mean this far above ``reference``.
+
+    A gap that is nothing but rounding is none, however small its error: p is 1/2.
+    """
+    mean, reference = np.asarray(mean, dtype=float), np.asarray(reference, dtype=float)
+    gap = np.where(above(mean, reference) | above(reference, mean), mean - reference, 0.0)
+    error = np.asarray(standard_error, dtype=float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        z = np.where(error > 0, gap / error, np.sign(gap) * np.inf)
+    return np.asarray(stats.norm.sf(np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf)))
+
+
+def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, Array]:
+    """Return mean -/+ 1.96 standard errors."""
+    centre, half = np.asarray(mean, dtype=float), Z95 * np.asarray(standard_error, dtype=float)
+    return centre - half, centre + half
+
+
+def adjust(p: Array, among: Array | None = None) -> Array:
+    """Benjamini-Hochberg adjusted p-values, in the shape of ``p``.
+
+    ``among`` says which entries make up the family (all by default); the others get 1.
+    """
+    family = np.ones(p.shape, dtype=bool) if among is None else among
+    adjusted = np.ones(p.shape)
+    if family.any():
+        adjusted[family] = stats.false_discovery_control(p[family], method="bh")
+    return adjusted
+
+
+def ratio(sums: ArrayLike, counts: ArrayLike) -> Array:
+    """Return sums / counts; NaN where nothing was counted."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.asarray(sums) / np.asarray(counts))
+
+
+def standard_error(total: ArrayLike, squares: ArrayLike, n: ArrayLike) -> Array:
+    """Return the standard error of a mean from the sums of n values and of their squares.
+
+    NaN where n is less than 2; 0 where rounding makes the variance negative.
+    """
+    total, squares, n = np.asarray(total), np.asarray(squares), np.asarray(n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variance = (squares - total**2 / n) / (n - 1)
+        return np.asarray(np.sqrt(np.clip(variance, 0.0, None) / n))
+
+
+def ratio_error(
+    sums: ArrayLike,
+    squares: ArrayLike,
+    products: ArrayLike,
+    queries: ArrayLike,
+    queries_squared: ArrayLike,
+    sentences: int,
+) -> Array:
+    """Return the standard error of a mean over queries with sentences as the sampled unit.
+
+    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4.
+
+    Returns
+    -------
+    array, at least 0
+        In the shape of ``sums``; infinite where there are fewer than 2 sentences: one says nothing
+        about the next. NaN where there is no query.
+    """
+    total = np.asarray(sums, dtype=float)
+    if sentences < 2:
+        return np.full(total.shape, np.inf)
+    queries, squares = np.asarray(queries), np.asarray(squares)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = total / queries
+        residual = squares - 2 * rate * np.asarray(products)
+        residual = (residual + rate**2 * np.asarray(queries_squared)).clip(min=0.0)
+        return np.asarray(np.sqrt(residual * sentences / (sentences - 1)) / queries)
+
+
+def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
+    """Return half of the 95% interval (Student's t) of a mean of n values with a standard error.
+
+    Infinite for a single value, NaN for none.
+    """
+    n = np.asarray(n)
+    quantile = stats.t.ppf(0.975, np.maximum(n - 1, 1))
+    return np.where(n == 1, np.inf, quantile * np.asarray(error))
+
+
+def finite(value: float) -> float | None:
+    """Return a plain number, or None for what is not one: results hold no NaN."""
+    return float(value) if np.isfinite(value) else None
+
+
+_PRECISION = 1e-12  # How near to the true ends the search comes, as a share of the examples.
+
+
+def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the difference (gained - lost) / n, each end between -1 and 1.
+
+    Of ``n`` examples only the second model has ``gained`` right, and only the first ``lost``.
+    """
+    z = float(stats.norm.isf((1 - level) / 2))
+    # The lower end for one model over the other is the upper end the other way round.
+    return -_upper(lost, gained, n, z), _upper(gained, lost, n, z)
+
+
+def _upper(gained: int, lost: int, n: int, z: float) -> float:
+    """Find the difference above the observed one where the statistic is -z."""
+
+    def above(difference: float) -> float:
+        return z + _score(difference, gained, lost, n)
+
+    end = 1.0 - _PRECISION
+    if gained == n or above(end) > 0:
+        return 1.0
+    return float(optimize.brentq(above, (gained - lost) / n, end, xtol=_PRECISION))
+
+
+def _score(difference: float, gained: int, lost: int, n: int) -> float:
+    """z(D) of the module's text; 0 at the observed difference."""
+    gap = gained - lost - n * difference
+    if gap == 0:
+        return 0.0
+    linear = (2 * n - gained + lost) * difference - gained - lost
+    constant = -lost * difference * (1 - difference)
+    root = math.sqrt(max(linear * linear - 8 * n * constant, 0.0))
+    q = max((root - linear) / (4 * n), 0.0)
+    variance = n * (2 * q + difference * (1 - difference))
+    return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap)
+
+
+def tango_p(gained: int, lost: int) -> float:
+    """Return the level at which 0 is an end of the interval: two-sided, 1 if nothing changed."""
+    changed = gained + lost
+    return float(2 * stats.norm.sf(abs(gained - lost) / math.sqrt(changed))) if changed else 1.0
+
+
+@dataclass(frozen=True)
+class CrossedMean:
+    """Means, how sure they are, and how much of that is the draws."""
+
+    mean: Array  # Over sequences and draws.
+    sem: Array  # Standard error; NaN for a single sequence.
+    half_width: Array  # Half of the 95% interval; infinite for a single sequence: it is unknown.
+    #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
+    draw_std: Array
+
+
+def crossed_mean(values: Array) -> CrossedMean:
+    """Average values that were measured on every sequence with every random draw.
+
+    With s the standard error over sequences (each averaged over draws) and d that over draws (each
+    averaged over sequences)::
+
+        sem^2 = s^2 + d^2        half_width^2 = (t_{S-1} s)^2 + (t_{D-1} d)^2
+
+    What sequences and draws have in common is counted twice, so the interval is rather too wide.
+
+    Howe 1974, JASA 69: limits for the mean of a sum, from the limits of its two parts.
+
+    Shapes: ``values`` (sequences, draws, ...).
+    """
+    by_sequence, by_draw = values.mean(axis=1), values.mean(axis=0)
+    sequences, draws = values.shape[:2]
+    of_sequences = _standard_error(by_sequence)
+    of_draws = _standard_error(by_draw) if draws > 1 else np.zeros_like(by_draw[0])
+    wide_draws = t_half_width(of_draws, np.array(draws)) if draws > 1 else of_draws
+    wide_sequences = t_half_width(of_sequences, np.array(sequences))
+    return CrossedMean(
+        mean=by_sequence.mean(axis=0),
+        sem=np.hypot(of_sequences, of_draws),
+        half_width=np.hypot(wide_sequences, wide_draws),
+        draw_std=of_draws * np.sqrt(draws),
+    )
+
+
+def _standard_error(values: Array) -> Array:
+    """Standard error of the mean over the first axis; NaN for a single value."""
+    if len(values) < 2:
+        return np.full(values.shape[1:], np.nan)
+    return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))

@@ -1,1 +1,0 @@
-"""Eleven claims of the literature: from results to verdicts."""
