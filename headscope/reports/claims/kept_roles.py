@@ -1,4 +1,4 @@
-"""The model with only its labelled heads, against as many heads drawn at random."""
+"""What claims 2 and 4 measure: the model with only its labelled heads, and pruned stack by stack."""
 
 from __future__ import annotations
 
@@ -26,14 +26,11 @@ from headscope.pruning.result import PruneResult
 from headscope.reports.claims.head_claims import ROLES
 from headscope.reports.result import KeptRoles
 from headscope.session.progress import Progress, silent
-from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples, select
 
 #: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that
 #: does as well, 2 / 40 = 5%.
 DRAWS = 39
-
-Place = tuple[int, int]
 
 
 def measure_kept_roles(
@@ -52,21 +49,16 @@ def measure_kept_roles(
 
     Roles and metric never come from the same sentences: where both would be the built-in sample,
     heads are classified anew on every other sentence, and the rest is measured. Of other data,
-    examples with a sentence that heads were classified on are left out.
-
-    ``corpus`` is what heads were classified on, the built-in sample by default; ``draws`` are the
-    random sets that the labelled heads are compared with; ``limit`` keeps the first examples.
+    examples with a sentence that heads were classified on are left out. ``corpus`` is what heads
+    were classified on, the built-in sample by default; ``limit`` keeps the first examples.
     """
-    examples = read_examples(task, data)
-    sample = sample_corpus()
-    left_out = 0
+    examples, sample, left_out = read_examples(task, data), sample_corpus(), 0
     if data is None:
         learnt, examples = _halves(sample, examples)
         if classified.corpus.sha256 == sample.sha256:
             classified = classify(loaded, learnt, validate=False, seed=seed)
     else:
-        texts = (" ".join(sentence.words) for sentence in corpus or sample)
-        unseen = _unseen(examples, texts)
+        unseen = _unseen(examples, (" ".join(sentence.words) for sentence in corpus or sample))
         left_out = len(examples) - len(unseen)
         if left_out > len(examples) / 2:
             raise InputError(
@@ -74,75 +66,51 @@ def measure_kept_roles(
                 "that the heads were classified on; measure the task on another text."
             )
         examples = unseen
-    if limit is not None and task != "mlm":  # it limits the windows that its lines make
+    if limit is not None and task != "mlm":  # there it limits the windows that lines make
         examples = select(examples, range(min(limit, len(examples))))
-    everything = list(places(loaded).values())
-    named = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
-    kept = [place for name, place in places(loaded).items() if name in named]
     measured = make_task(task, examples, loaded, seed=seed, limit=limit)
     whole = measured.outputs(loaded)
-    wanted = Counter(layer for layer, _ in kept)
-    sizes = _by_layer(everything).items()
-    result = KeptRoles(
+
+    of_name = places(loaded)
+    labelled = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
+    kept = [place for name, place in of_name.items() if name in labelled]
+    wanted, by_layer = Counter(layer for layer, _ in kept), dict[int, list[int]]()
+    for layer, head in of_name.values():
+        by_layer.setdefault(layer, []).append(head)
+    value = interval = None
+    random: list[float] = []
+    if 0 < len(kept) < len(of_name):
+        change = measured.change(whole, measured.outputs(loaded, _gates(loaded, kept)), seed=seed)
+        value, interval = change.value, change.ci
+        for draw in range(draws):  # as many heads in every layer: where heads lie is no merit
+            rng = np.random.default_rng([seed, draw])
+            chosen = [
+                (layer, head)
+                for layer, heads in by_layer.items()
+                for head in rng.choice(heads, wanted[layer], replace=False).tolist()
+            ]
+            random.append(measured.value(measured.outputs(loaded, _gates(loaded, chosen))))
+            progress("random heads", draw + 1, draws)
+    sets = math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in by_layer.items())
+    return KeptRoles(
         roles=ROLES,
         kept=tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in kept),
-        n_heads=len(everything),
+        n_heads=len(of_name),
         classified_on=classified.corpus.name,
         measured_on=examples.name,
         examples=measured.n_examples,
         metric=measured.metric,
         higher_is_better=measured.higher_is_better,
         baseline=measured.value(whole),
-        value=None,
-        difference_ci=None,
-        random=(),
+        value=value,
+        difference_ci=interval,
+        random=tuple(random),
         left_out=left_out,
-        sets=min(math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in sizes), 2**53),
-    )
-    if not 0 < len(kept) < len(everything):
-        return result
-    outputs = measured.outputs(loaded, _gates(loaded, kept))
-    found = measured.change(whole, outputs, seed=seed)
-    return dataclasses.replace(
-        result,
-        value=found.value,
-        difference_ci=found.ci,
-        random=_random(loaded, measured, everything, kept, draws, seed, progress),
+        sets=min(sets, 2**53),
     )
 
 
-def _random(
-    loaded: LoadedModel,
-    task: Task,
-    everything: Sequence[Place],
-    kept: Sequence[Place],
-    draws: int,
-    seed: int,
-    progress: Progress,
-) -> tuple[float, ...]:
-    """Measure random sets with as many heads in every layer: where heads lie is not what counts."""
-    of_layer, wanted = _by_layer(everything), Counter(layer for layer, _ in kept)
-    values = []
-    for draw in range(draws):
-        rng = np.random.default_rng([seed, draw])
-        chosen = [
-            (layer, head)
-            for layer, heads in of_layer.items()
-            for head in rng.choice(heads, wanted[layer], replace=False).tolist()
-        ]
-        values.append(task.value(task.outputs(loaded, _gates(loaded, chosen))))
-        progress("random heads", draw + 1, draws)
-    return tuple(values)
-
-
-def _by_layer(everything: Sequence[Place]) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for layer, head in everything:
-        found.setdefault(layer, []).append(head)
-    return found
-
-
-def _gates(loaded: LoadedModel, kept: Sequence[Place]) -> Tensor:
+def _gates(loaded: LoadedModel, kept: Sequence[tuple[int, int]]) -> Tensor:
     gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
     for layer, head in kept:
         gates[layer, head] = 1.0
@@ -151,65 +119,56 @@ def _gates(loaded: LoadedModel, kept: Sequence[Place]) -> Tensor:
 
 def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
     """Split the sample: every other sentence to classify on, the others to measure."""
-    sentences = list(sample)
-    learnt = sentences[::2]
-    name = f"half of the {sample.name}"
+    sentences = list(sample)[::2]
     corpus = dataclasses.replace(
         sample,
-        name=name,
+        name=f"half of the {sample.name}",
         sha256=sha256_of(f"{sample.sha256} even"),
-        n_sentences=len(learnt),
-        read=lambda: iter(learnt),
+        n_sentences=len(sentences),
+        read=lambda: iter(sentences),
     )
-    other = dataclasses.replace(
-        examples, name=f"the other half of the {sample.name}", first=examples.first[1::2]
-    )
-    return corpus, _unseen(other, (" ".join(sentence.words) for sentence in learnt))
+    name = f"the other half of the {sample.name}"
+    other = dataclasses.replace(examples, name=name, first=examples.first[1::2])
+    return corpus, _unseen(other, (" ".join(sentence.words) for sentence in sentences))
 
 
 def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
-    """Leave out examples that have a sentence in common with some texts, spaces and case aside."""
+    """Leave out examples that share a sentence with some texts.
+
+    Spaces and case do not count: corpora cut words differently.
+    """
+
+    def key(text: str) -> str:
+        return "".join(text.casefold().split())
+
     sides = [side for side in (examples.first, examples.second) if side is not None]
-    keys = [[_key(text) for text in pair] for pair in zip(*sides, strict=True)]
-    wanted = {key for pair in keys for key in pair}
-    seen = {key for key in map(_key, texts) if key in wanted}
-    return select(examples, (i for i, pair in enumerate(keys) if not seen.intersection(pair)))
+    keys = [{key(text) for text in pair} for pair in zip(*sides, strict=True)]
+    seen = set().union(*keys) & set(map(key, texts))
+    return select(examples, (i for i, pair in enumerate(keys) if not pair & seen))
 
 
-def _key(text: str) -> str:
-    """Make equal what differs in spaces and case only: corpora cut words differently."""
-    return "".join(text.casefold().split())
-
-
-#: Every so many-th source is read by the other sections; the task is measured on the others too.
-_EVERY = 3
 #: What each section calls its text.
 _TEXTS = {
     **dict.fromkeys(("classify", "flow"), "corpus"),
     **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
 }
 
-Settings = Mapping[str, Mapping[str, Any]]
 
-
-def with_sources(settings: Settings, data: str | Path | None) -> dict[str, dict[str, Any]]:
-    """Let sections that were given no text of their own read sources of the pairs."""
+def with_sources(
+    settings: Mapping[str, Mapping[str, Any]], data: str | Path | None
+) -> dict[str, dict[str, Any]]:
+    """Let sections that were given no text read every third source; the task uses the others too."""
     if data is None:
         raise InputError("The task seq2seq needs pairs of source and target as data.")
-    sources = list(dict.fromkeys(as_pairs(data).first[::_EVERY]))
-    of_pairs: dict[str, dict[str, Any]] = {
-        name: {text: as_plain(sources) if text == "text" else sources}
+    sources = list(dict.fromkeys(as_pairs(data).first[::3]))
+    return {
+        name: {text: as_plain(sources) if text == "text" else sources, **settings.get(name, {})}
         for name, text in _TEXTS.items()
     }
-    return {name: {**of_pairs.get(name, {}), **settings.get(name, {})} for name in _TEXTS}
 
 
 def prune_stacks(
-    loaded: LoadedModel,
-    data: str | Path | None,
-    limit: int | None,
-    seed: int,
-    progress: Progress,
+    loaded: LoadedModel, data: str | Path | None, limit: int | None, seed: int, progress: Progress
 ) -> PruneResult:
     """Prune each stack alone, by the default method and at random.
 
