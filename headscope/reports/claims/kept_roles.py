@@ -1,4 +1,4 @@
-"""What claims 2 and 4 measure: the model with only its labelled heads, and pruned stack by stack."""
+"""What claims 2 and 4 measure: the model with only labelled heads, and pruned by stack."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ _TEXTS = {
 def with_sources(
     settings: Mapping[str, Mapping[str, Any]], data: str | Path | None
 ) -> dict[str, dict[str, Any]]:
-    """Let sections that were given no text read every third source; the task uses the others too."""
+    """Let sections without a text of their own read every third source of the pairs."""
     if data is None:
         raise InputError("The task seq2seq needs pairs of source and target as data.")
     sources = list(dict.fromkeys(as_pairs(data).first[::3]))
