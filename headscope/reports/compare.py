@@ -40,7 +40,7 @@ def gather(reports: Sequence[Results]) -> CompareResult:
         numbers = [_key_numbers(section, report) for report in reports]
         for what in dict.fromkeys(what for report in numbers for what in report):
             cells = (report.get(what) for report in numbers)
-            written = (c and ComparedCell(c.text, c.control, c.number) for c in cells)
+            written = (c if c is None else ComparedCell(c.text, c.control, c.number) for c in cells)
             rows.append(ComparedRow(section, what, tuple(written)))
     if all(row.cells.count(None) >= len(reports) - 1 for row in rows):
         names = (f"{visible(one.name)} has {', '.join(one.sections)}" for one in reports)

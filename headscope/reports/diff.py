@@ -118,11 +118,11 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
     curves = []
     for key, mine, other in _in_both(before.curves, after.curves):
         section, where, name = key
-        points = (
+        points, new_points = (
             {(section, f"{where}, {point}", name): number for point, number in curve.items()}
             for curve in (mine, other)
         )
-        moved = list(_changes(*points, tolerance))
+        moved = list(_changes(points, new_points, tolerance))
         changes += moved
         if beyond := [change for change in moved if change.beyond]:
             shared = len(mine.keys() & other.keys())

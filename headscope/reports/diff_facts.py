@@ -209,9 +209,9 @@ def _classify(result: ClassifyResult) -> Iterator[Fact]:
         stacks = control.by_stack or {"": {r.key: getattr(control, r.key) for r in ROLES}}
         for stack, counts in stacks.items():
             where = f"random weights, {stack}" if stack else "random weights"
-            for role in ROLES:
-                if (count := counts.get(role.key)) is not None:
-                    yield "numbers", where, f"{role.key} heads", Number(count)
+            for key in (role.key for role in ROLES):
+                if (count := counts.get(key)) is not None:
+                    yield "numbers", where, f"{key} heads", Number(count)
 
 
 def _depth(result: DepthResult) -> Iterator[Fact]:

@@ -131,7 +131,8 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     translating = loaded.encoder_decoder and task == "seq2seq"
 
     # Everything but fine-tuning, which comes last and gets what is left of the budget.
-    sections, tell = options.sections, options.tell
+    sections = options.sections
+    tell: Progress = options.tell
     tuning: Run | None = None
     whole: Whole | None = None
     if sections is None:
