@@ -23,7 +23,7 @@ from headscope.show.cells import csv_text, tiny
 from headscope.show.page.template import rendered
 from headscope.show.view import KeyNumber, view_of
 
-_SAME = "The reports were measured alike: schema, data, seeds and settings are the same."
+_SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "data": "DIFFERENT DATA"}
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
