@@ -53,11 +53,11 @@ def compare(
     from headscope.show.folders import ready_folder, write_files
 
     with ready_folder(output):
-        found = gather([read_results(path) for path in reports])
-        files = compare_files(found) if output or format is not CompareFormat.human else {}
+        result = gather([read_results(path) for path in reports])
+        files = compare_files(result) if output or format is not CompareFormat.human else {}
         if output is not None:
             write_files(output, files)
     if format is CompareFormat.human:
-        print_human(*compare_report(found))
+        print_human(*compare_report(result))
     else:
         print_data(files[f"compare.{format}"].decode())

@@ -75,6 +75,7 @@ def diff(
 
     Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
     """
+    from headscope.core.revisions import in_revision
     from headscope.core.serialise import to_json
     from headscope.reports.diff import compare
     from headscope.reports.diff_rules import parse_rules, undecided, with_fired
@@ -82,34 +83,25 @@ def diff(
     from headscope.reports.reading import read_results
     from headscope.show.folders import ready_folder, write_files
 
-    before, after = _places(old, new, git)
+    before: Path | InRevision = old
+    after: Path | InRevision | None = new
+    if git is not None:
+        if new is not None:
+            raise BadParameter("--git compares one PATH with itself", param_hint="'NEW'")
+        before, after = (in_revision(revision, old) for revision in git)
+    if after is None:
+        raise BadParameter("give two results, or one and --git REV1 REV2", param_hint="'NEW'")
     rules = parse_rules(fail_on or ())
     with ready_folder(output):
-        found = compare(read_results(before), read_results(after), tolerance=tolerance)
-        found = with_fired(found, rules)
+        result = compare(read_results(before), read_results(after), tolerance=tolerance)
+        result = with_fired(result, rules)
         if output is not None:
-            write_files(output, diff_files(found))
-    silent = found.equal and not found.fired
+            write_files(output, diff_files(result))
     if format is DiffFormat.human:
-        print_human(*diff_report(found))
-    elif not silent:
-        print_data(diff_markdown(found) if format is DiffFormat.md else to_json(found))
-    for note in undecided(found, rules):
+        print_human(*diff_report(result))
+    elif not result.equal or result.fired:
+        print_data(diff_markdown(result) if format is DiffFormat.md else to_json(result))
+    for note in undecided(result, rules):
         print_note(note, quiet)
-    if found.fired:
-        raise CheckFailedError("; ".join(f"{fired.rule}: {fired.reason}" for fired in found.fired))
-
-
-def _places(
-    old: Path, new: Path | None, git: tuple[str, str] | None
-) -> tuple[Path | InRevision, Path | InRevision]:
-    """Return where the two results are: in two places, or in two revisions of one."""
-    if git is None:
-        if new is None:
-            raise BadParameter("give two results, or one and --git REV1 REV2", param_hint="'NEW'")
-        return old, new
-    if new is not None:
-        raise BadParameter("--git compares one PATH with itself", param_hint="'NEW'")
-    from headscope.core.revisions import in_revision
-
-    return in_revision(git[0], old), in_revision(git[1], old)
+    if result.fired:
+        raise CheckFailedError("; ".join(f"{fired.rule}: {fired.reason}" for fired in result.fired))

@@ -41,10 +41,10 @@ def list(
     from headscope.reports.list import entries_of, list_report
     from headscope.show.cells import to_csv
 
-    found = entries_of(what)
+    result = entries_of(what)
     if format is shared.Format.json:
-        print_data(to_json(found))
+        print_data(to_json(result))
     elif format is shared.Format.csv:
-        print_data(to_csv(found))
+        print_data(to_csv(result))
     else:
-        print_human(*list_report(found))
+        print_human(*list_report(result))

@@ -1,4 +1,4 @@
-"""What the terminal, Markdown and the page say of reports side by side."""
+"""``headscope compare``: reports side by side, for the terminal, Markdown, CSV and the page."""
 
 from __future__ import annotations
 
@@ -15,153 +15,46 @@ from headscope.core.errors import InputError
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
 from headscope.models.validation import certificate_of
-from headscope.reports.reading import Results, unlike
+from headscope.reports.diff import NO_CONDITION, conditions
+from headscope.reports.reading import Results
 from headscope.reports.registry import SECTIONS
 from headscope.reports.result import Compared, ComparedCell, ComparedRow, CompareResult, Unlike
 from headscope.show.cells import csv_text, tiny
 from headscope.show.page.template import rendered
 from headscope.show.view import KeyNumber, view_of
 
-__all__ = [
-    "ALIKE",
-    "cell_text",
-    "control_text",
-    "described",
-    "short_name",
-    "unlike_lines",
-    "gather",
-    "compare_csv",
-    "compare_markdown",
-    "compare_report",
-    "compare_html",
-    "compare_files",
-]
-
-
-#: Said where nothing but the models may differ.
-ALIKE = "The reports were measured alike: schema, data, seeds and settings are the same."
+_SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "data": "DIFFERENT DATA"}
-
-
-def described(report: Compared) -> str:
-    """Say which model a report is of, and how well our attention equals its own."""
-    weights = f", weights {report.weights_sha256[:8]}" if report.weights_sha256 else ""
-    family = f"{report.family}, " if report.family else ""
-    text = f"{report.name} ({report.place}): {family}{report.size}{weights}; {report.certificate}"
-    return f"{text}; without {', '.join(report.missing)}" if report.missing else text
-
-
-def short_name(report: Compared) -> str:
-    """Return the last part of a model's path or hub id."""
-    return report.name.rstrip("/").rpartition("/")[2] or report.name
-
-
-def unlike_lines(result: CompareResult) -> Iterator[tuple[str, str]]:
-    """Say what else differs between the runs, what matters most first: a caption, and who has what.
-
-    Nothing where only the model differs.
-    """
-    for row in result.unlike:
-        caption = _CAPTIONS.get(row.what, f"Setting {row.name}")
-        yield f"{caption} ({', '.join(row.sections)})", _who(result, row)
-
-
-def _who(result: CompareResult, row: Unlike) -> str:
-    """Write each value once, after the reports that have it."""
-    holders: dict[str, list[str]] = {}
-    for report, value in zip(result.reports, row.values, strict=True):
-        holders.setdefault(value, []).append(report.label)
-    return "; ".join(f"{', '.join(labels)}: {value}" for value, labels in holders.items())
-
-
-def cell_text(cell: ComparedCell | None) -> str:
-    """Write a value as it stands in a table."""
-    return "-" if cell is None else cell.text
-
-
-def control_text(cell: ComparedCell | None) -> str:
-    """Write the controls of a value; nothing where there is none."""
-    return "" if cell is None or cell.control == "-" else cell.control
+#: What differs between two models by nature, or does not matter where the data are the same.
+_OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
+_ACROSS = 3  # Reports that stand side by side in 80 columns
+_COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
 
 
 def gather(reports: Sequence[Results]) -> CompareResult:
     """Lay reports side by side: each section's key numbers, and what else its view compares."""
     if len(reports) < 2:
         raise InputError("Comparing takes two reports or more; give another.")
-    rows = tuple(row for section in SECTIONS for row in _rows(section, reports))
-    if not any(len([cell for cell in row.cells if cell is not None]) > 1 for row in rows):
-        raise InputError(
-            "These reports have nothing in common to compare: "
-            + "; ".join(f"{visible(found.name)} has {_sections(found)}" for found in reports)
-            + "."
-        )
-    every = [name for name in SECTIONS if any(name in found.sections for found in reports)]
-    labels = _labels()
-    shown = tuple(_report(next(labels), found, every) for found in reports)
-    return CompareResult(shown, rows, unlike(reports))
+    rows = []
+    for section in SECTIONS:
+        numbers = [_key_numbers(section, report) for report in reports]
+        for what in dict.fromkeys(what for report in numbers for what in report):
+            cells = (report.get(what) for report in numbers)
+            written = (c if c is None else ComparedCell(c.text, c.control, c.number) for c in cells)
+            rows.append(ComparedRow(section, what, tuple(written)))
+    if all(row.cells.count(None) >= len(reports) - 1 for row in rows):
+        names = (f"{visible(one.name)} has {', '.join(one.sections)}" for one in reports)
+        text = f"These reports have nothing in common to compare: {'; '.join(names)}."
+        raise InputError(text)
+    sections = [name for name in SECTIONS if any(name in report.sections for report in reports)]
+    letters = (product(string.ascii_uppercase, repeat=length) for length in count(1))
+    labels = ("".join(letter) for length in letters for letter in length)  # A to Z, AA, AB ...
+    compared = (_compared(next(labels), report, sections) for report in reports)
+    return CompareResult(tuple(compared), tuple(rows), unlike(reports))
 
 
-def _sections(found: Results) -> str:
-    return ", ".join(found.sections)
-
-
-def _labels() -> Iterator[str]:
-    """Yield A to Z, then AA, AB and so on."""
-    for length in count(1):
-        for letters in product(string.ascii_uppercase, repeat=length):
-            yield "".join(letters)
-
-
-def _report(label: str, found: Results, every: Sequence[str]) -> Compared:
-    model: Mapping[str, Any] = {}
-    for raw in found.raw.values():
-        origin = raw.get("provenance")
-        if isinstance(origin, dict) and isinstance(origin.get("model"), dict):
-            model = origin["model"]
-            break
-    return Compared(
-        label=label,
-        name=str(model.get("id") or "unknown model"),
-        place=found.name,
-        family=str(model.get("family") or ""),
-        size=_size(model),
-        weights_sha256=str(model.get("weights_sha256") or ""),
-        certificate=_certificate(found),
-        missing=tuple(name for name in every if name not in found.sections),
-    )
-
-
-def _size(model: Mapping[str, Any]) -> str:
-    removed = model.get("removed_heads")
-    less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
-    return f"{model.get('n_layers', '?')} layers x {model.get('n_heads', '?')} heads{less}"
-
-
-def _certificate(found: Results) -> str:
-    """Say whether every result is of the model's own attention, and how well it is met."""
-    known = {name: certificate_of(result) for name, result in found.sections.items()}
-    bad = [name for name, one in known.items() if one is not None and one.passed is False]
-    if bad:
-        return f"validation FAILED ({', '.join(bad)})"
-    open_ = [name for name, one in known.items() if one is not None and one.passed is None]
-    if open_:
-        return f"not validated ({', '.join(open_)})"
-    largest = [one.max_abs_hidden for one in known.values() if one is not None]
-    numbers = [value for value in largest if value is not None]
-    if not numbers:
-        return "no certificate"
-    return f"our attention equals the model's to {tiny(max(numbers))}"
-
-
-def _rows(section: str, reports: Sequence[Results]) -> Iterator[ComparedRow]:
-    """Yield a row for everything that any of the reports says in one section."""
-    said = [_said(section, found) for found in reports]
-    for what in dict.fromkeys(what for rows in said for what in rows):
-        yield ComparedRow(section, what, tuple(_cell(rows.get(what)) for rows in said))
-
-
-def _said(section: str, found: Results) -> dict[str, KeyNumber]:
-    result = found.sections.get(section)
+def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
+    result = report.sections.get(section)
     if result is None:
         return {}
     view = view_of(section)
@@ -170,97 +63,156 @@ def _said(section: str, found: Results) -> dict[str, KeyNumber]:
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         # The file's fields have the right types, but what stands in them does not fit together.
         raise InputError(
-            f"{visible(found.name)} ({section}) is damaged: it lacks something that its key "
+            f"{visible(report.name)} ({section}) is damaged: it lacks something that its key "
             "numbers are made of; measure it again."
         ) from None
     return {row.what: row for row in rows}
 
 
-def _cell(found: KeyNumber | None) -> ComparedCell | None:
-    return None if found is None else ComparedCell(found.text, found.control, found.number)
+def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
+    """Say which model a report is of, and whether our attention equals the model's."""
+    model: Mapping[str, Any] = {}
+    for raw in report.raw.values():
+        origin = raw.get("provenance")
+        if isinstance(origin, dict) and isinstance(origin.get("model"), dict):
+            model = origin["model"]
+            break
+    removed = model.get("removed_heads")
+    less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
+    pairs = ((name, certificate_of(result)) for name, result in report.sections.items())
+    known = {name: certificate for name, certificate in pairs if certificate is not None}
+    errors = [c.max_abs_hidden for c in known.values() if c.max_abs_hidden is not None]
+    if failed := [name for name, one in known.items() if one.passed is False]:
+        certificate = f"validation FAILED ({', '.join(failed)})"
+    elif unknown := [name for name, one in known.items() if one.passed is None]:
+        certificate = f"not validated ({', '.join(unknown)})"
+    elif errors:
+        certificate = f"our attention equals the model's to {tiny(max(errors))}"
+    else:
+        certificate = "no certificate"
+    return Compared(
+        label=label,
+        name=str(model.get("id") or "unknown model"),
+        place=report.name,
+        family=str(model.get("family") or ""),
+        size=f"{model.get('n_layers', '?')} layers x {model.get('n_heads', '?')} heads{less}",
+        weights_sha256=str(model.get("weights_sha256") or ""),
+        certificate=certificate,
+        missing=tuple(name for name in sections if name not in report.sections),
+    )
 
 
-_ACROSS = 3  # Reports that stand side by side in 80 columns.
-_COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
+def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
+    """List what is not the same in all reports that have a section, what matters most first.
+
+    The same in several sections is said once.
+    """
+    rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for section in SECTIONS:
+        every = [conditions(r, section) if section in r.sections else None for r in reports]
+        measured = [report for report in every if report is not None]
+        for what, name in dict.fromkeys(key for report in measured for key in report):
+            if what == "model" or name in _OF_THE_MODEL:
+                continue
+            values = [report.get((what, name), NO_CONDITION).value for report in measured]
+            if any(value != values[0] for value in values[1:]):
+                texts = tuple(
+                    "-" if report is None else report.get((what, name), NO_CONDITION).text
+                    for report in every
+                )
+                rows.setdefault((what, name, texts), []).append(section)
+    order = ("schema", "data", "setting")
+    different = (Unlike(what, name, tuple(in_), texts) for (what, name, texts), in_ in rows.items())
+    return tuple(sorted(different, key=lambda row: order.index(row.what)))
+
+
+def _described(report: Compared) -> str:
+    """Say which model a report is of, and how well our attention equals its own."""
+    weights = f", weights {report.weights_sha256[:8]}" if report.weights_sha256 else ""
+    family = f"{report.family}, " if report.family else ""
+    text = f"{report.name} ({report.place}): {family}{report.size}{weights}; {report.certificate}"
+    return f"{text}; without {', '.join(report.missing)}" if report.missing else text
+
+
+def _short_name(report: Compared) -> str:
+    """Return the last part of a model's path or hub id."""
+    return report.name.rstrip("/").rpartition("/")[2] or report.name
+
+
+def _unlike_lines(result: CompareResult) -> Iterator[tuple[str, str]]:
+    """Say what else differs between the runs: a caption, and each value after who has it."""
+    for row in result.unlike:
+        holders: dict[str, list[str]] = {}
+        for report, value in zip(result.reports, row.values, strict=True):
+            holders.setdefault(value, []).append(report.label)
+        caption = _CAPTIONS.get(row.what, f"Setting {row.name}")
+        values = (f"{', '.join(labels)}: {value}" for value, labels in holders.items())
+        yield f"{caption} ({', '.join(row.sections)})", "; ".join(values)
+
+
+def _cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
+    """Return a value as it stands in a table, and its controls, which stand below it."""
+    if cell is None:
+        return "-", ""
+    return visible(cell.text), "" if cell.control == "-" else visible(cell.control)
 
 
 def compare_report(result: CompareResult) -> Iterator[RenderableType]:
     """Show which reports there are, what differs between their runs, then the table."""
     for report in result.reports:
-        yield Text(visible(f"{report.label}  {described(report)}"))
+        yield Text(visible(f"{report.label}  {_described(report)}"))
     yield Text("")
-    for caption, who in unlike_lines(result):
+    for caption, who in _unlike_lines(result):
         loud = caption.startswith("DIFFERENT")
         yield Text(visible(f"{caption}: {who}"), style="bold red" if loud else "")
     if not result.unlike:
-        yield Text(ALIKE)
+        yield Text(_SAME)
     for start in range(0, len(result.reports), _ACROSS):
-        yield Text("")
-        yield _block(result, slice(start, start + _ACROSS))
-
-
-def _block(result: CompareResult, columns: slice) -> Table:
-    """Lay some of the reports side by side, every value above its controls."""
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-    table.add_column("", overflow="fold", ratio=2)
-    for report in result.reports[columns]:
-        table.add_column(report.label, overflow="fold", ratio=1)
-    section = ""
-    for row in result.rows:
-        if row.section != section:
-            section = row.section
+        columns = slice(start, start + _ACROSS)
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+        table.add_column("", overflow="fold", ratio=2)
+        for report in result.reports[columns]:
+            table.add_column(report.label, overflow="fold", ratio=1)
+        for section, rows in groupby(result.rows, key=lambda row: row.section):
             table.add_row(Text(section, style="bold"))
-        table.add_row(Text(f"  {visible(row.what)}"), *map(_cell_tables, row.cells[columns]))
-    return table
-
-
-def _cell_tables(cell: ComparedCell | None) -> Text:
-    text, control = Text(visible(cell_text(cell))), control_text(cell)
-    return text.append(f"\n{visible(control)}", style="dim") if control else text
+            for row in rows:
+                cells = [Text(f"  {visible(row.what)}")]
+                for text, control in map(_cell_texts, row.cells[columns]):
+                    below = f"\n{control}" if control else ""
+                    cells.append(Text(text).append(below, style="dim"))
+                table.add_row(*cells)
+        yield Text("")
+        yield table
 
 
 def compare_markdown(result: CompareResult) -> str:
     """Write the same as Markdown, all reports in one table; every string of a report is inert."""
-    return "\n".join(_lines(result)) + "\n"
-
-
-def _lines(result: CompareResult) -> Iterator[str]:
-    yield f"### headscope compare: {len(result.reports)} models\n"
-    for report in result.reports:
-        yield f"* **{report.label}** {markdown(described(report))}"
-    yield ""
-    for caption, who in unlike_lines(result):
-        yield f"* **{markdown(caption)}**: {markdown(who)}"
-    if not result.unlike:
-        yield ALIKE
-    yield ""
-    names = [f"{report.label} {markdown(short_name(report))}" for report in result.reports]
-    yield _row(["section", "what", *names])
-    yield _row(["---"] * (2 + len(names)))
+    lines = [f"### headscope compare: {len(result.reports)} models\n"]
+    lines += [f"* **{one.label}** {markdown(_described(one))}" for one in result.reports]
+    lines.append("")
+    lines += [f"* **{markdown(what)}**: {markdown(who)}" for what, who in _unlike_lines(result)]
+    lines += [] if result.unlike else [_SAME]
+    names = [f"{report.label} {markdown(_short_name(report))}" for report in result.reports]
+    rows = [["section", "what", *names], ["---"] * (2 + len(names))]
     for row in result.rows:
-        yield _row([row.section, markdown(row.what), *map(_markdown_cell, row.cells)])
-
-
-def _markdown_cell(cell: ComparedCell | None) -> str:
-    text, control = markdown(cell_text(cell)), control_text(cell)
-    return f"{text}<br><sub>{markdown(control)}</sub>" if control else text
-
-
-def _row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+        cells = []
+        for text, control in map(_cell_texts, row.cells):
+            below = f"<br><sub>{markdown(control)}</sub>" if control else ""
+            cells.append(f"{markdown(text)}{below}")
+        rows.append([row.section, markdown(row.what), *cells])
+    return "\n".join([*lines, "", *(f"| {' | '.join(cells)} |" for cells in rows)]) + "\n"
 
 
 def compare_csv(result: CompareResult) -> str:
     """Write one row for each value of each report, with its interval as numbers."""
-    return csv_text(_COLUMNS, (line for row in result.rows for line in _csv_lines(result, row)))
-
-
-def _csv_lines(result: CompareResult, row: ComparedRow) -> Iterator[tuple[object, ...]]:
-    for report, cell in zip(result.reports, row.cells, strict=True):
-        if cell is not None:
-            numbers = cell.number.value, cell.number.low, cell.number.high
-            where = report.label, visible(report.name), row.section, visible(row.what)
-            yield *where, *numbers, visible(cell.text), visible(cell.control)
+    rows = []
+    for row in result.rows:
+        for report, cell in zip(result.reports, row.cells, strict=True):
+            if cell is not None:
+                where = report.label, visible(report.name), row.section, visible(row.what)
+                number = cell.number.value, cell.number.low, cell.number.high
+                rows.append((*where, *number, visible(cell.text), visible(cell.control)))
+    return csv_text(_COLUMNS, rows)
 
 
 _STYLE = """
@@ -272,26 +224,19 @@ _STYLE = """
 
 def compare_html(result: CompareResult) -> str:
     """Write the page; the same result gives the same text."""
+    reports = result.reports
     return rendered(
         "compare.html.j2",
         _STYLE,
         (),
-        reports=[
-            (report.label, visible(short_name(report)), visible(described(report)))
-            for report in result.reports
-        ],
-        alike=ALIKE,
-        unlike=[(visible(caption), visible(who)) for caption, who in unlike_lines(result)],
+        reports=[(r.label, visible(_short_name(r)), visible(_described(r))) for r in reports],
+        alike=_SAME,
+        unlike=[(visible(caption), visible(who)) for caption, who in _unlike_lines(result)],
         sections=[
-            (section, [(visible(row.what), [*map(_cell_page, row.cells)]) for row in rows])
+            (section, [(visible(row.what), [*map(_cell_texts, row.cells)]) for row in rows])
             for section, rows in groupby(result.rows, key=lambda row: row.section)
         ],
     )
-
-
-def _cell_page(cell: ComparedCell | None) -> tuple[str, str]:
-    """Return a value, and the controls that stand below it."""
-    return visible(cell_text(cell)), visible(control_text(cell))
 
 
 def compare_files(result: CompareResult) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from itertools import chain, repeat, zip_longest
 from statistics import fmean
 from typing import Any
 
-from headscope.analyses.classify.result import ClassifyResult, HeadResult
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.analyses.explain.result import ExplainResult
 from headscope.analyses.rank.result import RankResult
@@ -29,8 +29,6 @@ from headscope.stats.compared import Compare, Setting, is_plain, marked
 from headscope.stats.estimate import Estimate, Z
 from headscope.stats.ranks import MeanSem
 
-__all__ = ["Z", "Facts", "Interval", "Key", "Labels", "Number", "facts_of", "settings_of"]
-
 Key = tuple[str, str, str]
 Interval = tuple[float, float]
 
@@ -43,22 +41,17 @@ class Number:
     interval: Interval | None = None
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
 
-    @classmethod
-    def within(
-        cls, value: float | None, interval: Sequence[float | None] | None, better: int = 0
-    ) -> Number:
-        """Make one with an interval from a file, which counts if it is two numbers in order."""
-        low, high = interval if interval is not None and len(interval) == 2 else (None, None)
-        if low is None or high is None or low > high:
-            return cls(value, None, better)
-        return cls(value, (low, high), better)
 
-    @classmethod
-    def around(cls, value: float | None, half: float | None) -> Number:
-        """Make one with half of its interval, which counts if it is 0 or more."""
-        if value is None or half is None or half < 0:
-            return cls(value)
-        return cls(value, (value - half, value + half))
+def number(value: float | None, ends: Sequence[float | None] | None, better: int = 0) -> Number:
+    """Make a number with an interval from a file, which counts if it is two numbers in order."""
+    low, high = ends if ends is not None and len(ends) == 2 else (None, None)
+    ordered = low is not None and high is not None and low <= high
+    return Number(value, (low, high) if ordered else None, better)  # type: ignore[arg-type]
+
+
+def around(value: float | None, half: float | None) -> Number:
+    """Make a number with half of its interval."""
+    return number(value, None if value is None or half is None else (value - half, value + half))
 
 
 @dataclass(frozen=True)
@@ -69,36 +62,19 @@ class Labels:
     primary: str = ""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Facts:
-    """All facts of some results; the next to be added belong to ``section``."""
+    """All facts of some results, by kind and key."""
 
-    section: str = ""
     numbers: dict[Key, Number] = field(default_factory=dict)
     metrics: dict[Key, Number] = field(default_factory=dict)  # What pruning is judged by
     curves: dict[Key, Mapping[str, Number]] = field(default_factory=dict)  # Points by name
     labels: dict[Key, Labels] = field(default_factory=dict)  # Roles, relations, removed heads
     texts: dict[Key, str] = field(default_factory=dict)  # Verdicts and the like
 
-    def number(self, where: str, name: str, number: Number) -> None:
-        """Add a number."""
-        self.numbers[self.section, where, name] = number
 
-    def metric(self, where: str, name: str, number: Number) -> None:
-        """Add a number that pruning is judged by."""
-        self.metrics[self.section, where, name] = number
-
-    def curve(self, where: str, name: str, points: Mapping[str, Number]) -> None:
-        """Add a curve by the names of its points."""
-        self.curves[self.section, where, name] = points
-
-    def label(self, where: str, name: str, names: Iterable[str], primary: str = "") -> None:
-        """Add a set of labels."""
-        self.labels[self.section, where, name] = Labels(frozenset(names), primary)
-
-    def text(self, where: str, name: str, text: str) -> None:
-        """Add a word or two."""
-        self.texts[self.section, where, name] = text
+#: A field of :class:`Facts`, where it was measured, what it is called, and the fact itself.
+Fact = tuple[str, str, str, Any]
 
 
 def facts_of(results: Results, sections: Iterable[str]) -> Facts:
@@ -106,17 +82,18 @@ def facts_of(results: Results, sections: Iterable[str]) -> Facts:
     facts = Facts()
     words = {True: "passed", False: "FAILED", None: "not asked for"}
     for section in sections:
-        facts.section, result = section, results.sections[section]
-        if (certificate := certificate_of(result)) is not None:
-            facts.text("", "certificate", words[certificate.passed])
-        _walk(result, facts)
-        if section in _MORE_FACTS:
-            _MORE_FACTS[section](result, facts)
+        result = results.sections[section]
+        certificate = certificate_of(result)
+        passed = () if certificate is None else [words[certificate.passed]]
+        certificates: Iterator[Fact] = (("texts", "", "certificate", word) for word in passed)
+        more = _MORE_FACTS.get(section, lambda result: ())
+        for kind, where, name, fact in chain(certificates, _marked_facts(result), more(result)):
+            getattr(facts, kind)[section, where, name] = fact
     return facts
 
 
-def _walk(row: Any, facts: Facts, where: str = "", prefix: str = "") -> None:
-    """Add the marked fields of a row, and those of the rows that it holds."""
+def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Fact]:
+    """Yield the marked fields of a row, and those of the rows that it holds."""
     for name, mark in marked(type(row), Compare):
         value = getattr(row, name)
         called = name.replace("_", " ") if mark.name is None else mark.name
@@ -125,20 +102,20 @@ def _walk(row: Any, facts: Facts, where: str = "", prefix: str = "") -> None:
             value = getattr(value, mark.part)
         if mark.words or isinstance(value, str):
             text = mark.words.format(row).replace("None", "none") if mark.words else value
-            facts.text(mark.where or where, prefix + called, text)
+            yield "texts", mark.where or where, prefix + called, text
         elif isinstance(value, dict | tuple):
             rows = value.items() if isinstance(value, dict) else (("", item) for item in value)
             for key, item in rows:
                 if item is None or _is_number(item):
-                    facts.number(where, f"{prefix}{beginning}{key}", _number(item, mark, row))
+                    yield "numbers", where, f"{prefix}{beginning}{key}", _number(item, mark, row)
                 elif mark.unless is None or getattr(item, mark.unless[0]) != mark.unless[1]:
                     inner = mark.where.format(item, key=key) or where
-                    _walk(item, facts, inner, prefix + beginning.format(item, key=key))
+                    yield from _marked_facts(item, inner, prefix + beginning.format(item, key=key))
         elif is_dataclass(value) and not _is_number(value):
-            _walk(value, facts, mark.where.format(value) or where, prefix + beginning)
+            yield from _marked_facts(value, mark.where.format(value) or where, prefix + beginning)
         elif value is not None or mark.part or is_plain(row, name):
-            number = _number(value, mark, row)
-            facts.number(mark.where or where, prefix + called.format(row), number)
+            fact = _number(value, mark, row)
+            yield "numbers", mark.where or where, prefix + called.format(row), fact
 
 
 def _is_number(value: object) -> bool:
@@ -147,31 +124,25 @@ def _is_number(value: object) -> bool:
 
 def _number(value: Any, mark: Compare, row: Any) -> Number:
     """Make a number of a value, with the interval that it has or that other fields hold."""
-    interval: Any = None
     if isinstance(value, Estimate):
-        value, interval = value.value, (value.low, value.high)
-    elif isinstance(value, MeanSem):
+        return number(value.value, (value.low, value.high), mark.better)
+    if isinstance(value, MeanSem):
         half = None if value.sem is None else Z * value.sem
-        if mark.interval == "half_width":
-            half = row.half_width
-        return Number.around(value.mean, half)
-    elif mark.interval:
-        ends = [getattr(row, name) for name in mark.interval.split()]
-        interval = ends if len(ends) == 2 else ends[0]
-    return Number.within(value, interval, mark.better)
+        return around(value.mean, row.half_width if mark.interval == "half_width" else half)
+    ends = [getattr(row, name) for name in mark.interval.split()]
+    return number(value, ends[0] if len(ends) == 1 else ends, mark.better)
 
 
 def settings_of(result: Any) -> dict[str, object]:
     """Return by name what a result was measured with, beyond its provenance."""
-    settings = _settings(result)
+    settings = _marked_settings(result)
     if isinstance(result, ClassifyResult):
         corpus = result.corpus
-        settings |= {
-            "pairs" if corpus.pairs else "sentences": corpus.sentences,
-            "stacks": ", ".join(result.stacks),
-            **({"norm-weighted": True} if result.norms is not None else {}),
-            **{f"threshold {name}": value for name, value in result.thresholds.items()},
-        }
+        settings["pairs" if corpus.pairs else "sentences"] = corpus.sentences
+        settings["stacks"] = ", ".join(result.stacks)
+        if result.norms is not None:
+            settings["norm-weighted"] = True
+        settings |= {f"threshold {name}": value for name, value in result.thresholds.items()}
     if isinstance(result, PruneResult):
         settings |= {"examples": result.data.examples, "evaluation data": result.data.name}
         if result.calibration is not None:
@@ -181,14 +152,14 @@ def settings_of(result: Any) -> dict[str, object]:
     return settings
 
 
-def _settings(row: Any) -> dict[str, object]:
+def _marked_settings(row: Any) -> dict[str, object]:
     settings: dict[str, object] = {}
     for name, mark in marked(type(row), Setting):
         value = getattr(row, name)
         if isinstance(value, dict):
             settings |= {key: value.get(key) for key in mark.keys or value}
         elif is_dataclass(value):
-            settings |= _settings(value)
+            settings |= _marked_settings(value)
         elif value is not None or is_plain(row, name):
             called = mark.name or name.replace("_", " ")
             settings[called] = list(value) if isinstance(value, tuple) else value
@@ -210,63 +181,63 @@ _MEANS = {
 }
 
 
-def _classify(result: ClassifyResult, facts: Facts) -> None:
+def _classify(result: ClassifyResult) -> Iterator[Fact]:
     for head in result.heads:
+        # Which position, and which special token, belong to the role itself.
+        details = {
+            label.role: f" {label.detail}"
+            for label in head.labels
+            if label.detail and label.role in ("positional", "special")
+        }
+        roles = frozenset(role + details.get(role, "") for role in head.roles)
+        yield "labels", head.name, "roles", Labels(roles, head.primary)
         relations = (f"{s.relation} {s.direction}" for s in head.syntactic if s.labelled)
-        facts.label(head.name, "roles", _roles(head), head.primary)
-        facts.label(head.name, "relations", relations)
+        yield "labels", head.name, "relations", Labels(frozenset(relations))
         intervals = {label.role: label.interval for label in head.labels}
         if head.sharpness is not None:  # labelled or not
             intervals["sharp"] = head.sharpness.interval
         for name, role in _MEANS.items():
             value = getattr(head, name)
             if value is not None or name != "long_entropy":  # files of earlier versions lack it
-                number = Number.within(value, intervals.get(role))
-                facts.number(head.name, name.replace("_", " "), number)
+                mean = number(value, intervals.get(role))
+                yield "numbers", head.name, name.replace("_", " "), mean
     control = result.control
     if control is not None and control.swapped is not None:
-        facts.number("swapped trees", "syntactic labels", Number(control.swapped.labels))
+        swapped = Number(control.swapped.labels)
+        yield "numbers", "swapped trees", "syntactic labels", swapped
     if control is not None and control.random_weights:
         stacks = control.by_stack or {"": {r.key: getattr(control, r.key) for r in ROLES}}
         for stack, counts in stacks.items():
             where = f"random weights, {stack}" if stack else "random weights"
             for key in (role.key for role in ROLES):
                 if (count := counts.get(key)) is not None:
-                    facts.number(where, f"{key} heads", Number(count))
+                    yield "numbers", where, f"{key} heads", Number(count)
 
 
-def _roles(head: HeadResult) -> Iterator[str]:
-    """A head's roles; which position and which special token belong to the role itself."""
-    details = {label.role: label.detail for label in head.labels if label.detail}
-    for role in head.roles:
-        detail = details.get(role) if role in ("positional", "special") else ""
-        yield f"{role} {detail}" if detail else role
-
-
-def _depth(result: DepthResult, facts: Facts) -> None:
-    _depth_curves(result, "", result.sequences, facts)
-    if result.control is not None:
-        _depth_curves(result.control, "random weights: ", result.sequences, facts)
-
-
-def _depth_curves(curves: DepthCurves, prefix: str, windows: int, facts: Facts) -> None:
-    bare = "attention without layernorm"
-    means = {**curves.variants, bare: curves.attention_without_layernorm}
-    stds = {**curves.std, bare: curves.attention_without_layernorm_std}
-    for variant, mean in means.items():
-        halves = (
-            None if std is None or windows < 2 else Z * std / math.sqrt(windows)
-            for std in stds.get(variant, ())
-        )
-        points = zip(mean, chain(halves, repeat(None)), strict=False)
-        facts.curve(prefix + variant, "ratio", _by_layer(Number.around(*pair) for pair in points))
-    for part in curves.protected:
-        rows = zip(part.mean, part.low, part.high, strict=False)
-        share = _by_layer(Number.within(value, (low, high)) for value, low, high in rows)
-        facts.curve(f"{prefix}{part.part} {part.way}", "share protected", share)
-    for variant, layers in curves.collapsed_after.items():
-        text = "never" if layers is None else f"{layers} layers"
-        facts.text(prefix + variant, "collapsed after", text)
+def _depth(result: DepthResult) -> Iterator[Fact]:
+    models: list[tuple[str, DepthCurves]] = [("", result)]
+    models += [("random weights: ", result.control)] if result.control is not None else []
+    for prefix, curves in models:
+        bare = "attention without layernorm"
+        means = {**curves.variants, bare: curves.attention_without_layernorm}
+        stds = {**curves.std, bare: curves.attention_without_layernorm_std}
+        for variant, mean in means.items():
+            halves = (
+                None
+                if std is None or result.sequences < 2
+                else Z * std / math.sqrt(result.sequences)
+                for std in stds.get(variant, ())
+            )
+            points = zip(mean, chain(halves, repeat(None)), strict=False)
+            ratios = _by_layer(around(*pair) for pair in points)
+            yield "curves", prefix + variant, "ratio", ratios
+        for part in curves.protected:
+            rows = zip(part.mean, part.low, part.high, strict=False)
+            share = _by_layer(number(value, ends) for value, *ends in rows)
+            yield "curves", f"{prefix}{part.part} {part.way}", "share protected", share
+        for variant, layers in curves.collapsed_after.items():
+            text = "never" if layers is None else f"{layers} layers"
+            yield "texts", prefix + variant, "collapsed after", text
 
 
 def _by_layer(points: Iterable[Number]) -> dict[str, Number]:
@@ -274,83 +245,83 @@ def _by_layer(points: Iterable[Number]) -> dict[str, Number]:
     return {f"L{i - 1}" if i else "embeddings": point for i, point in enumerate(points)}
 
 
-def _explain(result: ExplainResult, facts: Facts) -> None:
-    facts.text("sentence", "head", result.name)
-    facts.text("sentence", "steps", ", ".join(step.key for step in result.steps))
+def _explain(result: ExplainResult) -> Iterator[Fact]:
+    yield "texts", "sentence", "head", result.name
+    yield "texts", "sentence", "steps", ", ".join(step.key for step in result.steps)
     if (mix := result.step("mix")) is not None:
         table = mix.matrix("heads")
         for name, (share, *_) in zip(table.rows, table.values, strict=True):
-            facts.number(f"{name} of {result.name}", "share of the output", Number(share))
+            yield "numbers", f"{name} of {result.name}", "share of the output", Number(share)
 
 
-def _prune(result: PruneResult, facts: Facts) -> None:
+def _prune(result: PruneResult) -> Iterator[Fact]:
     metric, better = result.metric, result.sign
-    whole = Number.within(result.baseline.value, result.baseline.ci, better)
-    facts.metric("unpruned model", metric, whole)
-    _prune_curves(result, facts, result.curves, "")
+    whole = number(result.baseline.value, result.baseline.ci, better)
+    yield "metrics", "unpruned model", metric, whole
+    yield from _prune_curves(result, result.curves, "")
     for stack in result.stacks:
-        _prune_curves(result, facts, stack.curves, f"{stack.stack} alone, ")
+        yield from _prune_curves(result, stack.curves, f"{stack.stack} alone, ")
     for area in result.areas:
         where = f"{area.stack} alone, {area.method}, {area.repair}"
         sign = 0 if area.method == "random" else better
-        facts.metric(where, f"mean {metric}", Number.within(area.value, area.ci, sign))
+        yield "metrics", where, f"mean {metric}", number(area.value, area.ci, sign)
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
-        facts.number(where, "heads removed", Number(drop.count, None, 1))
+        yield "numbers", where, "heads removed", Number(drop.count, None, 1)
     for price in result.even:
         where = f"{price.method}, {price.repair}, {price.per_layer} heads from every layer"
-        even = Number.within(price.difference, price.ci, better)
-        facts.number(where, f"{metric} against uneven layers", even)
+        even = number(price.difference, price.ci, better)
+        yield "numbers", where, f"{metric} against uneven layers", even
     for row in result.ablation:
-        facts.number(f"without {row.name}", metric, Number.within(row.value, row.ci))
+        yield "numbers", f"without {row.name}", metric, number(row.value, row.ci)
     for kept in result.kept_alone:
         where = f"layer {kept.layer} with one head"
-        facts.number(where, metric, Number.within(kept.value, kept.ci))
+        yield "numbers", where, metric, number(kept.value, kept.ci)
 
 
-def _prune_curves(result: PruneResult, facts: Facts, curves: Sequence[Curve], before: str) -> None:
-    """Add every point of some curves; ``before`` says which heads could be removed."""
+def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> Iterator[Fact]:
+    """Yield every point of some curves; ``before`` says which heads could be removed."""
     for curve in curves:
         control = curve.method == "random"  # what random heads cost is no merit of the model
         for point in curve.points:
             percent = f"{100 * point.fraction:.1f}".removesuffix(".0")
             where = f"{before}{curve.name}, {percent}% removed"
-            value = Number.within(point.value, point.ci, 0 if control else result.sign)
-            facts.metric(where, result.metric, value)
+            value = number(point.value, point.ci, 0 if control else result.sign)
+            yield "metrics", where, result.metric, value
             if not control:
-                removed = (place_name(place) for place in point.heads_removed)
-                facts.label(where, "heads removed", removed)
+                removed = frozenset(place_name(place) for place in point.heads_removed)
+                yield "labels", where, "heads removed", Labels(removed)
 
 
-def _rank(result: RankResult, facts: Facts) -> None:
+def _rank(result: RankResult) -> Iterator[Fact]:
     for layer in result.layers:
         for name in ("query", "key", "query_key"):
-            every = name == "query_key"  # else the diagonal is 1
             values = [
                 value
                 for i, row in enumerate(getattr(layer.overlap, name))
                 for j, value in enumerate(row)
-                if every or i != j
+                if name == "query_key" or i != j  # else the diagonal is 1
             ]
             overlap = Number(fmean(values) if values else None)
-            facts.number(f"layer {layer.layer}", f"overlap {name.replace('_', ' ')}", overlap)
+            yield "numbers", f"layer {layer.layer}", f"overlap {name.replace('_', ' ')}", overlap
 
 
-def _spectrum(result: SpectrumResult, facts: Facts) -> None:
+def _spectrum(result: SpectrumResult) -> Iterator[Fact]:
     verdicts = dict.fromkeys(result.verdict.low_rank, "low rank")
     verdicts |= dict.fromkeys(result.verdict.not_low_rank, "not low rank")
     for head in result.heads:
-        facts.text(head.name, "verdict", verdicts.get(head.name, "between"))
+        yield "texts", head.name, "verdict", verdicts.get(head.name, "between")
+        rows = zip_longest(head.curve, head.curve_sem or ())
         points = {
-            f"{i} largest": Number.around(value, None if sem is None else Z * sem)
-            for i, (value, sem) in enumerate(zip_longest(head.curve, head.curve_sem or ()), start=1)
+            f"{i} largest": around(value, None if sem is None else Z * sem)
+            for i, (value, sem) in enumerate(rows, start=1)
             if value is not None
         }
-        facts.curve(head.name, "cumulative share", points)
+        yield "curves", head.name, "cumulative share", points
 
 
 #: What no single field holds.
-_MORE_FACTS: dict[str, Callable[[Any, Facts], None]] = {
+_MORE_FACTS: dict[str, Callable[[Any], Iterable[Fact]]] = {
     "classify": _classify,
     "depth": _depth,
     "explain": _explain,

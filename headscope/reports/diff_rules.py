@@ -14,18 +14,6 @@ from headscope.core.safe_text import listed, visible
 from headscope.pruning.metric_words import scale_of
 from headscope.reports.result import Change, DiffResult, FiredRule, SetChange
 
-__all__ = [
-    "RULES",
-    "Rule",
-    "check_rules",
-    "parse_rules",
-    "undecided",
-    "with_fired",
-    "AllowedDrop",
-    "bare_limit",
-]
-
-
 _SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
 _WRITTEN_ALLOWED_DROP = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
 #: A bare number of this share of a metric's scale, or more, was meant in another unit.
@@ -99,8 +87,10 @@ def bare_limit(metric: str) -> float:
 
 #: ``>`` was the sign once. A shell makes a file of what follows it, so ``=`` is written.
 _WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S.*?)\s*)?")
-#: From a comparison and the rule's limit: why the rule fires, or an empty string.
-Reason = Callable[[DiffResult, AllowedDrop | None], str]
+_LIMITED = "metric-drop"  # The rule that may have a limit
+#: From a comparison and the rule's limit: the rows that the rule is about. It fires if there are
+#: any, and the first three are named.
+_Rows = Callable[[DiffResult, AllowedDrop | None], Iterable[str]]
 
 
 @dataclass(frozen=True)
@@ -115,41 +105,29 @@ class Rule:
         return self.name if self.limit is None else f"{self.name}={self.limit}"
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """What a rule looks at, why it fires, and whether it may have a limit.
-
-    ``section`` is the result that it needs; it fires where the new side has lost that.
-    """
-
-    section: str | None
-    reason: Reason
-    limited: bool = False
-
-
 def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
     """Read rules as they are written: ``role-changed``, ``metric-drop=2%``; commas between some."""
-    written = (part for text in texts for part in text.split(","))
-    return tuple(dict.fromkeys(_parse(part) for part in written))
-
-
-def _parse(text: str) -> Rule:
-    match = _WRITTEN.fullmatch(text)
-    name = match[1].replace("_", "-").lower() if match else text.strip()
-    if match is None or name not in RULES:
-        hint = nearest(re.split("[>=]", name)[0], RULES, "rules are")
-        raise InputError(f"There is no rule {visible(text)!r}; {hint}")
-    if match[2] is None:
-        return Rule(name)
-    if not RULES[name].limited:
-        raise InputError(f"The rule {name} has no limit; write it without {match[2]}{match[3]}.")
-    limit = AllowedDrop.parse(match[3])
-    if limit is None:
-        raise InputError(
-            f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% (of the "
-            f"old value), {name}=0.5points or {name}=0.005 (in the metric's own unit)."
-        )
-    return Rule(name, limit)
+    rules = []
+    for text in (part for several in texts for part in several.split(",")):
+        match = _WRITTEN.fullmatch(text)
+        name = match[1].replace("_", "-").lower() if match else text.strip()
+        if match is None or name not in RULES:
+            hint = nearest(re.split("[>=]", name)[0], RULES, "rules are")
+            raise InputError(f"There is no rule {visible(text)!r}; {hint}")
+        limit = None
+        if match[2] is not None:
+            if name != _LIMITED:
+                sign = match[2] + match[3]
+                raise InputError(f"The rule {name} has no limit; write it without {sign}.")
+            limit = AllowedDrop.parse(match[3])
+            if limit is None:
+                raise InputError(
+                    f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% "
+                    f"(of the old value), {name}=0.5points or {name}=0.005 (in the metric's own "
+                    "unit)."
+                )
+        rules.append(Rule(name, limit))
+    return tuple(dict.fromkeys(rules))
 
 
 def check_rules(rules: Iterable[Rule], metric: str) -> None:
@@ -164,16 +142,22 @@ def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
     rules = tuple(rules)
     if diff.metric:
         check_rules(rules, diff.metric)
-    reasons = ((rule, _reason(diff, rule)) for rule in rules)
-    fired = (FiredRule(str(rule), reason) for rule, reason in reasons if reason)
+    fired = []
+    for rule in rules:
+        section, words, rows = RULES[rule.name]
+        names = [visible(row) for row in rows(diff, rule.limit)]
+        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+        if section in diff.missing:
+            reason = f"{visible(diff.new)} has no result of {section}, {visible(diff.old)} has"
+        elif rule.name == _LIMITED and "prune" in diff.compared and not diff.metrics_compared:
+            reason = "no value of pruning is in both: the metric, methods or fractions differ"
+        elif names:
+            reason = words.format(heads=heads, new=visible(diff.new))
+            reason += f": {listed(names)}" if any(names) else ""
+        else:
+            continue
+        fired.append(FiredRule(str(rule), reason))
     return dataclasses.replace(diff, fired=tuple(fired))
-
-
-def _reason(diff: DiffResult, rule: Rule) -> str:
-    kind = RULES[rule.name]
-    if kind.section in diff.missing:
-        return f"{visible(diff.new)} has no result of {kind.section}, {visible(diff.old)} has"
-    return kind.reason(diff, rule.limit)
 
 
 def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
@@ -181,28 +165,17 @@ def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
     return tuple(
         f"{rule} had nothing to compare: no result of {section} in {visible(diff.old)}"
         for rule in rules
-        if (section := RULES[rule.name].section)
+        if (section := RULES[rule.name][0])
         and section not in diff.compared
         and section not in diff.missing
     )
 
 
-def _named(words: str, rows: Callable[[DiffResult], Iterable[str]]) -> Reason:
-    """Name the first three of the rows that a rule is about; ``{heads}`` counts all of them."""
-
-    def reason(diff: DiffResult, limit: AllowedDrop | None) -> str:
-        names = [visible(row) for row in rows(diff)]
-        if not names:
-            return ""
-        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
-        return f"{words.format(heads=heads, new=visible(diff.new))}: {listed(names)}"
-
-    return reason
-
-
-def _role(change: SetChange) -> str:
-    signs = [f"-{name}" for name in change.lost] + [f"+{name}" for name in change.gained]
-    return f"{change.where} ({', '.join(signs) or f'{change.old} -> {change.new}'})"
+def _roles(diff: DiffResult) -> Iterator[tuple[SetChange, str]]:
+    for change in diff.roles:
+        signs = [f"-{name}" for name in change.lost] + [f"+{name}" for name in change.gained]
+        words = ", ".join(signs) or f"{change.old} -> {change.new}"
+        yield change, f"{change.where} ({words})"
 
 
 def _verdicts(diff: DiffResult, was: str = "") -> Iterator[str]:
@@ -211,27 +184,21 @@ def _verdicts(diff: DiffResult, was: str = "") -> Iterator[str]:
             yield f"{row.where} {row.old} -> {row.new}"
 
 
-def _moved(section: str = "") -> Reason:
+def _moved(section: str = "") -> _Rows:
     """Name the numbers of a section, or of all, that moved."""
 
-    def rows(diff: DiffResult) -> Iterator[str]:
+    def rows(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
         metrics = (change for change in diff.metrics if change.beyond)
         for change in chain(diff.scores, (curve.worst for curve in diff.curves), metrics):
             if section in ("", change.section):
                 yield _change(change)
 
-    return _named("moved beyond interval or tolerance", rows)
+    return rows
 
 
 def _change(change: Change) -> str:
     numbers = ("none" if v is None else f"{v:.4g}" for v in (change.old, change.new))
     return f"{change.where} {change.name} {' -> '.join(numbers)}"
-
-
-def _metric_drop(diff: DiffResult, limit: AllowedDrop | None) -> str:
-    if "prune" in diff.compared and not diff.metrics_compared:
-        return "no value of pruning is in both: the metric, methods or fractions differ"
-    return _named("worse", lambda diff: _drops(diff, limit))(diff, limit)
 
 
 def _drops(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
@@ -243,40 +210,34 @@ def _drops(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
             yield f"{_change(change)} (worse by {drop:.4g})"
 
 
-def _identity(what: str) -> Reason:
-    def rows(diff: DiffResult) -> Iterator[str]:
-        for row in diff.identity:
-            if row.what == what:
-                yield f"{row.name} {row.old} -> {row.new}".strip()
-
-    return _named(what, rows)
+def _identity(what: str) -> _Rows:
+    return lambda diff, _: (
+        f"{row.name} {row.old} -> {row.new}".strip() for row in diff.identity if row.what == what
+    )
 
 
-def _any(diff: DiffResult, limit: AllowedDrop | None) -> str:
-    return "" if diff.equal else "the results are not equal"
-
-
-_CHANGED = _named("{heads} changed role", lambda diff: map(_role, diff.roles))
-_LOST = _named("{heads} lost a role", lambda diff: (_role(c) for c in diff.roles if c.lost))
-_INSIGHT_LOST = _named("verdict changed", lambda diff: _verdicts(diff, was="holds"))
-
-#: Every rule by name.
-RULES: dict[str, _Kind] = {
-    "role-changed": _Kind("classify", _CHANGED),
-    "role-lost": _Kind("classify", _LOST),
-    "metric-drop": _Kind("prune", _metric_drop, limited=True),
-    "validation": _Kind(None, _named("{new} is not validated", lambda diff: diff.not_valid)),
-    "insight-changed": _Kind("insights", _named("verdict changed", _verdicts)),
-    "insight-lost": _Kind("insights", _INSIGHT_LOST),
-    "score-moved": _Kind(None, _moved()),
+_BEYOND = "moved beyond interval or tolerance"
+#: Every rule by name: the result that it needs (it fires where the new side has lost that), what
+#: its reason begins with, and its rows.
+RULES: dict[str, tuple[str, str, _Rows]] = {
+    "role-changed": ("classify", "{heads} changed role", lambda d, _: (s for _, s in _roles(d))),
+    "role-lost": (
+        *("classify", "{heads} lost a role"),
+        lambda d, _: (text for change, text in _roles(d) if change.lost),
+    ),
+    _LIMITED: ("prune", "worse", _drops),
+    "validation": ("", "{new} is not validated", lambda d, _: d.not_valid),
+    "insight-changed": ("insights", "verdict changed", lambda d, _: _verdicts(d)),
+    "insight-lost": ("insights", "verdict changed", lambda d, _: _verdicts(d, was="holds")),
+    "score-moved": ("", _BEYOND, _moved()),
     **{
-        f"{name}-changed": _Kind(name, _moved(name))
+        f"{name}-changed": (name, _BEYOND, _moved(name))
         for name in ("rank", "spectrum", "depth", "flow", "transfer", "linear", "symmetric")
     },
-    "missing": _Kind(None, _named("not in {new}", lambda diff: diff.missing)),
+    "missing": ("", "not in {new}", lambda d, _: d.missing),
     **{
-        f"{what}-changed": _Kind(None, _identity(what))
+        f"{what}-changed": ("", what, _identity(what))
         for what in ("model", "data", "schema", "setting")
     },
-    "any": _Kind(None, _any),
+    "any": ("", "the results are not equal", lambda d, _: () if d.equal else [""]),
 }

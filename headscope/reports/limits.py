@@ -1,239 +1,172 @@
-"""The limits that hold a number or a truth value: THE table, with what each looks at."""
+"""[limits] of a config file: what a report must show, and why it does not."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CheckFailedError, InputError, nearest
 from headscope.core.roles import ROLES
-from headscope.core.safe_text import visible
+from headscope.core.safe_text import listed, visible
 from headscope.models.validation import certificate_of
 from headscope.pruning.metric_words import scale_of
-from headscope.pruning.result import Point, PruneResult
+from headscope.pruning.result import PruneResult
 from headscope.reports.claims.scoreboard import CLAIMS
 from headscope.reports.diff import TOLERANCE, compare
 from headscope.reports.diff_rules import bare_limit, check_rules, parse_rules, undecided, with_fired
 from headscope.reports.reading import Results
 from headscope.reports.result import VERDICTS
 
-__all__ = [
-    "EXAMPLES",
-    "LIMITS",
-    "SHARE",
-    "Kind",
-    "Limit",
-    "absent",
-    "limit_of",
-    "shown",
-    "LIMIT_NAMES",
-    "Limits",
-    "check_baseline",
-    "described",
-    "limit_failures",
-    "require_limits",
-]
-
-
 #: From results and the value of a limit: why it fails, or an empty string.
 Check = Callable[[Results, float], str]
+#: What the value of a limit may be: in words, of exactly which types, and the smallest.
+_FLAG = ("true or false", (bool,), -math.inf)
+_COUNT = ("a whole number of 0 or more", (int,), 0)
+_NUMBER = ("a number", (int, float), -math.inf)
+_DROP = ("a number", (int, float), 0)
+_SHARE = ("a number of 0 or more", (int, float), 0)
+_Kind = tuple[str, tuple[type, ...], float]
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What the value of a limit may be: exactly of one of the types, and how a reader is told."""
+class Limit(NamedTuple):
+    """What the value of a limit may be, what looks at results with it, and when it passes."""
 
-    words: str
-    types: tuple[type, ...]
-    least: float = -math.inf
-
-    def read(self, where: str, value: object) -> float:
-        """Return the value if it is of this kind, as a float if it may be one."""
-        if (
-            isinstance(value, bool | int | float)
-            and type(value) in self.types
-            and self.least <= value
-            and abs(value) < math.inf
-        ):
-            return float(value) if float in self.types else value
-        raise InputError(f"{where} must be {self.words}, not {shown(value)}.")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One limit: what its value may be, what looks at results with it, and when it passes."""
-
-    kind: Kind
+    kind: _Kind
     check: Check
     words: str
 
 
-FLAG = Kind("true or false", (bool,))
-COUNT = Kind("a whole number of 0 or more", (int,), least=0)
-NUMBER = Kind("a number", (int, float))
-DROP = Kind("a number", (int, float), least=0)
-SHARE = Kind("a number of 0 or more", (int, float), least=0)
-
-#: ``metric_at_50_percent_drop``: with that share of the heads removed.
-_AT = re.compile(r"metric_at_(\d{1,3})_percent_(drop|min)")
-#: The pattern's names as a user may have meant them.
-EXAMPLES = ("metric_at_50_percent_drop", "metric_at_50_percent_min")
-_AT_WORDS = {
-    "drop": "with that share of the heads removed (any whole number for 50) the metric is worse by "
-    "at most this",
-    "min": "with that share of the heads removed (any whole number for 50) the metric is at least "
-    "this; of a loss: at most",
-}
-
-
-def limit_of(name: str) -> Limit | None:
-    """Return the limit of that name; None if there is none."""
-    match = _AT.fullmatch(name)
-    if match and int(match[1]) <= 100:
-        drop = match[2] == "drop"
-        return Limit(DROP if drop else NUMBER, _at(int(match[1]), drop), _AT_WORDS[match[2]])
-    return LIMITS.get(name)
-
-
-def shown(value: object) -> str:
-    """Write a value as a user would."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else visible(repr(value))
-
-
-def absent(section: str) -> str:
-    """Say that a limit has nothing to look at."""
-    return f"the report has no result of {section}"
+def _validation(new: Results, wanted: float) -> str:
+    """Every result carries a certificate that passed."""
+    if not wanted or not new.sections:
+        return "there is no result" if wanted else ""
+    reasons = []
+    for name, result in new.sections.items():
+        certificate = certificate_of(result)
+        if certificate is None or certificate.passed is None:
+            reasons.append(f"{name} is not validated")
+        elif not certificate.passed:
+            reasons.append(f"{name} failed")
+    return ", ".join(reasons)
 
 
 def _of_classify(check: Callable[[ClassifyResult, float], str]) -> Check:
-    return lambda new, limit: check(new.classify, limit) if new.classify else absent("classify")
-
-
-def _of_prune(check: Callable[[PruneResult, float], str]) -> Check:
-    return lambda new, limit: check(new.prune, limit) if new.prune else absent("prune")
-
-
-def _validation(new: Results, wanted: float) -> str:
-    """Every result carries a certificate that passed."""
-    if not wanted:
-        return ""
-    found = {name: certificate_of(result) for name, result in new.sections.items()}
-    passed = {name: certificate and certificate.passed for name, certificate in found.items()}
-    bad = [
-        f"{name} {'is not validated' if value is None else 'failed'}"
-        for name, value in passed.items()
-        if value is not True
-    ]
-    return ", ".join(bad) or ("" if passed else "there is no result")
+    absent = "the report has no result of classify"
+    return lambda new, limit: check(new.classify, limit) if new.classify else absent
 
 
 def _least_heads(role: str) -> Check:
     """At least so many heads have this role."""
 
-    @_of_classify
-    def check(found: ClassifyResult, least: float) -> str:
-        count = sum(role in head.roles for head in found.heads)
+    def check(classify: ClassifyResult, least: float) -> str:
+        count = sum(role in head.roles for head in classify.heads)
         heads = "1 head is" if count == 1 else f"{count} heads are"
         return "" if count >= least else f"{heads} {role}"
 
-    return check
+    return _of_classify(check)
 
 
 @_of_classify
-def _without_role(found: ClassifyResult, most: float) -> str:
-    """At most so many heads have no role."""
-    count = sum(not head.roles for head in found.heads)
+def _without_role(classify: ClassifyResult, most: float) -> str:
+    count = sum(not head.roles for head in classify.heads)
     return "" if count <= most else f"{count} heads have no role"
 
 
 @_of_classify
-def _false_positives(found: ClassifyResult, most: float) -> str:
-    """At most so many heads with random weights earn a syntactic or rare-word label."""
-    if found.control is None or not found.control.random_weights:
+def _false_positives(classify: ClassifyResult, most: float) -> str:
+    if classify.control is None or not classify.control.random_weights:
         return "classify ran without its control; set control = true in [classify]"
-    labels = found.control.false_positives
-    return "" if len(labels) <= most else f"{len(labels)} with random weights ({_some(labels)})"
+    labels = [visible(label) for label in classify.control.false_positives]
+    return "" if len(labels) <= most else f"{len(labels)} with random weights ({listed(labels)})"
 
 
-def _some(items: Iterable[str], most: int = 3) -> str:
-    names = [visible(item) for item in items]
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def _metric(percent: int | None, *, drop: bool = False) -> Check:
+    """The metric is at least this (of a loss: at most), or not worse than unpruned by more.
 
-
-@_of_prune
-def _metric_min(found: PruneResult, limit: float) -> str:
-    """The unpruned model's metric is at least this; of a loss: at most."""
-    value = found.baseline.value
-    bad = found.sign * (value - limit) < 0
-    return f"{visible(found.metric)} is {value:.4g}" if bad else _too_low(found.metric, limit)
-
-
-def _too_low(metric: str, least: float) -> str:
-    """Say that what was meant as a share of 1 guards nothing of a metric that goes up to 100."""
-    if not (0 < least < 1 and scale_of(metric) == 100):
-        return ""
-    return f"{visible(metric)} goes up to 100, so {least:g} guards nothing; give {100 * least:g}"
-
-
-def _at(percent: int, drop: bool) -> Check:
-    """With so many heads removed by the best method, the metric is not worse than this.
-
-    ``drop``: than the unpruned model's by more than this, in the metric's own unit.
+    ``percent`` of the heads are removed by the method, random heads aside, that keeps most; None is
+    the unpruned model.
     """
 
-    @_of_prune
-    def check(found: PruneResult, limit: float) -> str:
-        best = _best(found, percent / 100)
-        if best is None:
-            return f"no method was measured with {percent}% of the heads removed"
-        if drop and limit >= (most := bare_limit(found.metric)):
-            return f"so much of {visible(found.metric)} guards nothing; give less than {most:g}"
-        method, point = best
-        whole, value = found.baseline.value, point.value
-        bad = found.sign * (whole - value) > limit if drop else found.sign * (value - limit) < 0
-        said = f"{found.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
-        return said if bad else "" if drop else _too_low(found.metric, limit)
+    def check(prune: PruneResult, limit: float) -> str:
+        metric, whole = visible(prune.metric), prune.baseline.value
+        value, text = whole, f"{metric} is {whole:.4g}"
+        if percent is not None:
+            near = 0.5 / max(prune.n_heads, 1)  # half a head
+            points = [
+                (curve.name, point.value)
+                for curve in prune.curves
+                for point in curve.points
+                if curve.method != "random" and abs(point.fraction - percent / 100) <= near
+            ]
+            if not points:
+                return f"no method was measured with {percent}% of the heads removed"
+            method, value = max(points, key=lambda item: prune.sign * item[1])
+            text = f"{prune.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
+        if drop:
+            if limit >= (most := bare_limit(prune.metric)):
+                return f"so much of {metric} guards nothing; give less than {most:g}"
+            return text if prune.sign * (whole - value) > limit else ""
+        bad = prune.sign * (value - limit) < 0
+        if not bad and 0 < limit < 1 and scale_of(prune.metric) == 100:  # meant as a share of 1
+            return f"{metric} goes up to 100, so {limit:g} guards nothing; give {100 * limit:g}"
+        return text if bad else ""
 
-    return check
+    absent = "the report has no result of prune"
+    return lambda new, limit: check(new.prune, limit) if new.prune else absent
 
 
-def _best(result: PruneResult, fraction: float) -> tuple[str, Point] | None:
-    """Return the method, random heads aside, that keeps most at a fraction (to half a head)."""
-    near = 0.5 / max(result.n_heads, 1)
-    points = [
-        (curve.name, point)
-        for curve in result.curves
-        for point in curve.points
-        if curve.method != "random" and abs(point.fraction - fraction) <= near
-    ]
-    return max(points, key=lambda item: result.sign * item[1].value, default=None)
-
-
-#: By name. :func:`limit_of` knows those of the metric after pruning too.
-LIMITS: dict[str, Limit] = {
-    "validation": Limit(FLAG, _validation, "every result was validated and passed"),
+#: By name. :func:`_limit_of` knows those of the metric after pruning too.
+_LIMITS = {
+    "validation": Limit(_FLAG, _validation, "every result was validated and passed"),
     **{
         f"min_{role.key}": Limit(
-            COUNT, _least_heads(role.key), f"at least so many heads are {role.name}"
+            _COUNT, _least_heads(role.key), f"at least so many heads are {role.name}"
         )
         for role in ROLES
     },
-    "max_without_role": Limit(COUNT, _without_role, "at most so many heads have no role"),
+    "max_without_role": Limit(_COUNT, _without_role, "at most so many heads have no role"),
     "max_false_positives": Limit(
-        COUNT,
+        _COUNT,
         _false_positives,
         "at most so many heads with random weights earn a syntactic or rare-word label",
     ),
     "metric_min": Limit(
-        NUMBER, _metric_min, "the unpruned model's metric is at least this; of a loss: at most"
+        _NUMBER, _metric(None), "the unpruned model's metric is at least this; of a loss: at most"
     ),
 }
+_AT = re.compile(r"metric_at_(\d{1,3})_percent_(drop|min)")
+#: Keys of [limits] that hold no number: what the value is, and what it asks for.
+_OTHERS = {
+    "insights": ("a table", "these claims have these verdicts"),
+    "baseline": ("a path", "the report that fail_on compares with"),
+    "fail_on": ("a list", "none of these rules of 'headscope diff' fires"),
+    "tolerance": (_SHARE[0], "that of 'headscope diff', for fail_on"),
+}
+#: Every key of [limits], with examples of the pattern above.
+LIMIT_NAMES = (*_LIMITS, "metric_at_50_percent_drop", "metric_at_50_percent_min", *_OTHERS)
+
+
+def _limit_of(name: str) -> Limit | None:
+    match = _AT.fullmatch(name)
+    if match is None or int(match[1]) > 100:
+        return _LIMITS.get(name)
+    words = "with that share of the heads removed (any whole number for 50) the metric is "
+    if match[2] == "drop":
+        return Limit(_DROP, _metric(int(match[1]), drop=True), f"{words}worse by at most this")
+    return Limit(_NUMBER, _metric(int(match[1])), f"{words}at least this; of a loss: at most")
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """Yield every key of [limits]: its name, what its value may be, and when it passes."""
+    for name in LIMIT_NAMES:
+        if (limit := _limit_of(name)) is not None:
+            yield name, limit.kind[0], limit.words
+        else:
+            yield name, *_OTHERS[name]
 
 
 @dataclass(frozen=True)
@@ -253,12 +186,78 @@ class Limits:
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
         """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``."""
         values = {key.replace("-", "_"): value for key, value in table.items()}
-        kinds = {name: _kind(where, name) for name in values if name not in _READERS}
+        numbers = {}
+        for name, value in values.items():
+            if name not in _OTHERS:
+                limit = _limit_of(name)
+                if limit is None:
+                    hint = nearest(name, LIMIT_NAMES, "there are")
+                    raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
+                numbers[name] = _number(f"{where} {name}", limit.kind, value)
         if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
-        numbers = {n: kind.read(f"{where} {n}", values[n]) for n, kind in kinds.items()}
-        others = (name for name in _READERS if name in values)
-        return cls(numbers, **{n: _READERS[n].read(f"{where} {n}", values[n]) for n in others})
+        others: dict[str, Any] = {}
+        if "insights" in values:
+            others["insights"] = _insights(f"{where} insights", values["insights"])
+        if "baseline" in values:
+            path = others["baseline"] = values["baseline"]
+            if not isinstance(path, str) or not path or "\0" in path:
+                raise InputError(
+                    f"{where} baseline must be a string, the path of a file or folder."
+                )
+            others["fail_on"] = _rules(f"{where} fail_on", values["fail_on"])
+        if "tolerance" in values:
+            others["tolerance"] = _number(f"{where} tolerance", _SHARE, values["tolerance"])
+        return cls(numbers, **others)
+
+
+def _number(where: str, kind: _Kind, value: Any) -> float:
+    """Return a value of exactly one of the types of a kind, as a float if it may be one."""
+    words, types, least = kind
+    if type(value) not in types or not least <= value < math.inf or value == -math.inf:
+        raise InputError(f"{where} must be {words}, not {_shown(value)}.")
+    return float(value) if float in types else value
+
+
+def _shown(value: object) -> str:
+    """Write a value as a user would."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else visible(repr(value))
+
+
+def _several(value: object) -> list[Any]:
+    """Return a list as it is, a text as a list of one, and nothing of anything else."""
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _rules(where: str, value: object) -> tuple[str, ...]:
+    texts = _several(value)
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError(f'{where} must be a list of rules, such as ["role-changed"].')
+    try:
+        return tuple(map(str, parse_rules(texts)))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
+    if not isinstance(table, dict):
+        raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
+    numbers, allowed = [claim.number for claim in CLAIMS], ", ".join(VERDICTS)
+    wanted = {}
+    for key, value in table.items():
+        if not (key.isascii() and key.isdigit() and int(key) in numbers):
+            span = f"{numbers[0]} to {numbers[-1]}"
+            raise InputError(f"{where}: there is no insight {visible(key)}; they are {span}.")
+        verdicts = _several(value)
+        if not verdicts:
+            raise InputError(f"{where} {key} must be a verdict, or a list of verdicts.")
+        for verdict in verdicts:
+            if verdict not in VERDICTS:
+                raise InputError(f"{where} {key} must be one of {allowed}, not {verdict!r}.")
+        wanted[int(key)] = tuple(verdicts)
+    return wanted
 
 
 def check_baseline(limits: Limits, baseline: Results) -> None:
@@ -275,14 +274,26 @@ def limit_failures(
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
     failures = []
-    for name, limit in limits.numbers.items():
-        found = limit_of(name)
-        reason = found.check(new, limit) if found else "there is no such limit"
-        if reason:
-            failures.append(f"{name} = {shown(limit)}: {reason}")
-    failures += _insight_failures(new, limits.insights)
-    if limits.fail_on:
-        failures += _baseline_failures(new, limits, baseline)
+    for name, value in limits.numbers.items():
+        limit = _limit_of(name)
+        if reason := limit.check(new, value) if limit else "there is no such limit":
+            failures.append(f"{name} = {_shown(value)}: {reason}")
+    if limits.insights and new.insights is None:
+        failures.append("insights: the report has no result of insights")
+    elif new.insights is not None:
+        verdicts = {insight.number: insight.verdict for insight in new.insights.insights}
+        for number, wanted in limits.insights.items():
+            if (verdict := verdicts.get(number, "not in the report")) not in wanted:
+                must = f"insight {number} must be {' or '.join(wanted)}"
+                failures.append(f"{must}: it is {visible(verdict)}")
+    if limits.fail_on and baseline is None:
+        failures.append(f"the baseline {visible(limits.baseline)} was not read")
+    elif limits.fail_on and baseline is not None:
+        rules = parse_rules(limits.fail_on)
+        diff = with_fired(compare(baseline, new, tolerance=limits.tolerance), rules)
+        against = f"against {visible(baseline.name)}"
+        failures += [f"{fired.rule} {against}: {fired.reason}" for fired in diff.fired]
+        failures += undecided(diff, rules)  # a limit on nothing guards nothing
     return tuple(failures)
 
 
@@ -292,111 +303,3 @@ def require_limits(new: Results, limits: Limits, baseline: Results | None = None
     if failures:
         count = "1 limit failed" if len(failures) == 1 else f"{len(failures)} limits failed"
         raise CheckFailedError(f"{count}: {'; '.join(failures)}.")
-
-
-def _insight_failures(new: Results, wanted: Mapping[int, tuple[str, ...]]) -> Iterable[str]:
-    if wanted and new.insights is None:
-        return [f"insights: {absent('insights')}"]
-    found = {i.number: i.verdict for i in new.insights.insights} if new.insights else {}
-    return [
-        f"insight {number} must be {' or '.join(verdicts)}: it is "
-        f"{visible(found.get(number, 'not in the report'))}"
-        for number, verdicts in wanted.items()
-        if found.get(number) not in verdicts
-    ]
-
-
-def _baseline_failures(new: Results, limits: Limits, baseline: Results | None) -> list[str]:
-    """Rules that fire, and rules that cannot: a limit on nothing guards nothing."""
-    if baseline is None:
-        return [f"the baseline {visible(limits.baseline)} was not read"]
-    rules = parse_rules(limits.fail_on)
-    found = with_fired(compare(baseline, new, tolerance=limits.tolerance), rules)
-    against = f"against {visible(baseline.name)}"
-    failures = [f"{fired.rule} {against}: {fired.reason}" for fired in found.fired]
-    return failures + list(undecided(found, rules))
-
-
-def _kind(where: str, name: str) -> Kind:
-    found = limit_of(name)
-    if found is None:
-        hint = nearest(name, LIMIT_NAMES, "there are")
-        raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
-    return found.kind
-
-
-def _path(where: str, value: object) -> str:
-    if isinstance(value, str) and value and "\0" not in value:
-        return value
-    raise InputError(f"{where} must be a string, the path of a file or folder.")
-
-
-def _rules(where: str, value: object) -> tuple[str, ...]:
-    texts = _several(value)
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(f'{where} must be a list of rules, such as ["role-changed"].')
-    try:
-        return tuple(map(str, parse_rules(texts)))
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
-    if not isinstance(table, dict):
-        raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
-    return {_number(where, key): _verdicts(f"{where} {key}", v) for key, v in table.items()}
-
-
-def _number(where: str, key: str) -> int:
-    numbers = [claim.number for claim in CLAIMS]
-    if key.isascii() and key.isdigit() and int(key) in numbers:
-        return int(key)
-    known = f"{numbers[0]} to {numbers[-1]}"
-    raise InputError(f"{where}: there is no insight {visible(key)}; they have numbers {known}.")
-
-
-def _verdicts(where: str, value: object) -> tuple[str, ...]:
-    verdicts = _several(value)
-    if not verdicts:
-        raise InputError(f"{where} must be a verdict, or a list of verdicts.")
-    for verdict in verdicts:
-        if verdict not in VERDICTS:
-            raise InputError(f"{where} must be one of {', '.join(VERDICTS)}, not {verdict!r}.")
-    return tuple(verdicts)
-
-
-def _several(value: object) -> list[Any]:
-    """Return a list as it is, a text as a list of one, and nothing of anything else."""
-    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """A key of [limits] that holds no number.
-
-    ``read`` makes of where it stands and its value what :class:`Limits` holds; ``kind`` says what
-    the value may be, ``words`` what it asks for.
-    """
-
-    read: Callable[[str, Any], Any]
-    kind: str
-    words: str
-
-
-_READERS = {
-    "insights": _Reader(_insights, "a table", "these claims have these verdicts"),
-    "baseline": _Reader(_path, "a path", "the report that fail_on compares with"),
-    "fail_on": _Reader(_rules, "a list", "none of these rules of 'headscope diff' fires"),
-    "tolerance": _Reader(SHARE.read, SHARE.words, "that of 'headscope diff', for fail_on"),
-}
-#: Every key of [limits], with examples of those that hold a number.
-LIMIT_NAMES = (*LIMITS, *EXAMPLES, *_READERS)
-
-
-def described() -> Iterator[tuple[str, str, str]]:
-    """Yield every key of [limits]: its name, what its value may be, and when it passes."""
-    for name in LIMIT_NAMES:
-        if name in _READERS:
-            yield name, _READERS[name].kind, _READERS[name].words
-        elif (found := limit_of(name)) is not None:
-            yield name, found.kind.words, found.words

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -13,71 +13,51 @@ from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import visible
 from headscope.reports.result import Entry, ListResult
 
-__all__ = ["KINDS", "entries_of", "list_report"]
 
-
-@dataclass(frozen=True)
-class Kind:
-    """One kind of thing that can be listed."""
-
-    words: str  # What they are, on one line
-    page: str  # The page of the docs about them
-    #: Yields all of them. It loads the list that they are in when it is called, not before.
-    entries: Callable[[str], Iterator[Entry]]
-
-
-def entries_of(kind: str | None = None) -> ListResult:
-    """List everything of one kind."""
-    if kind is None:
-        kinds = (Entry(name, found.words, "", found.page) for name, found in KINDS.items())
-        return ListResult("", tuple(kinds))
-    if kind not in KINDS:
-        hint = nearest(kind, KINDS, "there are")
-        raise InputError(f"There is nothing called {visible(kind)!r} to list; {hint}")
-    found = KINDS[kind]
-    return ListResult(kind, tuple(found.entries(found.page)))
-
-
-def _methods(page: str) -> Iterator[Entry]:
+def _methods(page: str) -> Iterable[Entry]:
     from headscope.pruning.options import METHODS
 
-    for name, method in METHODS.items():
-        yield Entry(name, method.words, method.source, page)
+    return (Entry(name, method.words, method.source, page) for name, method in METHODS.items())
 
 
-def _tasks(page: str) -> Iterator[Entry]:
+def _tasks(page: str) -> Iterable[Entry]:
     from headscope.tasks.making import TASKS
 
-    for name, task in TASKS.items():
-        yield Entry(name, task.words, "", page)
+    return (Entry(name, task.words, "", page) for name, task in TASKS.items())
 
 
-def _roles(page: str) -> Iterator[Entry]:
+def _roles(page: str) -> Iterable[Entry]:
     from headscope.core.roles import ROLES
 
-    for role in ROLES:
-        yield Entry(role.key, role.words, role.source, page)
+    return (Entry(role.key, role.words, role.source, page) for role in ROLES)
 
 
-def _families(page: str) -> Iterator[Entry]:
+def _families(page: str) -> Iterable[Entry]:
     from headscope.models.families import COVERED, REFUSED
 
-    for name, found in COVERED.items():
-        yield Entry(
-            name, f"covered: {', '.join(found.stacks)} (layout {found.layout})", "", "README.md"
-        )
+    for name, family in COVERED.items():
+        words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"
+        yield Entry(name, words, "", "README.md")
     for name, reason in REFUSED.items():
         yield Entry(name, f"refused: {reason}", "", page)
 
 
-def _limits(page: str) -> Iterator[Entry]:
+def _limits(page: str) -> Iterable[Entry]:
     from headscope.reports.limits import described
 
-    for name, kind, words in described():
-        yield Entry(name, f"{kind}: {words}", "", page)
+    return (Entry(name, f"{kind}: {words}", "", page) for name, kind, words in described())
 
 
-_LIMITS = Kind("what [limits] of a config file can ask of a report", "docs/config.md", _limits)
+class Kind(NamedTuple):
+    """One kind of thing that can be listed."""
+
+    words: str  # What they are, on one line
+    page: str  # The page of the docs about them
+    #: Returns all of them. It loads the list that they are in when it is called, not before.
+    entries: Callable[[str], Iterable[Entry]]
+
+
+_LIMITS = "docs/config.md"
 #: Everything that can be listed, by name.
 KINDS = {
     "methods": Kind("ways to choose the heads that prune removes", "docs/prune.md", _methods),
@@ -86,26 +66,33 @@ KINDS = {
     "families": Kind(
         "model types that are tested, and those that are refused", "docs/families.md", _families
     ),
-    "limits": _LIMITS,
-    "gates": Kind("another word for limits", _LIMITS.page, _limits),
+    "limits": Kind("what [limits] of a config file can ask of a report", _LIMITS, _limits),
+    "gates": Kind("another word for limits", _LIMITS, _limits),
 }
 
 
-def list_report(result: ListResult) -> Iterator[RenderableType]:
+def entries_of(name: str | None = None) -> ListResult:
+    """List everything of one kind; the kinds themselves where none is named."""
+    if name is None:
+        kinds = (Entry(name, kind.words, "", kind.page) for name, kind in KINDS.items())
+        return ListResult("", tuple(kinds))
+    if name not in KINDS:
+        hint = nearest(name, KINDS, "there are")
+        raise InputError(f"There is nothing called {visible(name)!r} to list; {hint}")
+    return ListResult(name, tuple(KINDS[name].entries(KINDS[name].page)))
+
+
+def list_report(result: ListResult) -> Iterable[RenderableType]:
     """Show every entry; the literature stands below what it is the source of, pages at the end."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for entry in result.entries:
-        table.add_row(entry.name, _words(entry.words, entry.source))
+        source = f"\n{entry.source}" if entry.source else ""
+        table.add_row(entry.name, Text(entry.words).append(source, style="dim"))
     yield table
-    if not result.kind:
+    if result.kind:
+        pages = dict.fromkeys(entry.page for entry in result.entries)
+        yield Text(f"\nMore in {' and '.join(pages)}.")
+    else:
         yield Text(f"\nOne of them: headscope list {result.entries[0].name}")
-        return
-    pages = dict.fromkeys(entry.page for entry in result.entries)
-    yield Text(f"\nMore in {' and '.join(pages)}.")
-
-
-def _words(words: str, source: str) -> Text:
-    text = Text(words)
-    return text.append(f"\n{source}", style="dim") if source else text

@@ -122,22 +122,22 @@ card-speed | pruning/card.py | slower is said to be faster
     {full / pruned:.2f} => {pruned / full:.2f}
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(result.baseline.value, 6) => "full_model": round(point.value, 6)
-alike-models | reports/reading.py | models differ by nature
+alike-models | reports/compare.py | models differ by nature
     if what == "model" or name in => if name in
 drop-percent | reports/diff_rules.py | a share of the new value
     abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
 worse-or-better | reports/diff.py | old and new are swapped
-    old.better * (old.value - new.value) => old.better * (new.value - old.value)
+    mine.better * (mine.value - other.value) => mine.better * (other.value - mine.value)
 limit-of-loss | reports/limits.py | a limit of a loss is upside down
-    bad = found.sign * (value - limit) < 0\n => bad = value - limit < 0\n
+    bad = prune.sign * (value - limit) < 0\n => bad = value - limit < 0\n
 interference-random | reports/claims/routing_claims.py | no random weights
-    found = linear.control.over_random => found = linear.stored.difference
+    above(control.over_random, limit) => above(stored.difference, limit)
 at-least-mean | reports/claims/finding.py | the mean, not its interval
-    HOLDS if self.low >= limit else => HOLDS if self.mean >= limit else
+    if least <= number.low and => if least <= (number.value or 0.0) and
 roles-tail | reports/claims/head_claims.py | p of doing worse
     (random >= own - equal).sum()) => (random <= own + equal).sum())
 low-rank-none | reports/claims/rank_claims.py | open counts as low rank
-    == "holds"] => != "does not hold"]
+    if outcome == HOLDS] => if outcome != FAILS]
 """
 
 #: Start of a file's name in headscope/: the tests that are tried first.

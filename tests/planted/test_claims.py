@@ -22,8 +22,8 @@ from headscope.reports.claims.head_claims import (
     judge_labelled_heads,
     judge_survivors,
 )
-from headscope.reports.claims.kept_roles import measure_kept_roles
 from headscope.reports.claims.rank_claims import judge_collapse, judge_low_rank
+from headscope.reports.claims.run import measure_kept_roles
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
 

@@ -36,7 +36,8 @@ from headscope.models.output_maps import make_permanent
 from headscope.pruning.card import CardFacts, model_card
 from headscope.pruning.elimination import Path
 from headscope.pruning.ranking import Context
-from headscope.reports.reading import results_of, unlike
+from headscope.reports.compare import unlike
+from headscope.reports.reading import results_of
 from headscope.stats.statistics import crossed_mean, finite
 
 

@@ -1,91 +1,75 @@
-"""Means with intervals, and on which side of a threshold they lie.
+"""On which side of a threshold an estimate lies, and how the parts of a claim make a verdict.
 
-Outcomes are words: ``holds``, ``does not hold``, ``open`` (the interval straddles the threshold)
-and ``not measured`` (there is no interval: a single value says nothing about the next).
+The outcome of a part is a word: ``holds``, ``does not hold``, ``open`` (the interval contains the
+threshold) or ``not measured`` (there is no interval: a single value says nothing about the next).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from headscope.core.rounding import above
+from headscope.core import rounding
 from headscope.reports.registry import Sections
 from headscope.reports.result import InsightPart, KeptRoles
-from headscope.stats.statistics import standard_error, t_half_width
-
-__all__ = ["Measurement", "common", "every", "mean_estimate", "Evidence", "Finding"]
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import finite, standard_error, t_half_width
 
 HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "open", "not measured"
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """A mean with its 95% interval; low and high are None where the interval is unknown."""
-
-    mean: float
-    low: float | None
-    high: float | None
-
-    @classmethod
-    def around(cls, mean: float, half: float | None) -> Measurement:
-        """Make one of a mean and half of its interval (None, or not finite: unknown)."""
-        if half is None or not math.isfinite(half):
-            return cls(mean, None, None)
-        return cls(mean, mean - half, mean + half)
-
-    def above(self, limit: float) -> str:
-        """Whether the whole interval lies above."""
-        if self.low is None or self.high is None:
-            return UNKNOWN
-        return HOLDS if above(self.low, limit) else OPEN if above(self.high, limit) else FAILS
-
-    def at_least(self, limit: float) -> str:
-        """Whether the whole interval lies at or above."""
-        if self.low is None or self.high is None:
-            return UNKNOWN
-        return HOLDS if self.low >= limit else FAILS if self.high < limit else OPEN
-
-    def below(self, limit: float) -> str:
-        """Whether the whole interval lies below."""
-        if self.low is None or self.high is None:
-            return UNKNOWN
-        return HOLDS if above(limit, self.high) else OPEN if above(limit, self.low) else FAILS
-
-    def within(self, low: float, high: float) -> str:
-        """Whether the whole interval lies between two limits; fails where it lies outside."""
-        if self.low is None or self.high is None:
-            return UNKNOWN
-        if low <= self.low and self.high <= high:
-            return HOLDS
-        return FAILS if self.high < low or self.low > high else OPEN
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f} {self.interval()}"
-
-    def interval(self, form: str = ".2f") -> str:
-        """Write the interval."""
-        if self.low is None or self.high is None:
-            return "[no interval]"
-        return f"[{self.low:{form}}, {self.high:{form}}]"
+def above(number: Estimate, limit: float) -> str:
+    """Whether the whole interval lies above a limit, by more than rounding."""
+    if number.low is None or number.high is None:
+        return UNKNOWN
+    if rounding.above(number.low, limit):
+        return HOLDS
+    return OPEN if rounding.above(number.high, limit) else FAILS
 
 
-def mean_estimate(values: Sequence[float]) -> Measurement | None:
-    """Return the mean of values with its t interval, unknown for one value; None without values."""
+def below(number: Estimate, limit: float) -> str:
+    """Whether the whole interval lies below a limit, by more than rounding."""
+    return above(negative(number), -limit)
+
+
+def within(number: Estimate, least: float, most: float) -> str:
+    """Whether the whole interval lies between two limits; it fails where all of it is outside."""
+    if number.low is None or number.high is None:
+        return UNKNOWN
+    if least <= number.low and number.high <= most:
+        return HOLDS
+    return FAILS if number.high < least or number.low > most else OPEN
+
+
+def negative(number: Estimate) -> Estimate:
+    """Turn a difference round."""
+    ends = number.value, number.high, number.low
+    return Estimate(*(None if end is None else -end for end in ends))
+
+
+def shown(number: Estimate, form: str = ".2f", unknown: str = "not measured") -> str:
+    """Write a number with its interval."""
+    if number.value is None:
+        return unknown
+    if number.low is None or number.high is None:
+        return f"{number.value:{form}} [no interval]"
+    return f"{number.value:{form}} [{number.low:{form}}, {number.high:{form}}]"
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """Return the mean of values with its t interval, which is unknown for a single value."""
     if not values:
-        return None
-    x = np.asarray(values, dtype=float)
-    n = np.array(len(x))
+        return Estimate(None)
+    x, n = np.asarray(values, dtype=float), np.array(len(values))
     half = t_half_width(standard_error(x.sum(), np.square(x).sum(), n), n)
-    return Measurement.around(float(x.mean()), float(half))
+    return Estimate.around(float(x.mean()), finite(float(half)))
 
 
 def every(outcomes: Sequence[str]) -> str:
     """Whether all of some things hold: one that does not is enough against it."""
-    worst = (verdict for verdict in (FAILS, UNKNOWN, OPEN) if verdict in outcomes)
+    worst = (outcome for outcome in (FAILS, UNKNOWN, OPEN) if outcome in outcomes)
     return next(worst, HOLDS if outcomes else UNKNOWN)
 
 
@@ -102,14 +86,13 @@ def common(outcomes: Sequence[str]) -> str:
 class Evidence(Sections):
     """What has been measured of a model, by section; None where it was not."""
 
-    kept: KeptRoles | None = None  # The model with only the heads of some roles.
-    #: The stacks of attention that the model has; empty where nobody looked.
-    stacks: tuple[str, ...] = ()
+    kept: KeptRoles | None = None  # The model with only the heads of some roles
+    stacks: tuple[str, ...] = ()  # The model's stacks of attention; empty where they are not known
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a model says to a claim: an :class:`Insight` without the claim.
+    """The verdict on a claim: an :class:`Insight` without the claim.
 
     ``measured`` says why, where there is no verdict: "not measured yet" (the measurement was not
     run, or does not exist), "not measured" (numbers without an interval) or "not applicable".
@@ -141,19 +124,17 @@ class Finding:
         named in ``refuting`` decide against the claim where they do not hold. A ``refuted`` claim
         does not hold, whatever the parts say.
         """
-        counted = [part for part in parts if part.verdict != "not measured yet"]
-        possible = {
-            "does not hold" if refuted else _verdict(counted, refuting, unknown)
-            for unknown in ("holds", "does not hold")
-        }
-        verdict = possible.pop() if len(possible) == 1 else "not measured"
+        verdicts = set()
+        for unknown in (HOLDS, FAILS):
+            outcomes = {
+                part.name: unknown if part.verdict == UNKNOWN else part.verdict
+                for part in parts
+                if part.verdict != "not measured yet"
+            }
+            different = set(outcomes.values())
+            if refuted or any(outcomes.get(name) == FAILS for name in refuting):
+                verdicts.add(FAILS)
+            else:
+                verdicts.add(different.pop() if different in ({HOLDS}, {FAILS}) else "mixed")
+        verdict = verdicts.pop() if len(verdicts) == 1 else UNKNOWN
         return cls(verdict, rule, measured, control, values, tuple(parts))
-
-
-def _verdict(parts: Sequence[InsightPart], refuting: Collection[str], unknown: str) -> str:
-    """Return the verdict if every part of unknown outcome came out in one way."""
-    found = [(p.name, unknown if p.verdict == "not measured" else p.verdict) for p in parts]
-    verdicts = {verdict for _, verdict in found}
-    if any(name in refuting and verdict == "does not hold" for name, verdict in found):
-        return "does not hold"
-    return verdicts.pop() if verdicts in ({"holds"}, {"does not hold"}) else "mixed"

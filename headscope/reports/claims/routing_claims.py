@@ -1,21 +1,27 @@
-"""Claim 1: heads route: they pass on nearly all of what they read, not a narrow part."""
+"""Claims 1 and 6: heads route what they read, and keys interfere without the softmax."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from headscope.analyses.flow.result import FlowResult
 from headscope.analyses.linear.result import HeadCorrelation, LinearResult
-from headscope.reports.claims.finding import FAILS, HOLDS, UNKNOWN, Evidence, Finding, Measurement
+from headscope.reports.claims.finding import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Evidence,
+    Finding,
+    above,
+    shown,
+    within,
+)
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.result import InsightPart
 from headscope.stats.estimate import Estimate
 
-__all__ = ["judge_routing", "judge_interference"]
-
-_NEARLY_ALL = 0.8  # What the claim's own words would ask of the R^2; printed, not decided by.
+_NEARLY_ALL = 0.8  # The R^2 that the claim's own words would ask for: printed, it decides nothing
 
 
 def judge_routing(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
@@ -36,157 +42,119 @@ def judge_routing(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     flow = evidence.flow
     if flow is None:
         return Finding("not measured yet", rule, "flow was not part of this run")
-    wide = [value for head in flow.heads if (value := head.wide()) is not None]
-    if not wide:
+    widths = [width for head in flow.heads if (width := head.wide()) is not None]
+    if not widths:
         return Finding("not applicable", rule, "No head has values: every W_V is zero.")
-    above = sum(value > thresholds.value_width for value in wide)
-    own = _estimate(flow.recovery.value)
-    parts = (
+    wide, mean_width = sum(w > thresholds.value_width for w in widths), sum(widths) / len(widths)
+    recovery, control, trees = flow.recovery, flow.control, flow.trees
+
+    def r2(number: Estimate, *names: str) -> str:
+        """Write an estimate, or why it was not measured."""
+        reasons = [flow.not_measured[name] for name in names if name in flow.not_measured]
+        return f"not measured: {reasons[0]}" if reasons else shown(number)
+
+    def exceeds(name: str, mine: str, theirs: str, difference: Estimate) -> InsightPart:
+        pair = (_number(getattr(recovery, key).value) for key in (mine, theirs))
+        text = f"R^2 {' against '.join(pair)}, difference {r2(difference, mine, theirs)}"
+        return InsightPart(name, above(difference, 0.0), text)
+
+    over_random = UNKNOWN if control is None else above(control.gain.value, 0.0)
+    parts = [
         InsightPart(
             "W_V uses nearly all of its width in most heads",
-            HOLDS if above > thresholds.most * len(wide) else FAILS,
-            f"{above} of {len(wide)} heads above {thresholds.value_width:g}, mean "
-            f"{sum(wide) / len(wide):.2f}, no sampling",
+            HOLDS if wide > thresholds.most * len(widths) else FAILS,
+            f"{wide} of {len(widths)} heads above {thresholds.value_width:g}, mean "
+            f"{mean_width:.2f}, no sampling",
         ),
-        _over_random_recovery(flow),
-        _difference(
-            flow,
+        InsightPart(
+            "z recovers more of the word attended to most than with random weights",
+            over_random,
+            "random weights were not measured"
+            if control is None
+            else f"R^2 minus theirs {r2(control.gain.value, 'value')}",
+        ),
+        exceeds(
             "z recovers more of the word attended to most than a Gaussian W_V would",
-            ("value", "gaussian"),
-            flow.over_gaussian,
+            *("value", "gaussian", flow.over_gaussian),
         ),
-        _difference(
-            flow,
+        exceeds(
             "z recovers more of that word's whole state than random directions would",
-            ("token", "token_directions"),
-            flow.token_over_directions,
+            *("token", "token_directions", flow.token_over_directions),
         ),
         InsightPart(
             "z recovers most of the word attended to most",
-            own.at_least(thresholds.recovered),
-            f'R^2 {_shown(own, flow, "value")}; "most" is {thresholds.recovered:g}, "nearly all" '
+            within(recovery.value, thresholds.recovered, math.inf),
+            f'R^2 {r2(recovery.value, "value")}; "most" is {thresholds.recovered:g}, "nearly all" '
             f"would be {_NEARLY_ALL:g}",
         ),
-    )
-    beside = (
-        _difference(
-            flow,
-            "beside the verdict: z recovers more of all that is read than random directions would",
-            ("whole", "directions"),
-            flow.over_directions,
-        ),
-        *_trees(flow),
-    )
-    trees, control = flow.trees, flow.control
-    found = Finding.concluded(
+    ]
+    not_counted = [
+        exceeds(
+            "not counted: z recovers more of all that is read than random directions would",
+            *("whole", "directions", flow.over_directions),
+        )
+    ]
+    uas = uas_best = uas_baseline = None
+    if trees is not None:
+        uas, uas_best = trees.combination.uas.value, trees.best.uas.value
+        uas_baseline = trees.baselines[trees.strongest].value
+        gap = trees.combination.over_baseline
+        not_counted.append(
+            InsightPart(
+                "not counted: attention holds gold trees better than the strongest baseline",
+                above(gap, 0.0),
+                f"UAS {_number(uas, 3)}, best single head {_number(uas_best, 3)}, "
+                f"{trees.strongest} {_number(uas_baseline, 3)}; difference {shown(gap)}",
+            )
+        )
+    if recovery.value.value is None:
+        measured = (
+            f"What z recovers was not measured: {flow.not_measured.get('value', 'no numbers')}."
+        )
+    else:
+        measured = (
+            f"A linear readout of z recovers {_percent(recovery.value)} of the variance of the "
+            f"attended word's state in the space that W_V reads, and {_percent(recovery.whole)} "
+            f"of all that is read (held out, mean of {len(flow.heads)} heads)."
+        )
+    conclusion = Finding.concluded(
         parts,
-        _measured(flow),
-        _control(flow),
+        measured,
+        _routing_control(flow),
         rule,
-        (
-            {
-                "heads": len(wide),
-                "wide": above,
-                "mean_width": sum(wide) / len(wide),
-                **{f"r2_{name}": found.value for name, found in vars(flow.recovery).items()},
-                "r2_value_random_weights": None
-                if control is None
-                else control.recovery.value.value,
-                "r2_whole_random_weights": None
-                if control is None
-                else control.recovery.whole.value,
-                "uas": None if trees is None else trees.combination.uas.value,
-                "uas_best_head": None if trees is None else trees.best.uas.value,
-                "uas_baseline": None if trees is None else trees.baselines[trees.strongest].value,
-            }
-        ),
+        {
+            "heads": len(widths),
+            "wide": wide,
+            "mean_width": mean_width,
+            **{f"r2_{name}": number.value for name, number in vars(recovery).items()},
+            "r2_value_random_weights": control and control.recovery.value.value,
+            "r2_whole_random_weights": control and control.recovery.whole.value,
+            "uas": uas,
+            "uas_best_head": uas_best,
+            "uas_baseline": uas_baseline,
+        },
     )
-    return dataclasses.replace(found, parts=(*found.parts, *beside))
+    return dataclasses.replace(conclusion, parts=(*conclusion.parts, *not_counted))
 
 
-def _over_random_recovery(flow: FlowResult) -> InsightPart:
-    name = "z recovers more of the word attended to most than with random weights"
-    if flow.control is None:
-        return InsightPart(name, UNKNOWN, "random weights were not measured")
-    gain = _estimate(flow.control.gain.value)
-    return InsightPart(name, gain.above(0.0), f"R^2 minus theirs {_shown(gain, flow, 'value')}")
-
-
-def _difference(flow: FlowResult, name: str, pair: tuple[str, str], found: Estimate) -> InsightPart:
-    """Judge what z recovers against what random directions do."""
-    mine, theirs = (_number(getattr(flow.recovery, one)) for one in pair)
-    gain = _estimate(found)
-    text = f"R^2 {mine} against {theirs}, difference {_shown(gain, flow, *pair)}"
-    return InsightPart(name, gain.above(0.0), text)
-
-
-def _shown(found: Measurement, flow: FlowResult, *numbers: str) -> str:
-    """Write an estimate, or why there is none."""
-    why = [flow.not_measured[name] for name in numbers if name in flow.not_measured]
-    if why:
-        return f"not measured: {why[0]}"
-    return "not measured" if math.isnan(found.mean) else str(found)
-
-
-def _trees(flow: FlowResult) -> tuple[InsightPart, ...]:
-    trees = flow.trees
-    if trees is None:
-        return ()
-    gap = _estimate(trees.combination.over_baseline)
-    return (
-        InsightPart(
-            "beside the verdict: attention holds gold trees better than the strongest baseline",
-            gap.above(0.0),
-            f"UAS {_number(trees.combination.uas, 3)}, best single head "
-            f"{_number(trees.best.uas, 3)}, {trees.strongest} "
-            f"{_number(trees.baselines[trees.strongest], 3)}; difference {gap}",
-        ),
+def _routing_control(flow: FlowResult) -> str:
+    recovery, text = flow.recovery, ""
+    if flow.control is not None:
+        random = flow.control.recovery
+        text = (
+            f"Random weights {_percent(random.value)} of the word and {_percent(random.whole)} "
+            f"of all that is read. "
+        )
+    text += (
+        f"The same patterns with a Gaussian W_V {_percent(recovery.gaussian)}; a random word of "
+        f"the sentence {_percent(recovery.other)}; of all that is read, d_head random directions "
+        f"{_percent(recovery.directions)}."
     )
-
-
-def _estimate(found: Estimate) -> Measurement:
-    mean = float("nan") if found.value is None else found.value
-    return Measurement.around(mean, found.half_width)
-
-
-def _number(found: Estimate, digits: int = 2) -> str:
-    return "-" if found.value is None else f"{found.value:.{digits}f}"
-
-
-def _percent(found: Estimate) -> str:
-    return "-" if found.value is None else f"{found.value:.0%}"
-
-
-def _measured(flow: FlowResult) -> str:
-    found = flow.recovery
-    if found.value.value is None:
-        return f"What z recovers was not measured: {flow.not_measured.get('value', 'no numbers')}."
-    return (
-        f"A linear readout of z recovers {_percent(found.value)} of the variance of the attended "
-        f"word's state in the space that W_V reads, and {_percent(found.whole)} of all that is "
-        f"read (held out, mean of {len(flow.heads)} heads)."
-    )
-
-
-def _control(flow: FlowResult) -> str:
-    found, control = flow.recovery, flow.control
-    gaussian = flow.spectra.get("gaussian", ())
     widths = [
         shape.w_v.effective_rank / shape.d_head
-        for shape in gaussian
+        for shape in flow.spectra.get("gaussian", ())
         if shape.w_v.effective_rank is not None
     ]
-    text = (
-        f"The same patterns with a Gaussian W_V {_percent(found.gaussian)}; a random word of the "
-        f"sentence {_percent(found.other)}; of all that is read, d_head random directions "
-        f"{_percent(found.directions)}."
-    )
-    if control is not None:
-        weights = control.recovery
-        text = (
-            f"Random weights {_percent(weights.value)} of the word and {_percent(weights.whole)} "
-            f"of all that is read. {text}"
-        )
     if widths:
         text += (
             f" Gaussian W_V use {sum(widths) / len(widths):.2f} of their width: a wide W_V is no "
@@ -215,120 +183,86 @@ def judge_interference(evidence: Evidence, thresholds: InsightThresholds) -> Fin
     linear = evidence.linear
     if linear is None:
         return Finding("not measured yet", rule, "linear was not part of this run")
-    parts = (
-        _predicts(linear.correlations[0], limit),
-        _storage_part(
-            "the linear sum reads back worse than the head's own softmax",
-            linear.stored.difference_own,
-            limit,
-            _stored(linear.stored.linear, linear.stored.softmax_own, linear.stored.difference_own),
-        ),
-        _over_random_storage(linear, limit),
+    coherence, stored, control = linear.correlations[0], linear.stored, linear.control
+    form = linear.form("linear")
+    own = (
+        f"linear {_number(stored.linear.value)}, softmax {_number(stored.softmax_own.value)}, "
+        f"difference {_defined(stored.difference_own)}"
     )
-    whole, stored = linear.form("linear"), linear.stored
-    own = _stored(stored.linear, stored.softmax_own, stored.difference_own)
+    parts = [
+        InsightPart(
+            "key coherence predicts the error within layers",
+            above(coherence.spearman, limit) if coherence.layers else UNKNOWN,
+            _correlation(coherence)
+            if coherence.layers
+            else "no layer in which both vary, or measured over all heads by an older version",
+        ),
+        InsightPart(
+            "the linear sum reads back worse than the head's own softmax",
+            above(stored.difference_own, limit),
+            own,
+        ),
+        InsightPart(
+            "by more than with random weights",
+            UNKNOWN if control is None else above(control.over_random, limit),
+            "random weights were not measured"
+            if control is None
+            else f"linear minus softmax {_defined(stored.difference)}, random weights "
+            f"{_defined(control.stored.difference)}; difference {_defined(control.over_random)}",
+        ),
+    ]
     return Finding.concluded(
         parts,
-        (
-            f"Without the softmax heads err by {_fixed(whole.mean.scaled.value)} of their "
-            f"output's spread at their best scale; with all heads so the cosine is "
-            f"{_fixed(whole.whole_scaled.cosine.value)}. Key coherence and that error: "
-            f"{_correlation(linear.correlations[0])}. Values read back by own keys: {own}."
-        ),
+        f"Without the softmax heads err by {_number(form.mean.scaled.value)} of their output's "
+        f"spread at their best scale; with all heads like this the cosine is "
+        f"{_number(form.whole_scaled.cosine.value)}. Key coherence and that error: "
+        f"{_correlation(coherence)}. Values read back by own keys: {own}.",
         _interference_control(linear),
         rule,
-        _interference_values(linear),
+        {
+            "spearman": coherence.spearman.value,
+            "pearson": coherence.pearson.value,
+            "p": coherence.p,
+            "error": form.mean.scaled.value,
+            "cosine": form.whole_scaled.cosine.value,
+            "stored_linear": stored.linear.value,
+            "stored_softmax": stored.softmax.value,
+            "stored_softmax_own": stored.softmax_own.value,
+            "over_random": control and control.over_random.value,
+            "random_spearman": control and control.correlations[0].spearman.value,
+        },
     )
-
-
-def _predicts(row: HeadCorrelation, limit: float) -> InsightPart:
-    name = "key coherence predicts the error within layers"
-    if not row.layers:
-        why = "no layer in which both vary, or measured over all heads by an older version"
-        return InsightPart(name, UNKNOWN, why)
-    return _storage_part(name, row.spearman, limit, _correlation(row))
-
-
-def _over_random_storage(linear: LinearResult, limit: float) -> InsightPart:
-    name = "by more than with random weights"
-    if linear.control is None:
-        return InsightPart(name, UNKNOWN, "random weights were not measured")
-    found = linear.control.over_random
-    theirs = linear.control.stored.difference
-    text = (
-        f"linear minus softmax {_storage_text(linear.stored.difference)}, random weights "
-        f"{_storage_text(theirs)}; difference {_storage_text(found)}"
-    )
-    return _storage_part(name, found, limit, text)
-
-
-def _storage_part(name: str, found: Estimate, limit: float, text: str) -> InsightPart:
-    if found.value is None:
-        return InsightPart(name, UNKNOWN, text)
-    return InsightPart(name, _storage_estimate(found).above(limit), text)
-
-
-def _storage_estimate(found: Estimate) -> Measurement:
-    value = float("nan") if found.value is None else found.value
-    return Measurement(value, found.low, found.high)
-
-
-def _storage_text(found: Estimate) -> str:
-    return "not defined" if found.value is None else str(_storage_estimate(found))
-
-
-def _correlation(row: HeadCorrelation) -> str:
-    return f"Spearman {_storage_text(row.spearman)} over {row.heads} heads in {row.layers} layers"
-
-
-def _stored(linear: Estimate, softmax: Estimate, difference: Estimate) -> str:
-    return (
-        f"linear {_fixed(linear.value)}, softmax {_fixed(softmax.value)}, difference "
-        f"{_storage_text(difference)}"
-    )
-
-
-def _fixed(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _named(rows: Sequence[HeadCorrelation], number: str) -> HeadCorrelation:
-    return next(row for row in rows if (row.number, row.given) == (number, ""))
 
 
 def _interference_control(linear: LinearResult) -> str:
-    centred = _named(linear.correlations, "coherence_centred")
-    entropy = _named(linear.correlations, "entropy")
-    text = (
-        f"Keys without their mean: {_storage_text(centred.spearman)}; pattern entropy in place of "
-        f"coherence: {_storage_text(entropy.spearman)}; {_first_order(linear)}"
+    centred, entropy = (
+        next(row.spearman for row in linear.correlations if (row.number, row.given) == (name, ""))
+        for name in ("coherence_centred", "entropy")
     )
-    if linear.control is None:
-        return f"{text}; random weights were not measured."
-    random = linear.control.correlations[0]
-    return f"{text}; random weights: {_storage_text(random.spearman)}."
+    errors = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
+    first_order = "the first-order form was not measured"
+    if errors:  # It errs by nothing where scores are small
+        first_order = f"the first-order form (1 + q.k) / sum errs by {_number(errors[0])}"
+    random = "random weights were not measured"
+    if linear.control is not None:
+        random = f"random weights: {_defined(linear.control.correlations[0].spearman)}"
+    return (
+        f"Keys without their mean: {_defined(centred)}; pattern entropy in place of coherence: "
+        f"{_defined(entropy)}; {first_order}; {random}."
+    )
 
 
-def _first_order(linear: LinearResult) -> str:
-    """Say what the first-order form errs by: nothing, where scores are small."""
-    for form in linear.forms:
-        if form.mean.form == "first-order":
-            return f"the first-order form (1 + q.k) / sum errs by {_fixed(form.mean.error.value)}"
-    return "the first-order form was not measured"
+def _correlation(row: HeadCorrelation) -> str:
+    return f"Spearman {_defined(row.spearman)} over {row.heads} heads in {row.layers} layers"
 
 
-def _interference_values(linear: LinearResult) -> dict[str, object]:
-    whole = linear.form("linear")
-    control = linear.control
-    return {
-        "spearman": linear.correlations[0].spearman.value,
-        "pearson": linear.correlations[0].pearson.value,
-        "p": linear.correlations[0].p,
-        "error": whole.mean.scaled.value,
-        "cosine": whole.whole_scaled.cosine.value,
-        "stored_linear": linear.stored.linear.value,
-        "stored_softmax": linear.stored.softmax.value,
-        "stored_softmax_own": linear.stored.softmax_own.value,
-        "over_random": None if control is None else control.over_random.value,
-        "random_spearman": None if control is None else control.correlations[0].spearman.value,
-    }
+def _defined(number: Estimate) -> str:
+    return shown(number, unknown="not defined")
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(number: Estimate) -> str:
+    return "-" if number.value is None else f"{number.value:.0%}"

@@ -1,4 +1,4 @@
-"""How long a run of ``insights`` will take: said beforehand, and how far it has come as a whole."""
+"""A run of ``insights``: what is measured for each claim, and how long that takes."""
 
 from __future__ import annotations
 
@@ -6,42 +6,55 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from headscope import classify, prune
+from headscope.analyses.classify.known_roles import places
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.files import sha256_of
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.corpus import as_corpus
-from headscope.data.plain import encode_lines, sample_plain
+from headscope.data.corpus import Corpus, as_corpus, sample_corpus
+from headscope.data.examples import Examples, as_pairs
+from headscope.data.plain import as_plain, encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
+from headscope.pruning.result import PruneResult
 from headscope.reports.claims.finding import Evidence
-from headscope.reports.claims.kept_roles import measure_kept_roles, prune_stacks, with_sources
+from headscope.reports.claims.head_claims import ROLES
 from headscope.reports.claims.scoreboard import scoreboard
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
-from headscope.reports.result import InsightsResult
+from headscope.reports.result import InsightsResult, KeptRoles
 from headscope.reports.sections import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
-from headscope.session.progress import SECONDS, Progress, part_of
+from headscope.session.progress import SECONDS, Progress, part_of, silent
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
+from headscope.tasks.making import make_task, read_examples, select
 
-__all__ = ["Whole", "announcement", "expected_seconds"]
+#: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that
+#: does as well, 2 / 40 = 5%.
+DRAWS = 39
 
 
-_SENTENCES = 16  # Sentences whose pass is timed.
+_SENTENCES = 16  # Sentences whose pass is timed
 #: Passes over these that each part takes as long as, by its defaults; measured on the demo model.
-#: "insights" are the kept roles of claim 2.
+#: "insights" is the model with only its labelled heads (claim 2).
 _PASSES = {
     **{"classify": 170, "rank": 30, "spectrum": 65, "depth": 245, "flow": 125, "linear": 125},
     **{"symmetric": 180, "insights": 350, "transfer": 6000},
 }
 
 
-def expected_seconds(loaded: LoadedModel, parts: Sequence[str], budget: float) -> dict[str, float]:
+def _expected_seconds(loaded: LoadedModel, parts: Sequence[str], budget: float) -> dict[str, float]:
     """Guess the seconds of each part from one pass of the model; transfer keeps to the budget."""
     lines = [] if loaded.tokenizer is None else list(sample_plain())[:_SENTENCES]
     encoded = encode_lines(loaded, lines)
@@ -53,32 +66,32 @@ def expected_seconds(loaded: LoadedModel, parts: Sequence[str], budget: float) -
             loaded.forward(*batch)
         seconds.append(time.perf_counter() - started)
     expected = {name: _PASSES[name] * min(seconds) for name in parts}
-    others = sum(value for name, value in expected.items() if name != "transfer")
     if "transfer" in expected:
-        expected["transfer"] = min(expected["transfer"], max(budget - others, 1.0))
+        tuning = expected["transfer"]
+        expected["transfer"] = min(tuning, max(budget - (sum(expected.values()) - tuning), 1.0))
     return expected
 
 
-def announcement(expected: Mapping[str, float], budget: float) -> str:
+def _announcement(expected: Mapping[str, float], budget: float) -> str:
     """Say what will be measured, about how long that takes, and what leaves the longest out."""
-    names = ["the roles kept alone" if name == "insights" else name for name in expected]
-    text = f"insights measures {', '.join(names)}: about {_minutes(sum(expected.values()))}"
+
+    def minutes(seconds: float) -> str:
+        return f"{max(seconds, 1):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+    names = ["the labelled heads alone" if name == "insights" else name for name in expected]
+    text = f"insights measures {', '.join(names)}: about {minutes(sum(expected.values()))}"
     if "transfer" not in expected:
         return f"{text}."
     return (
-        f"{text}, {_minutes(expected['transfer'])} of it transfer, which ends {budget:g} s after "
+        f"{text}, {minutes(expected['transfer'])} of it transfer, which ends {budget:g} s after "
         "the start (budget). Skip transfer to leave out claims 8 to 10."
     )
 
 
-def _minutes(seconds: float) -> str:
-    return f"{max(seconds, 1):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
 class Whole:
-    """Tells beside every part how many seconds the whole run has taken and will take.
+    """Reports, with the progress of each part, how long the whole run has taken and will take.
 
-    What was expected is priced anew by the pace so far; transfer ends with the budget.
+    What was expected is corrected by the pace so far; transfer ends with the budget.
     """
 
     def __init__(
@@ -93,14 +106,19 @@ class Whole:
         self._all, self._done = sum(expected.values()), 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Tell of a part ("name, what"), and of the whole."""
+        """Report the progress of a part ("name, what"), and of the whole."""
         names, name = list(self._expected), what.partition(",")[0]
         if name in names:
             before = sum(self._expected[other] for other in names[: names.index(name)])
             now = before + self._expected[name] * done / max(total, 1)
             self._done = max(self._done, now)  # a part may count several things, one by one
             so_far = self._clock() - self._start
-            self._progress(SECONDS, int(so_far), math.ceil(so_far + max(self._left(so_far), 1.0)))
+            trust = 0.05 * self._all  # in what was expected, until as much has been done
+            pace = (so_far + trust) / (self._done + trust)
+            tuning = min(self._expected.get("transfer", 0.0), self._all - self._done)
+            others = pace * (self._all - self._done - tuning)
+            left = others + min(pace * tuning, max(self._budget - so_far - others, 0.0))
+            self._progress(SECONDS, int(so_far), math.ceil(so_far + max(left, 1.0)))
         self._progress(what, done, total)
 
     def finish(self) -> None:
@@ -108,55 +126,51 @@ class Whole:
         so_far = max(round(self._clock() - self._start), 1)
         self._progress(SECONDS, so_far, so_far)
 
-    def _left(self, so_far: float) -> float:
-        trust = 0.05 * self._all  # in what was expected, until as much has been done
-        pace = (so_far + trust) / (self._done + trust)
-        tuning = min(self._expected.get("transfer", 0.0), self._all - self._done)
-        others = pace * (self._all - self._done - tuning)
-        return others + min(pace * tuning, max(self._budget - so_far - others, 0.0))
-
 
 def run(model: Model, options: InsightsOptions) -> InsightsResult:
-    """Hold the claims of the source articles against one model."""
-    skip, sections, budget = options.skip, options.sections, options.budget
+    """Test the claims of the literature on one model."""
+    started, budget = time.monotonic(), options.budget
     task, data, limit, seed = options.task, options.data, options.limit, options.seed
-    known = [name for name in section_of("insights").uses if name != "prune"]
-    for name in skip:
-        if name not in known:
+    names = [name for name in section_of("insights").uses if name != "prune"]
+    for name in options.skip:
+        if name not in names:
             raise InputError(
-                f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
+                f"There is no section {name!r} to skip; insights runs {', '.join(names)}."
             )
-    for name, table in (options.settings or {}).items():
+    settings: Mapping[str, Mapping[str, Any]] = options.settings or {}
+    for name, table in settings.items():
         check_settings(name, table)
-    started = time.monotonic()
     loaded = open_for_tasks(model, **options.loading)
     loaded.pooling.check()
     validation = require_valid(loaded, options.validate)
     thresholds = options.thresholds or InsightThresholds()
-    settings: Mapping[str, Mapping[str, Any]] = options.settings or {}
-    tell: Progress = options.tell
     translating = loaded.encoder_decoder and task == "seq2seq"
-    last: Run | None = None
+
+    # Everything but fine-tuning, which comes last and gets what is left of the budget.
+    sections = options.sections
+    tell: Progress = options.tell
+    tuning: Run | None = None
     whole: Whole | None = None
     if sections is None:
         if translating:
             settings = with_sources(settings, data)
-        names = [name for name in section_of("insights").uses if name not in ("prune", *skip)]
+        names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
         parts = [*first, *(["insights"] if "classify" in first else [])]
         parts += ["transfer"] if "transfer" in names else []
-        expected = expected_seconds(loaded, parts, budget)
+        expected = _expected_seconds(loaded, parts, budget)
         if options.announce is not None:
-            options.announce(announcement(expected, budget))
-        tell = whole = Whole(expected, budget - (time.monotonic() - started), tell)
-        shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
-        sections = run_sections(first, shared).sections
-        last = shared if "transfer" in names else None
-        tell = part_of("insights", tell)
-    if translating and sections.prune is None:
-        sections = dataclasses.replace(
-            sections, prune=prune_stacks(loaded, data, limit, seed, tell)
+            options.announce(_announcement(expected, budget))
+        whole = Whole(expected, budget - (time.monotonic() - started), tell)
+        shared = Run(
+            loaded, settings, seed, options.command, check=options.validate, progress=whole
         )
+        sections = run_sections(first, shared).sections
+        tuning = shared if "transfer" in names else None
+        tell = part_of("insights", whole)
+    if translating and sections.prune is None:
+        pruned = prune_stacks(loaded, data, limit, seed, tell)
+        sections = dataclasses.replace(sections, prune=pruned)
     kept = None
     if sections.classify is not None:
         with contextlib.suppress(UnsupportedModelError):
@@ -171,16 +185,14 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
                 corpus=as_corpus(settings.get("classify", {}).get("corpus")),
                 progress=tell,
             )
-    if last is not None:
+    if tuning is not None:
         left = max(budget - (time.monotonic() - started), 1.0)
         table = settings.get("transfer", {})
         limits = {**settings, "transfer": {**table, "budget": min(left, table.get("budget", left))}}
-        tuned = run_sections(["transfer"], dataclasses.replace(last, settings=limits)).sections
+        tuned = run_sections(["transfer"], dataclasses.replace(tuning, settings=limits)).sections
         sections = dataclasses.replace(sections, transfer=tuned.transfer)
     if whole is not None:
         whole.finish()
-    evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
-    found = scoreboard(thresholds, evidence)
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -190,7 +202,167 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             warnings=warnings_of(*sections.sections.values()),
         ),
         validation=validation,
-        insights=found,
+        insights=scoreboard(
+            thresholds, Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
+        ),
         thresholds=dataclasses.asdict(thresholds),
         kept_roles=kept,
+    )
+
+
+def measure_kept_roles(
+    loaded: LoadedModel,
+    classified: ClassifyResult,
+    *,
+    task: str = "fidelity",
+    data: str | Path | None = None,
+    draws: int = DRAWS,
+    limit: int | None = None,
+    seed: int = 0,
+    corpus: Corpus | None = None,
+    progress: Progress = silent,
+) -> KeptRoles:
+    """Measure what is left with only the heads that have one of the claim's roles.
+
+    Roles and metric never come from the same sentences: where both would be the built-in sample,
+    heads are classified anew on every other sentence, and the rest is measured. Of other data,
+    examples with a sentence that heads were classified on are left out. ``corpus`` is what heads
+    were classified on, the built-in sample by default; ``limit`` keeps the first examples.
+    """
+    examples, sample, left_out = read_examples(task, data), sample_corpus(), 0
+    if data is None:
+        learnt, examples = _halves(sample, examples)
+        if classified.corpus.sha256 == sample.sha256:
+            classified = classify(loaded, learnt, validate=False, seed=seed)
+    else:
+        unseen = _unseen(examples, (" ".join(sentence.words) for sentence in corpus or sample))
+        left_out = len(examples) - len(unseen)
+        if left_out > len(examples) / 2:
+            raise InputError(
+                f"{left_out} of the {len(examples)} examples of {examples.name} hold a sentence "
+                "that the heads were classified on; measure the task on another text."
+            )
+        examples = unseen
+    if limit is not None and task != "mlm":  # there it limits the windows that lines make
+        examples = select(examples, range(min(limit, len(examples))))
+    measured = make_task(task, examples, loaded, seed=seed, limit=limit)
+    whole = measured.outputs(loaded)
+
+    of_name = places(loaded)
+    labelled = {(h.stack, h.layer, h.head) for h in classified.heads if set(h.roles) & set(ROLES)}
+    kept = [place for name, place in of_name.items() if name in labelled]
+    wanted, by_layer = Counter(layer for layer, _ in kept), dict[int, list[int]]()
+    for layer, head in of_name.values():
+        by_layer.setdefault(layer, []).append(head)
+    value = interval = None
+    random: list[float] = []
+    if 0 < len(kept) < len(of_name):
+        change = measured.change(whole, measured.outputs(loaded, _gates(loaded, kept)), seed=seed)
+        value, interval = change.value, change.ci
+        for draw in range(draws):  # as many heads in every layer: where heads lie is no merit
+            rng = np.random.default_rng([seed, draw])
+            chosen = [
+                (layer, head)
+                for layer, heads in by_layer.items()
+                for head in rng.choice(heads, wanted[layer], replace=False).tolist()
+            ]
+            random.append(measured.value(measured.outputs(loaded, _gates(loaded, chosen))))
+            progress("random heads", draw + 1, draws)
+    sets = math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in by_layer.items())
+    return KeptRoles(
+        roles=ROLES,
+        kept=tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in kept),
+        n_heads=len(of_name),
+        classified_on=classified.corpus.name,
+        measured_on=examples.name,
+        examples=measured.n_examples,
+        metric=measured.metric,
+        higher_is_better=measured.higher_is_better,
+        baseline=measured.value(whole),
+        value=value,
+        difference_ci=interval,
+        random=tuple(random),
+        left_out=left_out,
+        sets=min(sets, 2**53),
+    )
+
+
+def _gates(loaded: LoadedModel, kept: Sequence[tuple[int, int]]) -> Tensor:
+    gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
+    for layer, head in kept:
+        gates[layer, head] = 1.0
+    return gates
+
+
+def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
+    """Split the sample: every other sentence to classify on, the others to measure."""
+    sentences = list(sample)[::2]
+    corpus = dataclasses.replace(
+        sample,
+        name=f"half of the {sample.name}",
+        sha256=sha256_of(f"{sample.sha256} even"),
+        n_sentences=len(sentences),
+        read=lambda: iter(sentences),
+    )
+    name = f"the other half of the {sample.name}"
+    other = dataclasses.replace(examples, name=name, first=examples.first[1::2])
+    return corpus, _unseen(other, (" ".join(sentence.words) for sentence in sentences))
+
+
+def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
+    """Leave out examples that share a sentence with some texts.
+
+    Spaces and case do not count: corpora cut words differently.
+    """
+
+    def key(text: str) -> str:
+        return "".join(text.casefold().split())
+
+    sides = [side for side in (examples.first, examples.second) if side is not None]
+    keys = [{key(text) for text in pair} for pair in zip(*sides, strict=True)]
+    seen = set().union(*keys) & set(map(key, texts))
+    return select(examples, (i for i, pair in enumerate(keys) if not pair & seen))
+
+
+#: What each section calls its text.
+_TEXTS = {
+    **dict.fromkeys(("classify", "flow"), "corpus"),
+    **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
+}
+
+
+def with_sources(
+    settings: Mapping[str, Mapping[str, Any]], data: str | Path | None
+) -> dict[str, dict[str, Any]]:
+    """Let sections without a text of their own read every third source of the pairs."""
+    if data is None:
+        raise InputError("The task seq2seq needs pairs of source and target as data.")
+    sources = list(dict.fromkeys(as_pairs(data).first[::3]))
+    return {
+        name: {text: as_plain(sources) if text == "text" else sources, **settings.get(name, {})}
+        for name, text in _TEXTS.items()
+    }
+
+
+def prune_stacks(
+    loaded: LoadedModel, data: str | Path | None, limit: int | None, seed: int, progress: Progress
+) -> PruneResult:
+    """Prune each stack alone, by the default method and at random.
+
+    Heads are chosen on every other pair, and measured on the rest, the first ``limit`` of them.
+    """
+    pairs = as_pairs(data)
+    return prune(
+        loaded,
+        task="seq2seq",
+        data=select(pairs, range(1, len(pairs), 2)),
+        calibration=select(pairs, range(0, len(pairs), 2)),
+        repairs=("none",),
+        stack="all",
+        limit=limit,
+        ablation=False,
+        roles=False,
+        validate=False,
+        seed=seed,
+        progress=progress,
     )

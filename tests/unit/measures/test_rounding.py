@@ -15,7 +15,8 @@ from headscope.models.pooling import MODES
 from headscope.pruning.elimination import eliminate
 from headscope.pruning.methods import exchange, per_layer
 from headscope.pruning.ranking import Ranking
-from headscope.reports.claims.finding import Measurement
+from headscope.reports.claims import finding
+from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import spearman
 from headscope.stats.spectra import (
     asymmetry,
@@ -126,8 +127,8 @@ def test_a_gap_of_rounding_is_no_gap():
         (1e-4, 2e-4, "holds"),
         (-1e-4, 1e-4, "open"),
     ):
-        assert Measurement((low + high) / 2, low, high).above(0.0) == verdict
-        assert Measurement(-(low + high) / 2, -high, -low).below(0.0) == verdict
+        assert finding.above(Estimate((low + high) / 2, low, high), 0.0) == verdict
+        assert finding.below(Estimate(-(low + high) / 2, -high, -low), 0.0) == verdict
         assert bool(above(low, 0.0)) == (verdict == "holds")
     # The special token that has more.
     found = which_special(np.array([0.3, 0.4]), np.array([0.3 - 1e-8, 0.3]))

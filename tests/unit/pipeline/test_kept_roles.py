@@ -10,8 +10,8 @@ import headscope
 from headscope.core.errors import InputError
 from headscope.data.corpus import sample_corpus
 from headscope.data.examples import sample_texts
-from headscope.reports.claims import kept_roles
-from headscope.reports.claims.kept_roles import _halves, measure_kept_roles
+from headscope.reports.claims import run as claims_run
+from headscope.reports.claims.run import _halves, measure_kept_roles
 from headscope.tasks.making import make_task
 
 #: Heads that are made to look labelled, whatever random weights do.
@@ -42,13 +42,13 @@ def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, mo
     assert len(rest.first) > 200
     assert not seen & set(rest.first), "no sentence is both classified on and measured"
     assert learnt.sha256 != sample_corpus().sha256
-    drawn, gates = [], kept_roles._gates
+    drawn, gates = [], claims_run._gates
 
     def recorded(loaded: Any, kept: Any) -> Any:
         drawn.append([(layer, head) for layer, head in kept])
         return gates(loaded, kept)
 
-    monkeypatch.setattr(kept_roles, "_gates", recorded)
+    monkeypatch.setattr(claims_run, "_gates", recorded)
     found = measure_kept_roles(tiny, classified)
     assert set(found.kept) == set(LABELLED)
     others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]

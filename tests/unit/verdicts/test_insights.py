@@ -8,23 +8,41 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope import results
+from headscope.analyses.rank.result import ControlRank, HeadRank, LayerRank, Overlap, RankResult
+from headscope.analyses.spectrum.result import (
+    RandomDraw,
+    RandomWeights,
+    Sampling,
+    SpectrumControl,
+    SpectrumHead,
+    SpectrumResult,
+    Verdict,
+)
 from headscope.models.validation import ValidationSummary
 from headscope.reports.claims.finding import (
     Evidence,
     Finding,
-    Measurement,
+    above,
+    below,
     common,
     every,
     mean_estimate,
+    within,
 )
 from headscope.reports.claims.head_claims import judge_labelled_heads
 from headscope.reports.claims.rank_claims import judge_low_rank
 from headscope.reports.claims.scoreboard import CLAIMS, scoreboard
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
+from headscope.reports.result import InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import MeanSem
+from headscope.stats.ranks import (
+    ControlStatistics,
+    LayerControl,
+    MatrixRank,
+    MeanSem,
+    NumericalRank,
+)
 
 T = InsightThresholds()
 VALID = ValidationSummary(passed=True)
@@ -41,27 +59,27 @@ def rank_result(
     layers: int = 60,
     n_layers: int = 3,
     sem: float | None = 0.01,
-) -> results.RankResult:
+) -> RankResult:
     """Two heads in every layer; the control has dims90 of 26 for a head and 140 for a layer."""
 
-    def matrices(dims90: int) -> dict[str, results.MatrixRank]:
+    def matrices(dims90: int) -> dict[str, MatrixRank]:
         dims = {"90": dims90, "95": 1, "99": 1}
-        one = results.MatrixRank((1.0,), results.NumericalRank(1, 0.1), 1.0, 1.0, dims)
+        one = MatrixRank((1.0,), NumericalRank(1, 0.1), 1.0, 1.0, dims)
         return dict.fromkeys(("qk", "ov", "w_q", "w_k"), one)
 
-    def statistics(dims90: float) -> dict[str, results.ControlStatistics]:
+    def statistics(dims90: float) -> dict[str, ControlStatistics]:
         dims = {"90": dims90, "95": 1.0, "99": 1.0}
-        one = results.ControlStatistics((1.0,), 1.0, 1.0, 1.0, dims, {}, 1)
+        one = ControlStatistics((1.0,), 1.0, 1.0, 1.0, dims, {}, 1)
         return dict.fromkeys(("qk", "ov", "w_q", "w_k"), one)
 
-    control = results.LayerControl(2, statistics(26.0), statistics(140.0), 1.41, 1.41, {})
+    control = LayerControl(2, statistics(26.0), statistics(140.0), 1.41, 1.41, {})
     own = {"asymmetry": asymmetry, "pattern_asymmetry": MeanSem(pattern, sem)}
     places = [(layer, head) for layer in range(n_layers) for head in range(2)]
-    whole = {"asymmetry": asymmetry, "overlap": results.Overlap((), (), ()), **matrices(layers)}
-    return results.RankResult(
-        heads=tuple(results.HeadRank(*place, **matrices(heads), **own) for place in places),
-        layers=tuple(results.LayerRank(layer, (0, 1), **whole) for layer in range(n_layers)),
-        controls={"gaussian": results.ControlRank((0,), (control,)), "fresh": None},
+    whole = {"asymmetry": asymmetry, "overlap": Overlap((), (), ()), **matrices(layers)}
+    return RankResult(
+        heads=tuple(HeadRank(*place, **matrices(heads), **own) for place in places),
+        layers=tuple(LayerRank(layer, (0, 1), **whole) for layer in range(n_layers)),
+        controls={"gaussian": ControlRank((0,), (control,)), "fresh": None},
         **{"settings": {}, "validation": VALID, "provenance": {}, "text": {"lines": 30}},
     )
 
@@ -83,12 +101,12 @@ def symmetric(cosine: Estimate, scores: Estimate = SURE, **other: Any) -> Any:
 
 
 def directed(
-    rank: results.RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
+    rank: RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
 ) -> Finding:
     return judge_asymmetry(Evidence(rank=rank, symmetric=functions), thresholds)
 
 
-def first_heads(count: int, **fields: Any) -> results.RankResult:
+def first_heads(count: int, **fields: Any) -> RankResult:
     result = rank_result()
     changed = [dataclasses.replace(head, **fields) for head in result.heads[:count]]
     return dataclasses.replace(result, heads=(*changed, *result.heads[count:]))
@@ -164,23 +182,21 @@ def test_without_weights_the_scores_decide(scores, outcome, verdict):
     assert found.verdict == verdict
 
 
-def kept(
-    value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any
-) -> results.KeptRoles:
+def kept(value: float, random: tuple[float, ...], half: float = 0.01, **fields: Any) -> KeptRoles:
     difference = value - fields.get("baseline", 1.0)
     known: dict[str, Any] = {"roles": ("positional", "syntactic", "rare"), "n_heads": 24}
     known |= {"classified_on": "a", "measured_on": "b", "examples": 10, "metric": "cosine"}
     known |= {"higher_is_better": True, "baseline": 1.0, "kept": ((0, 1), (1, 0)), "sets": 144}
     known |= {"value": value, "random": random}
     known["difference_ci"] = (difference - half, difference + half)
-    return results.KeptRoles(**{**known, **fields})
+    return KeptRoles(**{**known, **fields})
 
 
 def draws(value: float = 0.5, *, as_well: int = 0, better: float = 0.995) -> tuple[float, ...]:
     return (value,) * (39 - as_well) + (better,) * as_well
 
 
-def roles_judged(found: results.KeptRoles) -> Finding:
+def roles_judged(found: KeptRoles) -> Finding:
     return judge_labelled_heads(Evidence(kept=found), T)
 
 
@@ -232,24 +248,24 @@ def test_shared_projections(sizes, verdict):
 
 
 def spectrum_result(
-    shares: list[float], half: float | None = 0.01, random: results.RandomWeights | None = None
-) -> results.SpectrumResult:
-    flat = results.SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
+    shares: list[float], half: float | None = 0.01, random: RandomWeights | None = None
+) -> SpectrumResult:
+    flat = SpectrumControl(0.25, 0.25, (0.25,), (0.25,))
     heads = [
-        results.SpectrumHead(0, i, *[MeanSem(s, 0.01)] * 2, half, (s,), (s,), (0.01,), -1, 0.9)
+        SpectrumHead(0, i, *[MeanSem(s, 0.01)] * 2, half, (s,), (s,), (0.01,), -1, 0.9)
         for i, s in enumerate(shares)
     ]
-    return results.SpectrumResult(
+    return SpectrumResult(
         **{"schema": 1, "provenance": {}, "validation": VALID},
         **{"length": 128, "sequences": 10, "k": 32, "random_weights": random},
-        sampling=results.Sampling("fixed", 10, 10, None, None, half, 8),
-        verdict=results.Verdict(0.9, 0.5, (), (), ()),
+        sampling=Sampling("fixed", 10, 10, None, None, half, 8),
+        verdict=Verdict(0.9, 0.5, (), (), ()),
         heads=tuple(heads),
         controls={"random-logits": flat, "identity": flat},
     )
 
 
-def low_rank_judged(result: results.SpectrumResult, thresholds: InsightThresholds = T) -> Finding:
+def low_rank_judged(result: SpectrumResult, thresholds: InsightThresholds = T) -> Finding:
     return judge_low_rank(Evidence(spectrum=result), thresholds)
 
 
@@ -294,9 +310,9 @@ def test_low_rank(shares, half, most, verdict):
 def test_random_weights_stand_in_the_verdict(share, half, said):
     random = None
     if share is not None:
-        draw = results.RandomDraw(0, 2, share, share, share, 3 if share > 0.9 else 0)
+        draw = RandomDraw(0, 2, share, share, share, 3 if share > 0.9 else 0)
         mean = MeanSem(share, 0.01)
-        random = results.RandomWeights((draw,) * 5, 3, mean, mean, half, (share,), (share,))
+        random = RandomWeights((draw,) * 5, 3, mean, mean, half, (share,), (share,))
     found = low_rank_judged(spectrum_result([0.95] * 3, random=random))
     assert found.verdict == "holds"
     assert said in found.control
@@ -307,22 +323,19 @@ def test_random_weights_stand_in_the_verdict(share, half, said):
 
 def test_estimates_and_sides_of_a_limit():
     one = mean_estimate([0.5])
-    assert one is not None
-    assert (one.low, one.high) == (None, None)
-    sides = {one.above(0.1), one.below(0.9), one.within(0.1, 0.9)}
-    assert sides == {"not measured"}
-    assert mean_estimate([]) is None
+    assert (one.value, one.low, one.high) == (0.5, None, None)
+    assert {above(one, 0.1), below(one, 0.9), within(one, 0.1, 0.9)} == {"not measured"}
+    assert mean_estimate([]) == Estimate(None)
     values = [0.1, 0.4, 0.2, 0.7]
     found = mean_estimate(values)
-    assert found is not None
     low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
-    found = Measurement.around(0.5, 0.1)
+    found = Estimate.around(0.5, 0.1)
     three = ["holds", "open", "does not hold"]
-    assert [found.above(x) for x in (0.3, 0.5, 0.6)] == three
-    assert [found.below(x) for x in (0.7, 0.5, 0.4)] == three
-    assert [found.within(*x) for x in ((0.3, 0.7), (0.5, 0.7), (0.7, 0.9))] == three
+    assert [above(found, x) for x in (0.3, 0.5, 0.6)] == three
+    assert [below(found, x) for x in (0.7, 0.5, 0.4)] == three
+    assert [within(found, *x) for x in ((0.3, 0.7), (0.5, 0.7), (0.7, 0.9))] == three
     assert every(["holds", "not measured", "does not hold"]) == "does not hold"
     assert every(["holds", "not measured", "open"]) == "not measured"
     assert every([]) == common([]) == "not measured"
@@ -341,7 +354,7 @@ def test_parts_make_a_verdict():
         ("holds", "not measured yet"): "holds",
         ("holds", "does not hold", "not measured"): "mixed",  # whichever way it came out
     }.items():
-        made = [results.InsightPart(str(i), part, "") for i, part in enumerate(parts)]
+        made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
         assert Finding.concluded(made, "", "", "", {}).verdict == verdict, parts
         refuted = Finding.concluded(made, "", "", "", {}, refuted=True)
         assert refuted.verdict == "does not hold"

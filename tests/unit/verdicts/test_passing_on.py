@@ -4,30 +4,38 @@ import dataclasses
 
 import pytest
 
-from headscope import results
+from headscope.analyses.flow.result import (
+    ChosenTrees,
+    FlowControl,
+    FlowResult,
+    FlowSentences,
+    Graph,
+    HeadFlow,
+    HeadGraph,
+    Recovery,
+    Trees,
+    ValueControl,
+)
 from headscope.models.validation import ValidationSummary
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.routing_claims import judge_routing
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.stats.estimate import Estimate
+from headscope.stats.ranks import ControlStatistics, MatrixRank, NumericalRank
 
 T = InsightThresholds()
 UNKNOWN = Estimate(None)
 SURE = Estimate.around(0.5, 0.01)
 
 
-def width(effective: float | None, d_head: int = 10) -> results.MatrixRank:
+def width(effective: float | None, d_head: int = 10) -> MatrixRank:
     dims = dict.fromkeys(("90", "95", "99"), None if effective is None else d_head)
-    return results.MatrixRank(
-        (1.0,) * d_head, results.NumericalRank(d_head, 0.1), effective, effective, dims
-    )
+    return MatrixRank((1.0,) * d_head, NumericalRank(d_head, 0.1), effective, effective, dims)
 
 
-def recovery(value: float = 0.6) -> results.Recovery:
+def recovery(value: float = 0.6) -> Recovery:
     known = {"whole": 0.4, "directions": 0.5, "token": 0.1, "other": 0.0, "value": value}
-    return results.Recovery(
-        **{name: Estimate.around(number, 0.01) for name, number in known.items()}
-    )
+    return Recovery(**{name: Estimate.around(number, 0.01) for name, number in known.items()})
 
 
 def flow_result(
@@ -40,36 +48,36 @@ def flow_result(
     over_gaussian: Estimate = SURE,
     token: Estimate = SURE,
     not_measured: dict[str, str] | None = None,
-) -> results.FlowResult:
+) -> FlowResult:
     """Make a result of as many heads as widths, whose value R^2 is ``gain`` above the control's."""
     known = recovery()
     known = known if own is None else dataclasses.replace(known, value=own)
-    statistics = results.ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
+    statistics = ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
     control = trees = None
     if gain is not None:
         gains = dataclasses.replace(recovery(), value=gain)
-        control = results.FlowControl(0, recovery(0.1), gains, SURE, None, None)
+        control = FlowControl(0, recovery(0.1), gains, SURE, None, None)
     if over_trees is not None:
-        pair = results.ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, over_trees, SURE)
+        pair = ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, over_trees, SURE)
         names = dict.fromkeys(("next", "random"), SURE)
-        trees = results.Trees(pair, pair, names, names, "+1", "next")
-    graph = results.HeadGraph(SURE, "[CLS]", SURE, 0.1)
-    return results.FlowResult(
+        trees = Trees(pair, pair, names, names, "+1", "next")
+    graph = HeadGraph(SURE, "[CLS]", SURE, 0.1)
+    return FlowResult(
         schema=2,
         provenance={},
         validation=ValidationSummary(passed=True),
-        sentences=results.FlowSentences("a", 10, 10, 0, 0),
+        sentences=FlowSentences("a", 10, 10, 0, 0),
         heads=tuple(
-            results.HeadFlow(0, i, 10, width(w), width(w), recovery(), graph, None)
+            HeadFlow(0, i, 10, width(w), width(w), recovery(), graph, None)
             for i, w in enumerate(widths)
         ),
-        spectra={"gaussian": (results.ValueControl(10, statistics, statistics),)},
+        spectra={"gaussian": (ValueControl(10, statistics, statistics),)},
         recovery=known,
         over_directions=over_directions,
         over_gaussian=over_gaussian,
         token_over_directions=token,
         not_measured=not_measured or {},
-        graph=results.Graph(SURE, 0.2, ()),
+        graph=Graph(SURE, 0.2, ()),
         trees=trees,
         control=control,
     )
@@ -129,14 +137,14 @@ def test_all_five_parts_decide(known, others, verdict):
     names = ("own", "over_gaussian", "token")
     found = judged(*known, **dict(zip(names, others, strict=True)))
     assert found.verdict == verdict
-    assert len([p for p in found.parts if "beside" not in p.name]) == 5
+    assert len([p for p in found.parts if "not counted" not in p.name]) == 5
 
 
 def test_what_stands_beside_does_not_decide_and_controls_are_said():
     for gap, part in ((ABOVE, "holds"), (BELOW, "does not hold")):
         found = judged([9.0], ABOVE, over_trees=gap, over_directions=gap)
         assert found.verdict == "holds"
-        beside = [p.verdict for p in found.parts if p.name.startswith("beside the verdict")]
+        beside = [p.verdict for p in found.parts if p.name.startswith("not counted")]
         assert beside == [part] * 2
     found = judged([9.0], ABOVE)
     assert "Random weights 10% of the word" in found.control

@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
-from headscope import results
-from headscope.analyses.transfer.result import TransferResult
+from headscope.analyses.transfer.result import (
+    TransferCell,
+    TransferDifference,
+    TransferMissed,
+    TransferResult,
+    TransferSpread,
+)
 from headscope.models.validation import ValidationSummary
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.thresholds import InsightThresholds
@@ -16,16 +21,16 @@ T = InsightThresholds()
 Ends = tuple[float, float | None, float | None]
 
 
-def difference(other: str, ends: Ends, weights: str = "pretrained") -> results.TransferDifference:
+def difference(other: str, ends: Ends, weights: str = "pretrained") -> TransferDifference:
     """LayerNorm alone minus another cell."""
-    return results.TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
+    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
 
 
-def cells(optimum: str = "inside", **others: str) -> tuple[results.TransferCell, ...]:
+def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
     """One for each variant and start; ``optimum`` says where the best rates lie."""
     names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
     return tuple(
-        results.TransferCell(
+        TransferCell(
             *(name, weights, 64, 10, 1e-3, 3, 80.0, 70.0, 90.0, 1.0, 0, 0),
             others.get(name if weights == "pretrained" else f"random_{name}", optimum),
         )
@@ -34,7 +39,7 @@ def cells(optimum: str = "inside", **others: str) -> tuple[results.TransferCell,
     )
 
 
-def result(*differences: results.TransferDifference, **fields: Any) -> TransferResult:
+def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
     counts = {"validation_examples": 16, "test_examples": 100, "dropped": 0, "seeds": 3}
     counts |= {"spread_seeds": 3, "steps": 8, "batch": 16, "budget": 60.0}
     empty = dict.fromkeys(("baselines", "spreads", "runs", "searched", "missed"), ())
@@ -76,7 +81,7 @@ def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_no
     none = result(*others, not_possible={"biases": "it has none"})
     for found, verdict in ((result(*others), "not measured"), (none, "holds")):
         assert judge_layernorm(Evidence(transfer=found), T).verdict == verdict
-    missed = (results.TransferMissed("layernorm", "pretrained", 64, 0),)
+    missed = (TransferMissed("layernorm", "pretrained", 64, 0),)
     for judge in (judge_layernorm, judge_frozen, judge_unstable):
         assert judge(Evidence(transfer=result(missed=missed)), T).verdict == "not measured"
 
@@ -150,7 +155,7 @@ def tenth(
 ) -> Finding:
     value, low, high = ratio or (None, None, None)
     share, share_low, share_high = more or (None, None, None)
-    spread = results.TransferSpread(
+    spread = TransferSpread(
         *("attention", "layernorm", 64, 6, 6, value, low, high),
         *(bad, 0, share, share_low, share_high, 18, learned),
     )
