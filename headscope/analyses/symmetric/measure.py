@@ -110,24 +110,21 @@ def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
     """Return ||S - S^T||_F / ||S||_F as a softmax sees both, (batch, heads).
 
     Over visible pairs, without the means of rows: 0 symmetric, sqrt(2) independent directions, 2
-    antisymmetric. 0 for scores that a softmax does not tell from zero: constant rows.
+    antisymmetric. 0 for scores that a softmax cannot distinguish from zero: constant rows.
     """
     wide = widest(scores)
     size, whole = _norm(_visible(wide, seen)), _norm(wide * seen)
-    told = size > ROUNDING * whole
-    found = torch.where(told, _norm(_visible(wide - wide.mT, seen)) / size, 0.0)
-    return found[..., 0, 0]
+    ratio = _norm(_visible(wide - wide.mT, seen)) / size
+    return torch.where(size > ROUNDING * whole, ratio, 0.0)[..., 0, 0]
 
 
 def _renumbered(scores: Tensor, seen: Tensor, draw: Tensor) -> Tensor:
-    """Permute a sequence's real positions, rows and columns alike, in each head at random."""
+    """Permute a sequence's real positions, rows and columns together, in each head at random."""
     real = _real(seen)
-    place = torch.arange(real.shape[-1], device=real.device).expand(real.shape)
-    first = (
-        (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-    )  # real ones in order, then the others
+    # Real positions in order, then the others; the same with the real ones in random order.
+    first = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
     drawn = torch.where(real, draw[..., 0], torch.inf).argsort(dim=-1, stable=True)
-    order = torch.empty_like(place).scatter(-1, first, drawn)
+    order = torch.empty_like(first).scatter(-1, first, drawn)
     rows = torch.gather(scores, -2, order[..., None].expand(scores.shape))
     return torch.gather(rows, -1, order[..., None, :].expand(scores.shape))
 
@@ -139,7 +136,7 @@ def _norm(matrix: Tensor) -> Tensor:
 
 
 def _real(seen: Tensor) -> Tensor:
-    """Say which positions are real, (batch, heads, pos): those that see themselves."""
+    """Return which positions are real, (batch, heads, pos): those that see themselves."""
     return seen.diagonal(dim1=-2, dim2=-1)
 
 
