@@ -100,7 +100,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
 
 
 def _asymmetry(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Array], bool]:
-    """Run the model as it is; return the asymmetry of its scores by row of the site, (lines, heads).
+    """Return the asymmetry of the model's own scores by row of the site, (lines, heads).
 
     Also whether any layer hides later tokens.
     """
