@@ -17,9 +17,6 @@ from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, view
 from headscope.stats.estimate import Estimate
 
-__all__ = ["VIEW"]
-
-
 #: What the changes of all heads are called.
 CHANGES = {
     "symmetric": "scores symmetric",
@@ -51,7 +48,17 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     if result.task is not None:
         columns.append((result.task.metric, lambda row: row[1].metric, 2))
     yield b.Table(columns, result.whole.items())
-    yield b.Text(control_sentence(result), on=b.PAGE)
+    said = {name: _drawn(effect) for name, effect in result.whole.items()}
+    shuffled = ""
+    if "shuffled" in said:  # a result of an earlier version has none
+        shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
+    yield b.Text(
+        "For comparison, in all heads: a random change of the scores of the same size "
+        f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
+        "only pairs made symmetric, with what each token is sought for by all kept, "
+        f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
+        on=b.PAGE,
+    )
     yield _curves(result)
     alone = [head for head in result.heads if head.symmetric is not None]
     means = {
@@ -115,20 +122,6 @@ def whole_sentence(result: SymmetricResult) -> str:
     if equal.interval is not None:
         between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
     return f"{text}: as far as removing about {equal.value:.0f}{between} random heads of {n} does."
-
-
-def control_sentence(result: SymmetricResult) -> str:
-    """Say what other changes of the scores do."""
-    said = {name: _drawn(effect) for name, effect in result.whole.items()}
-    shuffled = ""
-    if "shuffled" in said:  # a result of an earlier version has none
-        shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
-    return (
-        "For comparison, in all heads: a random change of the scores of the same size "
-        f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
-        "only pairs made symmetric, with what each token is sought for by all kept, "
-        f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}."
-    )
 
 
 def _drawn(effect: DrawnEffect) -> str:
