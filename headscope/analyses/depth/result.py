@@ -21,7 +21,7 @@ class Protection:
 
     part: str  # skip, ffn or layernorm
     #: ``removed``: lost when the part is taken out of the full model; ``added``: gained when it is
-    #: put beside attention alone. Both as shares of the full model's ratio.
+    #: added to attention alone. Both as shares of the full model's ratio.
     way: str
     having: str  # The two variants whose difference it is.
     lacking: str
@@ -80,7 +80,7 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class DepthResult(Measured, DepthCurves):
-    """How fast tokens become alike with depth, and which part of the layers prevents it."""
+    """How fast tokens become the same with depth, and which part of the layers prevents it."""
 
     decomposition: Decomposition  # How far the full variant may lie from the model, and does.
     #: ``post`` (after each sum), ``pre`` (before each sublayer) or ``mixed``; watched, not named.

@@ -93,7 +93,7 @@ def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str
 
 
 def closed_form(readout: str, keys: int, width: int) -> float | None:
-    """Return the expected error for N random unit keys in d dimensions; None if not known."""
+    """Return the expected error for N random unit keys in d dimensions; None if there is none."""
     if readout == "sum":
         return 0.5 * (keys - 1) / width
     if readout == "scaled-sum":

@@ -56,7 +56,7 @@ class HeadLinear(Head):
     alone: Annotated[Effect | None, Compare("linear alone ")] = None
 
     def error(self, form: str) -> LinearError:
-        """Return what is known of a form."""
+        """Return the errors of one form."""
         return next(error for error in self.errors if error.form == form)
 
 
@@ -128,7 +128,7 @@ class LinearControl:
 
 @dataclass(frozen=True)
 class LinearResult(Measured):
-    """Attention without its softmax: what it errs by, and whether its keys say why."""
+    """Attention without its softmax: its errors, and whether its keys explain them."""
 
     heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]  # By layer and head.
     #: Each form in all heads; the last, ``even``, is the baseline of evenly spread attention.
@@ -153,7 +153,7 @@ class LinearResult(Measured):
     #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     control: LinearControl | None = None  # Random weights; None unless asked for.
-    task: EffectTask | None = None  # What changed models were measured by beside the cosine.
+    task: EffectTask | None = None  # What changed models were measured by, besides the cosine.
 
     def form(self, name: str) -> LinearForm:
         """Return a form in all heads."""

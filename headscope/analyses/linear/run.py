@@ -71,9 +71,9 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
 
     alone = None
     if options.alone:
-        places = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
+        positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
         formula = _formula(ALONE, scales)
-        versions = [Exchanged(formula, {row: (head,)}) for row, head in places]
+        versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
         alone = effects.measure(versions, tell, "linear, head by head")
     versions = [Exchanged(_formula(form, by)) for form in EVERY for by in (None, scales)]
     whole = iter(effects.measure(versions, tell, "all heads"))
@@ -149,7 +149,7 @@ def _of_heads(by_row: Mapping[int, Array], inputs: HeadInputs) -> Tensor:
 def _control(
     loaded: LoadedModel, effects: Effects, resamples: Resamples, seed: int
 ) -> LinearControl:
-    """Measure random weights; of further draws only what their keys give back."""
+    """Measure random weights; of the other draws only what is read back by their keys."""
     draws: list[LinearSums] = []
     for draw in range(CONTROLS):
         twin = random_twin(loaded, seed + draw)
@@ -204,8 +204,8 @@ class Resamples:
 
     def heads(self, loaded: LoadedModel, alone: list[Effect] | None) -> Iterator[HeadLinear]:
         """Describe every head."""
-        places = [(site, head) for site in loaded.sites for head in site.head_ids]
-        for i, (site, head) in enumerate(places):
+        every = [(site, head) for site in loaded.sites for head in site.head_ids]
+        for i, (site, head) in enumerate(every):
             yield HeadLinear(
                 site.layer,
                 head,

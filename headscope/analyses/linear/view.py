@@ -1,4 +1,4 @@
-"""What is shown of ``linear``: what heads lose without the softmax, and whether keys say why."""
+"""What is shown of ``linear``: what heads lose without the softmax, and whether keys explain it."""
 
 from __future__ import annotations
 
@@ -209,9 +209,9 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         expected = [row.expected for row in rows]
         if None not in expected:
             series.append(b.Series("", x, expected, colour=colour, marker=""))
-        mine = [row for row in own.values() if row.readout == readout]
-        if mine:
-            x, y = [row.keys for row in mine], [row.error.value for row in mine]
+        own_rows = [row for row in own.values() if row.readout == readout]
+        if own_rows:
+            x, y = [row.keys for row in own_rows], [row.error.value for row in own_rows]
             name = f"{name}, own keys"
             series.append(b.Series(name, x, y, "line", colour, marker, ":", hollow=True))
     width = result.memory[0].width if result.memory else 0
@@ -264,7 +264,7 @@ def correlation_text(row: HeadCorrelation) -> str:
 
 
 def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Each head's error without the softmax, and how alike its keys are."""
+    """Each head's error without the softmax, and how similar its keys are."""
     for head in result.heads:
         if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
             continue
@@ -301,8 +301,8 @@ def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
     if result.control is not None:
         control = f"random weights {ranged(result.control.correlations[0].spearman, 2)}"
     what = "key coherence and error without softmax, Spearman within layers"
-    found = result.correlations[0].spearman
-    yield KeyNumber(what, ranged(found, 2), control, found)
+    spearman = result.correlations[0].spearman
+    yield KeyNumber(what, ranged(spearman, 2), control, spearman)
 
 
 VIEW = view(

@@ -168,11 +168,11 @@ def _measure(
     layers: list[LayerRank] = []
     measured: dict[int, tuple[list[HeadRank], LayerRank]] = {}  # by the identity of the factors
     for site in sites:
-        mine = factors[site.row]
-        if id(mine) not in measured:
+        own = factors[site.row]
+        if id(own) not in measured:
             fold = folded.get(site.row)
-            measured[id(mine)] = measure_layer(site.layer, mine, reading, folded=fold)
-        of_heads, whole = measured[id(mine)]
+            measured[id(own)] = measure_layer(site.layer, own, reading, folded=fold)
+        of_heads, whole = measured[id(own)]
         changes: dict[str, Any] = {"layer": site.layer, "stack": site.stack}
         if site.stack == "cross":  # queries and keys lie in different spaces
             changes["asymmetry"] = None

@@ -138,7 +138,7 @@ def shared_parameters(n_heads: int, d_model: int, width: int) -> int:
 
 def truncated_rank(n_heads: int, d_model: int, d_head: int, width: int) -> int:
     """Rank per head whose factors cost no more than shared projections of this width."""
-    # n_heads * 2 * d_model * rank <= width * (2 * d_model + n_heads), b_Q W_K^T alike in both
+    # n_heads * 2 * d_model * rank <= width * (2 * d_model + n_heads), with b_Q W_K^T in both
     return min(d_head, int(width * (2 * d_model + n_heads) // (2 * d_model * n_heads)))
 
 

@@ -1,4 +1,4 @@
-r"""Attention whose scores are changed before the softmax: made symmetric, and what to compare with.
+r"""Attention whose scores are changed before the softmax: made symmetric, and the controls.
 
 With S the scaled scores of a sequence, everything that the model adds to them included, and what
 the softmax then does with them unchanged (mask, rows)::
@@ -6,22 +6,22 @@ the softmax then does with them unchanged (mask, rows)::
     S = q k^T scale + bias        A = (S - S^T) / 2        S - A = (S + S^T) / 2
 
 =============  =================================================================================
-``symmetric``  S - A: two tokens look at each other with the same score
-``pairs``      S - A', A' = A without its row and column means: what a token is sought for by all
-               (its column) and how it looks itself (its row) stay, the pairs become symmetric
+``symmetric``  S - A: two tokens attend to each other with the same score
+``pairs``      S - A', A' = A without its row and column means: how much a token is attended to by all
+               (its column) and attends itself (its row) stay, the pairs become symmetric
 ``signs``      S - A + A o s, s random signs with s_ij = s_ji: the antisymmetric part as large as it
                was at every pair, its direction drawn by chance
 ``noise``      S + R, R independent normal numbers: a change of the same size as ``symmetric``
 ``shuffled``   S + f (S'^T - S), S' the scores with the tokens renumbered at random: a step of the
-               same size as ``symmetric`` towards scores of the same make
+               same size as ``symmetric`` towards scores of the same kind
 ``even``       0: every key that may be seen gets the same weight
 =============  =================================================================================
 
 A softmax does not see what is added to a whole row. So ``noise`` and ``shuffled`` are as large as A
 in what it does see: all without their rows' means over the keys that a query sees, in the Frobenius
 norm. ``shuffled`` is there because noise is too weak a control: it leaves S whole, where half of S
-goes as S and S^T are averaged, and it has no columns, keys that all queries seek. In an untrained
-model S^T is no more than another matrix of that make, so both move the output as far.
+goes as S and S^T are averaged, and it has no columns, keys that all queries attend to. In an
+untrained model S^T is no more than another matrix of that kind, so both move the output as far.
 
 A causal mask comes after all this: S - A is made of the scores of both directions, of which the
 softmax then uses the one that looks back. What a model adds to a pair that it never sees (a bias by

@@ -75,7 +75,7 @@ class SymmetricResult(Measured):
     left_out: tuple[str, ...]
     #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
-    task: EffectTask | None = None  # What the model was measured by beside the cosine.
+    task: EffectTask | None = None  # What the model was measured by, besides the cosine.
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""

@@ -1,4 +1,4 @@
-"""What is shown of ``symmetric``: heads with symmetric scores, beside heads removed."""
+"""What is shown of ``symmetric``: heads with symmetric scores, compared with heads removed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     yield b.Text(
         "For comparison, in all heads: a random change of the scores of the same size "
         f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
-        "only pairs made symmetric, with what each token is sought for by all kept, "
+        "only pairs made symmetric, keeping how much each token is attended to by all, "
         f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
         on=b.PAGE,
     )
@@ -117,7 +117,7 @@ def whole_sentence(result: SymmetricResult) -> str:
         f"{ranged(result.whole['symmetric'].cosine)}"
     )
     if equal.value is None:
-        return f"{text}: further than removing every head moves them."
+        return f"{text}: a larger change than removing every head."
     between = ""
     if equal.interval is not None:
         between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
@@ -166,7 +166,7 @@ def _moved(head: HeadSymmetry, scale: float = 1) -> float | None:
 
 
 def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
-    """What each head alone does with symmetric scores, beside noise and its removal."""
+    """What each head alone does with symmetric scores, with noise and without it."""
     for head in result.heads:
         if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
             continue
@@ -182,7 +182,7 @@ def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
-    """The cosine with all scores symmetric, beside noise of the same size and no head at all."""
+    """The cosine with all scores symmetric, with noise of the same size and without heads."""
     cosines = {name: effect.cosine for name, effect in result.whole.items()}
     control = (
         f"random change {decimal(cosines['noise'].value)}, all heads removed "
