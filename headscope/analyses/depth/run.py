@@ -51,7 +51,7 @@ BARE = "attention-without-layernorm"  # The one variant that has a field of its 
 
 
 def run(model: Model, options: DepthOptions) -> DepthResult:
-    """Measure how fast tokens become the same with depth, and which part of the layers prevents it."""
+    """Measure how fast tokens become the same with depth, and what prevents it."""
     dtype, seed = options.dtype, options.seed
     source = as_plain(options.text)
     usual = widest_dtype(options.device)

@@ -7,8 +7,8 @@ the softmax then does with them unchanged (mask, rows)::
 
 =============  =================================================================================
 ``symmetric``  S - A: two tokens attend to each other with the same score
-``pairs``      S - A', A' = A without its row and column means: how much a token is attended to by all
-               (its column) and attends itself (its row) stay, the pairs become symmetric
+``pairs``      S - A', A' = A without its row and column means: how much a token is attended to by
+               all (its column) and attends itself (its row) stays, the pairs become symmetric
 ``signs``      S - A + A o s, s random signs with s_ij = s_ji: the antisymmetric part as large as it
                was at every pair, its direction drawn by chance
 ``noise``      S + R, R independent normal numbers: a change of the same size as ``symmetric``
