@@ -118,7 +118,7 @@ def measure_ratios(
     That is the largest difference, relative to the largest entry where it is above 1.
     """
     router = Router(loaded.sites, others=loaded.others)
-    gap, ratios = 0.0, []
+    gap, ratios = 0.0, list[list[Array]]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
             ratios.append([])
@@ -166,8 +166,10 @@ def _curves(sums: DepthSums) -> DepthCurves:
         collapsed_after=after,
         trends={
             name: Trend(
-                *(_curve(x[i]) for x in (trends.mean, trends.low, trends.high)),
-                tuple(trends.windows[i].tolist()),
+                mean=_curve(trends.mean[i]),
+                low=_curve(trends.low[i]),
+                high=_curve(trends.high[i]),
+                windows=tuple(trends.windows[i].tolist()),
             )
             for i, name in enumerate(TRENDS)
         },

@@ -289,10 +289,11 @@ class Resamples:
 
     def _errors(self, by_fit: Sequence[Array], scales: Iterable[float]) -> tuple[LinearError, ...]:
         """Describe every form; ``by_fit`` are (1 + resamples, forms)."""
-        return tuple(
-            LinearError(form, *(self.estimate(errors[:, i]) for errors in by_fit), finite(scale))
-            for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True))
-        )
+        rows = []
+        for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True)):
+            error, scaled, fitted = (self.estimate(errors[:, i]) for errors in by_fit)
+            rows.append(LinearError(form, error, scaled, fitted, finite(scale)))
+        return tuple(rows)
 
     def _stored(self, values: Array) -> StoredKeys:
         """Describe errors of reading back, (1 + resamples, readouts)."""

@@ -59,14 +59,14 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
             on=b.PAGE,
         )
     yield from _forms(result)
-    random = (f"{result.random_coherence:.2f}",)
+    random = f"{result.random_coherence:.2f}"
     if result.control is not None:
-        random = (*random, f"random weights {decimal(result.control.coherence, 2)}")
+        random += f", random weights {decimal(result.control.coherence, 2)}"
     raw = mean_of(head.coherence.value for head in result.heads)
     centred = mean_of(head.coherence_centred.value for head in result.heads)
     yield b.Text(
         f"Two keys of a sentence have a mean |cosine| of {decimal(raw, 2)}, {decimal(centred, 2)} "
-        f"without the keys' mean; random directions {', '.join(random)}. "
+        f"without the keys' mean; random directions {random}. "
         f"{correlation_sentence(result)}"
     )
     yield _coherence(result)

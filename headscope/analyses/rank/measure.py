@@ -28,10 +28,14 @@ def measure_layer(
             layer=layer,
             head=head,
             asymmetry=finite(float(value)),
-            **{name: of_heads[head] for name, of_heads in ranks.items()},
+            qk=ranks["qk"][head],
+            ov=ranks["ov"][head],
+            w_q=ranks["w_q"][head],
+            w_k=ranks["w_k"][head],
         )
         for head, value in enumerate(asymmetry(factors.W_Q, factors.W_K))
     ]
+    of_all = matrix_ranks(together, reading)
     overlaps = head_overlaps(factors, reading).items()
     whole = LayerRank(
         layer=layer,
@@ -39,7 +43,10 @@ def measure_layer(
         asymmetry=finite(float(asymmetry(together.W_Q, together.W_K)[0])),
         overlap=Overlap(**{name: tuple(map(tuple, table.tolist())) for name, table in overlaps}),
         folded=folded,
-        **{name: of_all[0] for name, of_all in matrix_ranks(together, reading).items()},
+        qk=of_all["qk"][0],
+        ov=of_all["ov"][0],
+        w_q=of_all["w_q"][0],
+        w_k=of_all["w_k"][0],
     )
     return heads, whole
 

@@ -185,10 +185,8 @@ class RankResult:
         import pandas
 
         stacked = any(layer.stack != "encoder" for layer in self.layers)
-        items = [
-            *((head, head.head) for head in self.heads),
-            *((item, None) for item in self.layers),
-        ]
+        items: list[tuple[HeadRank | LayerRank, int | None]] = [(h, h.head) for h in self.heads]
+        items += [(layer, None) for layer in self.layers]
         rows = []
         for item, head in items:
             for name in MATRICES:

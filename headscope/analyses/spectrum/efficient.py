@@ -409,8 +409,8 @@ def _points(
                     rows[name].append(numpy(values.double().clamp(-1.0, 1.0)))
             index = [at for at, _ in batches]
             joined = joined_rows(f"fidelity of {form}", index, rows, len(errors.error))
-            for name, values in joined.items():
-                by_draw[name].append(values)
+            for name, cosines in joined.items():
+                by_draw[name].append(cosines)
         fidelity, tokens = (crossed_mean(np.stack(by_draw[name], axis=1)) for name in by_draw)
         yield CheapPoint(
             form=form,
