@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.analyses.linear.result import HeadCorrelation, KeyMemory, LinearResult
+from headscope.analyses.linear.result import HeadCorrelation, LinearResult
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name, p_text
 from headscope.show.estimates import cosine_text, ranged, run_lines
@@ -189,7 +189,8 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         )
     yield b.Text(text)
     random = [row for row in result.memory if row.kind == "random"]
-    own = {(row.keys, row.readout): row for row in result.memory if row.kind == "own"}
+    own = [row for row in result.memory if row.kind == "own"]
+    own_errors = {(row.keys, row.readout): row.error.value for row in own}
     columns: list[b.Column] = [
         ("N keys", "keys", str),
         ("d", "width", str),
@@ -197,7 +198,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         ("random keys", "error", 3),
         ("closed form", "expected", 3),
         ("in s.e.", lambda row: "-" if row.sems is None else f"{row.sems:+.1f}", str),
-        ("own keys", lambda row: own.get((row.keys, row.readout)), _error_text),
+        ("own keys", lambda row: own_errors.get((row.keys, row.readout)), 3),
     ]
     yield b.Table(columns, random)
     series = []
@@ -209,7 +210,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         expected = [row.expected for row in rows]
         if None not in expected:
             series.append(b.Series("", x, expected, colour=colour, marker=""))
-        own_rows = [row for row in own.values() if row.readout == readout]
+        own_rows = [row for row in own if row.readout == readout]
         if own_rows:
             x, y = [row.keys for row in own_rows], [row.error.value for row in own_rows]
             name = f"{name}, own keys"
@@ -226,10 +227,6 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         y_scale="small",
         on=b.NOWHERE,
     )
-
-
-def _error_text(row: KeyMemory | None) -> str:
-    return "-" if row is None else decimal(row.error.value)
 
 
 def correlation_sentence(result: LinearResult) -> str:
