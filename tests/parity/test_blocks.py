@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
-from headscope.analyses.depth.run import _check_rebuilt, _ratios
+from headscope.analyses.depth.run import check_decomposition, measure_ratios
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.models.blocks import find_blocks, norm_placement, own_states, run_variant
 from headscope.models.certificate import validate_model
@@ -78,7 +78,7 @@ def test_layers_that_lost_heads_are_put_together_too():
     """One layer keeps two of its four heads, one keeps none: b_O is all that its attention adds."""
     cut = headscope.remove_heads(tiny("bert"), [(0, 1), (0, 2), *((2, head) for head in range(4))])
     blocks = find_blocks(cut)
-    ratios, gap = _ratios(cut, blocks, own_states(cut, blocks, ids()))
+    ratios, gap = measure_ratios(cut, blocks, own_states(cut, blocks, ids()))
     assert gap < 1e-13
     assert ratios[0][3].max() < 1e-14  # attention alone, after the layer without heads
     assert ratios[0][2].min() > 1e-3
@@ -236,11 +236,11 @@ def test_a_layer_with_an_unknown_part_is_refused():
     plain = layer.feed_forward_chunk
     layer.feed_forward_chunk = lambda y: plain(y) + 1e-6 * y
     blocks = find_blocks(loaded)
-    _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))
+    _, gap = measure_ratios(loaded, blocks, own_states(loaded, blocks, ids()))
     assert gap > 1e-8
     for wrong in (gap, float("nan"), float("inf"), 1.0):
         with pytest.raises(ValidationFailedError, match="do not give its own hidden states"):
-            _check_rebuilt(loaded, wrong)
+            check_decomposition(loaded, wrong)
 
 
 def test_unknown_layers_are_named():
@@ -256,5 +256,5 @@ def test_unknown_layers_are_named():
 def test_other_dtypes_are_put_together_too(dtype):
     loaded = tiny("bert", dtype)
     blocks = find_blocks(loaded)
-    _, gap = _ratios(loaded, blocks, own_states(loaded, blocks, ids()))
-    _check_rebuilt(loaded, gap)
+    _, gap = measure_ratios(loaded, blocks, own_states(loaded, blocks, ids()))
+    check_decomposition(loaded, gap)

@@ -33,6 +33,7 @@ Dong, Cordonnier & Loukas 2021, arXiv:2103.03404.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -45,7 +46,6 @@ from headscope.stats.statistics import t_half_width
 
 COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
 
-
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),
@@ -57,8 +57,7 @@ VARIANTS = (
 _INDEX = {variant.name: i for i, variant in enumerate(VARIANTS)}
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two variants that differ in one part: what the part protects is the difference."""
 
     part: str
@@ -75,8 +74,6 @@ COMPARISONS = (
     Comparison("ffn", "added", "attention+ffn", "attention"),
     Comparison("layernorm", "added", "attention", "attention-without-layernorm"),
 )
-
-
 #: By name, in the order of :func:`_trends`.
 TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain", "step_change")
 
@@ -84,15 +81,13 @@ TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain",
 def composite_norm(matrix: Tensor) -> Tensor:
     """Return sqrt(max column abs-sum * max row abs-sum) of (..., rows, columns): (...)."""
     entries = matrix.abs()
-    by_column = entries.sum(dim=-2).amax(dim=-1)
-    by_row = entries.sum(dim=-1).amax(dim=-1)
-    return (by_column * by_row).sqrt()
+    return (entries.sum(dim=-2).amax(dim=-1) * entries.sum(dim=-1).amax(dim=-1)).sqrt()
 
 
 def residual_ratio(hidden: Tensor) -> Tensor:
-    """Return how far each sequence is from having the same state at every token.
+    """Return how far the tokens of each sequence are from one common state, (batch,).
 
-    Shapes: ``hidden`` (batch, pos, d_model); returns (batch,).
+    Shapes: ``hidden`` (batch, pos, d_model).
     """
     hidden = widest(hidden)
     residual = hidden - hidden.mean(dim=-2, keepdim=True)
@@ -101,7 +96,7 @@ def residual_ratio(hidden: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean, standard deviation, 95% interval of the mean (Student's t) and number of windows.
+    """Mean, standard deviation and 95% interval of the mean (Student's t) over windows.
 
     NaN where undefined; no deviation and no interval from a single window.
     """
@@ -110,7 +105,7 @@ class Moments:
     std: Array
     low: Array
     high: Array
-    windows: Array
+    windows: Array  # How many count
 
 
 class DepthSums(RunningMoments):
@@ -125,7 +120,7 @@ class DepthSums(RunningMoments):
         self._floor = floor
 
     def update(self, ratios: Array) -> None:
-        """Add a batch of windows."""
+        """Add a batch of windows; ``ratios`` (len(VARIANTS), n_layers + 1, windows)."""
         full = ratios[_INDEX["full"]]
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             shares = np.stack(
@@ -136,23 +131,15 @@ class DepthSums(RunningMoments):
             values = np.concatenate([ratios, shares, trends])
             self.add(values, np.concatenate([always, counted]))
 
-    def ratio_moments(self) -> Moments:
-        """Moments of the ratios, each array (len(VARIANTS), n_layers + 1)."""
-        return self._moments(slice(None, len(VARIANTS)))
-
-    def share_moments(self) -> Moments:
-        """Moments of the shares, each array (len(COMPARISONS), n_layers + 1)."""
-        return self._moments(slice(len(VARIANTS), len(VARIANTS) + len(COMPARISONS)))
-
-    def trend_moments(self) -> Moments:
-        """Moments of the trends, each array (len(TRENDS), n_layers + 1)."""
-        return self._moments(slice(-len(TRENDS), None))
-
-    def _moments(self, rows: slice) -> Moments:
-        n, mean, std = self.counts[rows], self.means()[rows], self.std()[rows]
+    def moments(self) -> tuple[Moments, Moments, Moments]:
+        """Return the moments of ratios, shares and trends, each (rows, n_layers + 1)."""
+        n, mean, std = self.counts, self.means(), self.std()
         # One window says nothing about the next: no standard deviation, no interval.
         half = np.where(n > 1, t_half_width(std / np.sqrt(np.maximum(n, 1)), n), np.nan)
-        return Moments(mean, std, mean - half, mean + half, n)
+        ends = (len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
+        parts = (np.split(a, ends) for a in (mean, std, mean - half, mean + half, n))
+        ratios, shares, trends = (Moments(*arrays) for arrays in zip(*parts, strict=True))
+        return ratios, shares, trends
 
 
 def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from headscope.session.options import DTYPES, MODEL, RunOptions, Text
 
 @dataclass(frozen=True)
 class DepthOptions(RunOptions):
-    """Say whether attention alone makes all tokens alike, and what prevents it.
+    """Measure whether attention alone makes all tokens the same, and what prevents it.
 
     Every layer is re-run without its skip connection, feed-forward network or LayerNorm.
 
@@ -41,7 +41,7 @@ class DepthOptions(RunOptions):
     sequences: Annotated[
         int, Option(help="Windows to measure, spread evenly over the text.", at_least=1)
     ] = 32
-    control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True
+    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
     dtype: Annotated[
         str | None,
         Option(
@@ -56,6 +56,6 @@ class DepthOptions(RunOptions):
 
 @dataclass(frozen=True)
 class DepthFlags:
-    """What the command line has beside."""
+    """Options of the command line alone."""
 
     log: Annotated[bool, Option(help="Logarithmic axis in the figure of the ratios.")] = False

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = ["Decomposition", "DepthControl", "DepthCurves", "DepthResult", "Protection", "Trend"]
 
 #: Values at the embeddings and after each layer: n_layers + 1; None where there is none.
 Curve = tuple[float | None, ...]
@@ -24,7 +21,7 @@ class Protection:
 
     part: str  # skip, ffn or layernorm
     #: ``removed``: lost when the part is taken out of the full model; ``added``: gained when it is
-    #: put beside attention alone. Both as shares of the full model's ratio.
+    #: added to attention alone. Both as shares of the full model's ratio.
     way: str
     having: str  # The two variants whose difference it is.
     lacking: str
@@ -83,7 +80,7 @@ class Decomposition:
 
 @dataclass(frozen=True)
 class DepthResult(Measured, DepthCurves):
-    """How fast tokens become alike with depth, and which part of the layers prevents it."""
+    """How fast tokens become the same with depth, and which part of the layers prevents it."""
 
     decomposition: Decomposition  # How far the full variant may lie from the model, and does.
     #: ``post`` (after each sum), ``pre`` (before each sublayer) or ``mixed``; watched, not named.
@@ -97,42 +94,31 @@ class DepthResult(Measured, DepthCurves):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per model, variant and point (pandas)."""
-        return self._frame(_rows)
+        import pandas as pd
+
+        bare = "attention-without-layernorm"
+        rows = []
+        for weights, curves in self._models():
+            means = {**curves.variants, bare: curves.attention_without_layernorm}
+            stds = {**curves.std, bare: curves.attention_without_layernorm_std}
+            for name, ratios in means.items():
+                for point, (mean, std) in enumerate(zip(ratios, stds[name], strict=True)):
+                    place = {"weights": weights, "variant": name, "layers": point}
+                    rows.append({**place, "ratio": mean, "std": std})
+        return pd.DataFrame(rows)
 
     def protected_frame(self) -> pandas.DataFrame:
         """One row per model, part, way and point (pandas)."""
-        return self._frame(_protected_rows)
-
-    def _frame(self, rows: Callable[[DepthCurves, str], list[dict[str, Any]]]) -> pandas.DataFrame:
         import pandas as pd
 
-        control = [] if self.control is None else rows(self.control, "control")
-        return pd.DataFrame(rows(self, "model") + control)
+        rows = []
+        for weights, curves in self._models():
+            for p in curves.protected:
+                for point, numbers in enumerate(zip(p.mean, p.std, p.low, p.high, strict=True)):
+                    place = {"weights": weights, "part": p.part, "way": p.way, "layers": point}
+                    names = ("share", "std", "low", "high")
+                    rows.append({**place, **dict(zip(names, numbers, strict=True))})
+        return pd.DataFrame(rows)
 
-
-def _rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:
-    bare = "attention-without-layernorm"
-    means = {**curves.variants, bare: curves.attention_without_layernorm}
-    stds = {**curves.std, bare: curves.attention_without_layernorm_std}
-    return [
-        {"weights": weights, "variant": name, "layers": point, "ratio": mean, "std": std}
-        for name in means
-        for point, (mean, std) in enumerate(zip(means[name], stds[name], strict=True))
-    ]
-
-
-def _protected_rows(curves: DepthCurves, weights: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "weights": weights,
-            "part": p.part,
-            "way": p.way,
-            "layers": point,
-            "share": p.mean[point],
-            "std": p.std[point],
-            "low": p.low[point],
-            "high": p.high[point],
-        }
-        for p in curves.protected
-        for point in range(len(p.mean))
-    ]
+    def _models(self) -> list[tuple[str, DepthCurves]]:
+        return [("model", self), *([("control", self.control)] if self.control else [])]

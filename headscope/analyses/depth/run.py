@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -47,21 +45,13 @@ from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
+from headscope.stats.statistics import finite
 
 BARE = "attention-without-layernorm"  # The one variant that has a field of its own in the result.
 
 
-@dataclass(frozen=True)
-class _Pass:
-    """What every pass over the text shares."""
-
-    windows: Windows
-    chosen: Array
-    progress: Progress
-
-
 def run(model: Model, options: DepthOptions) -> DepthResult:
-    """Say how fast tokens become alike with depth, and which part of the layers prevents it."""
+    """Measure how fast tokens become the same with depth, and what prevents it."""
     dtype, seed = options.dtype, options.seed
     source = as_plain(options.text)
     usual = widest_dtype(options.device)
@@ -71,20 +61,25 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     windows = pack(source, loaded, options.length)
     validation = require_valid(loaded, options.validate)
     blocks = find_blocks(loaded)
-    shared = _Pass(windows, windows.spread(options.sequences), options.tell)
-    sums, proof = _measure(loaded, blocks, shared, "model")
+    chosen = windows.spread(options.sequences)
+    curves, gap = _measure(loaded, blocks, windows, chosen, options.tell, "model")
+    control = None
+    if options.control:
+        twin = random_twin(loaded, seed)
+        random, _ = _measure(twin, find_blocks(twin), windows, chosen, options.tell, "control")
+        control = DepthControl(**vars(random), seed=seed)
     return DepthResult(
-        **_curves(sums),
+        **vars(curves),
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=source),
         validation=validation,
-        decomposition=proof,
+        decomposition=Decomposition(gap, TOLERANCES[loaded.dtype]["hidden"]),
         layer_norm=norm_placement(blocks),
         length=options.length,
-        sequences=len(shared.chosen),
+        sequences=len(chosen),
         available=len(windows),
         floor=_floor(loaded),
-        control=_control(loaded, shared, seed) if options.control else None,
+        control=control,
     )
 
 
@@ -93,101 +88,53 @@ def _floor(loaded: LoadedModel) -> float:
     return float(10 * torch.finfo(DTYPES[loaded.dtype]).eps)
 
 
-def _control(loaded: LoadedModel, run: _Pass, seed: int) -> DepthControl:
-    twin = random_twin(loaded, seed)
-    sums, _ = _measure(twin, find_blocks(twin), run, "control")
-    return DepthControl(**_curves(sums), seed=seed)
-
-
-# --- the pass -----------------------------------------------------------------------------------
-
-
 def _measure(
-    loaded: LoadedModel, blocks: Sequence[Block], run: _Pass, name: str
-) -> tuple[DepthSums, Decomposition]:
-    """Run every window through the model as it is, and through every variant of its layers."""
+    loaded: LoadedModel,
+    blocks: Sequence[Block],
+    windows: Windows,
+    chosen: Array,
+    progress: Progress,
+    name: str,
+) -> tuple[DepthCurves, float]:
+    """Run the windows through every variant; also say how far the full one is from the model."""
     sums, worst = DepthSums(len(blocks), _floor(loaded)), 0.0
-    at_once = max(1, BATCH_TOKENS // run.windows.length)
-    for start in range(0, len(run.chosen), at_once):
-        chosen = run.chosen[start : start + at_once]
-        input_ids = torch.from_numpy(run.windows.batch(chosen)).to(loaded.device)
-        own = own_states(loaded, blocks, input_ids)
-        ratios, gap = _ratios(loaded, blocks, own)
+    at_once = max(1, BATCH_TOKENS // windows.length)
+    for start in range(0, len(chosen), at_once):
+        batch = chosen[start : start + at_once]
+        input_ids = torch.from_numpy(windows.batch(batch)).to(loaded.device)
+        ratios, gap = measure_ratios(loaded, blocks, own_states(loaded, blocks, input_ids))
         worst = max(worst, gap)
-        _check_rebuilt(loaded, worst)
+        check_decomposition(loaded, worst)
         sums.update(ratios)
-        run.progress(name, start + len(chosen), len(run.chosen))
-    return sums, Decomposition(worst, TOLERANCES[loaded.dtype]["hidden"])
+        progress(name, start + len(batch), len(chosen))
+    return _curves(sums), worst
 
 
-def _ratios(
+def measure_ratios(
     loaded: LoadedModel, blocks: Sequence[Block], own: Sequence[Tensor]
 ) -> tuple[Array, float]:
-    """Ratios (variants, n_layers + 1, windows), and how far the full variant is from the model."""
+    """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
+
+    That is the largest difference, relative to the largest entry where it is above 1.
+    """
     router = Router(loaded.sites, others=loaded.others)
-    gap, ratios = 0.0, []
+    gap, ratios = 0.0, list[list[Array]]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
-            by_point = []
-            for point, hidden in enumerate(run_variant(blocks, router, own[0], variant)):
-                by_point.append(numpy(residual_ratio(hidden)))
+            ratios.append([])
+            for hidden, model in zip(
+                run_variant(blocks, router, own[0], variant), own, strict=True
+            ):
+                ratios[-1].append(numpy(residual_ratio(hidden)))
                 if variant.name == "full":
-                    gap = max(gap, _gap(hidden, own[point]))
-            ratios.append(by_point)
+                    exact = widest(model)
+                    largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
+                    gap = max(gap, float(largest) if largest.isfinite() else math.inf)
     return np.array(ratios), gap
 
 
-def _gap(ours: Tensor, own: Tensor) -> float:
-    """Largest difference, relative to the largest entry where that is above 1."""
-    gap = float((widest(ours) - widest(own)).abs().max() / widest(own).abs().max().clamp(min=1))
-    return gap if math.isfinite(gap) else math.inf
-
-
-# --- sums to values -----------------------------------------------------------------------------
-
-
-def _curves(sums: DepthSums) -> dict[str, Any]:
-    """Return the fields of :class:`DepthCurves`."""
-    ratios = sums.ratio_moments()
-    means = {v.name: _curve(row) for v, row in zip(VARIANTS, ratios.mean, strict=True)}
-    stds = {v.name: _curve(row) for v, row in zip(VARIANTS, ratios.std, strict=True)}
-    m = sums.share_moments()
-    fields = DepthCurves(
-        attention_without_layernorm=means.pop(BARE),
-        attention_without_layernorm_std=stds.pop(BARE),
-        variants=means,
-        std=stds,
-        protected=(
-            tuple(
-                Protection(
-                    *(c.part, c.way, c.having, c.lacking),
-                    *(_curve(values[i]) for values in (m.mean, m.std, m.low, m.high)),
-                )
-                for i, c in enumerate(COMPARISONS)
-            )
-        ),
-        collapsed_after={
-            v.name: collapsed_after(row)
-            for v, row in zip(VARIANTS, ratios.mean, strict=True)
-            if v.name != BARE
-        },
-        trends=_trends(sums),
-    )
-    return vars(fields)
-
-
-def _trends(sums: DepthSums) -> dict[str, Trend]:
-    m = sums.trend_moments()
-    curves = [[_curve(row) for row in rows] for rows in (m.mean, m.low, m.high)]
-    windows = [tuple(row.tolist()) for row in m.windows]
-    return {name: Trend(*found) for name, *found in zip(TRENDS, *curves, windows, strict=True)}
-
-
-def _curve(values: Array) -> Curve:
-    return tuple(float(value) if np.isfinite(value) else None for value in values)
-
-
-def _check_rebuilt(loaded: LoadedModel, gap: float) -> None:
+def check_decomposition(loaded: LoadedModel, gap: float) -> None:
+    """Refuse a model whose layers, put together again, do not give its own hidden states."""
     tolerance = TOLERANCES[loaded.dtype]["hidden"]
     if not gap <= tolerance:
         raise ValidationFailedError(
@@ -195,3 +142,39 @@ def _check_rebuilt(loaded: LoadedModel, gap: float) -> None:
             f"hidden states (they differ by {gap:.1e}, tolerance {tolerance:.1e}), so nothing is "
             f"reported: this {loaded.family} layer has parts that headscope does not know."
         )
+
+
+def _curves(sums: DepthSums) -> DepthCurves:
+    ratios, shares, trends = sums.moments()
+    names = [variant.name for variant in VARIANTS]
+    means = dict(zip(names, map(_curve, ratios.mean), strict=True))
+    stds = dict(zip(names, map(_curve, ratios.std), strict=True))
+    after = dict(zip(names, map(collapsed_after, ratios.mean), strict=True))
+    del after[BARE]
+    return DepthCurves(
+        attention_without_layernorm=means.pop(BARE),
+        attention_without_layernorm_std=stds.pop(BARE),
+        variants=means,
+        std=stds,
+        protected=tuple(
+            Protection(
+                *comparison,
+                *(_curve(x[i]) for x in (shares.mean, shares.std, shares.low, shares.high)),
+            )
+            for i, comparison in enumerate(COMPARISONS)
+        ),
+        collapsed_after=after,
+        trends={
+            name: Trend(
+                mean=_curve(trends.mean[i]),
+                low=_curve(trends.low[i]),
+                high=_curve(trends.high[i]),
+                windows=tuple(trends.windows[i].tolist()),
+            )
+            for i, name in enumerate(TRENDS)
+        },
+    )
+
+
+def _curve(values: Array) -> Curve:
+    return tuple(map(finite, values))

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from scipy import stats
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.analyses.linear.memory import coherence, readout_errors, unit_keys
 from headscope.attention import Mask, attention_pattern
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
@@ -45,9 +46,6 @@ from headscope.core.rounding import EPS, ROUNDING, VARIANCE, tied
 from headscope.core.widest import exact, widest
 from headscope.models.pooling import wide
 from headscope.stats.statistics import t_half_width
-
-__all__ = ["READOUTS", "closed_form", "coherence", "readout_errors", "simulate", "unit_keys"]
-
 
 FIRST_ORDER = "first-order"  # The form that is normalised though its weights may be negative.
 #: Feature maps by name.
@@ -65,18 +63,32 @@ FORMS = (
     FIRST_ORDER,
     *(f"{name}{end}" for name in ("elu", "relu", "exp") for end in ("", _NORMALISED)),
 )
-EVEN = "even"  # What is measured beside them: the mean of the values that a query may see.
+EVEN = "even"  # The baseline: the mean of the values that a query may see.
+EVERY = (*FORMS, EVEN)
+FITS = (
+    "error",
+    "scaled",
+    "fitted",
+)  # As it is; with the best scale; with the best scale and offset.
+KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
+#: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
+#: beta the mean length of keys times that of queries times the scale.
+STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
 
 
 def linear_attention(
     form: str, q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: Mask = None
 ) -> Tensor:
-    """Compute z of a linear form.
+    """Compute z of a linear form, in single precision at least.
 
     Shapes: ``q`` (..., query_pos, d_head), ``k``, ``v`` (..., key_pos, d_head); returns (...,
     query_pos, d_head).
     """
-    weights = _weights(form, q, k, scale)
+    if form == EVEN:
+        weights = wide(q).new_ones(*q.shape[:-1], k.shape[-2])
+    else:
+        feature, root = FEATURES[form.removesuffix(_NORMALISED)], math.sqrt(scale)
+        weights = feature(wide(q) * root) @ feature(wide(k) * root).transpose(-2, -1)
     if mask is not None:
         weights = weights * visible(mask).to(weights)
     if form in (EVEN, FIRST_ORDER) or form.endswith(_NORMALISED):
@@ -87,126 +99,13 @@ def linear_attention(
     return (weights @ v.to(weights)).to(v)
 
 
-def _weights(form: str, q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """Weights before any mask, (..., query_pos, key_pos); in single precision at least."""
-    q, k = wide(q), wide(k)
-    if form == EVEN:
-        return q.new_ones(*q.shape[:-1], k.shape[-2])
-    feature, root = FEATURES[form.removesuffix(_NORMALISED)], math.sqrt(scale)
-    return feature(q * root) @ feature(k * root).transpose(-2, -1)
-
-
-READOUTS = ("sum", "scaled-sum", "least-squares", "softmax")
-
-
-def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """Return the directions of the keys of each sentence and head, and their mean length.
-
-    Shapes: ``keys`` (batch, heads, pos, d_head), ``real`` (batch, pos); returns (batch, heads, pos,
-    d_head), (batch, heads).
-    """
-    weight = exact(real[:, None, :, None])
-    count = weight.sum(-2, keepdim=True)
-    keys = exact(keys) * weight
-    least = ROUNDING * torch.linalg.vector_norm(keys, dim=-1).amax(-1)[..., None, None]
-    if centred:
-        keys = (keys - keys.sum(-2, keepdim=True) / count) * weight
-    lengths = torch.linalg.vector_norm(keys, dim=-1, keepdim=True)
-    unit = torch.where(lengths > least, F.normalize(keys, dim=-1, eps=1e-300), 0.0)
-    return unit, lengths.sum((-2, -1)) / count[..., 0, 0]
-
-
-def coherence(unit: Tensor, real: Tensor) -> Tensor:
-    """Return the mean |cosine| of two different keys, (batch, heads), from 0 to 1.
-
-    0 orthogonal, about sqrt(2 / (pi d)) for random directions, 1 on one line; NaN for a single key.
-    """
-    n = exact(real.sum(-1))[:, None]
-    gram = unit @ unit.mT
-    off = gram.abs().sum((-2, -1)) - gram.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
-    return off / (n * (n - 1))
-
-
-def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str, Tensor]:
-    """Return the error of every readout on given keys, in expectation over the values.
-
-    Shapes: ``unit`` (batch, heads, pos, d_head), ``real`` (batch, pos), ``beta`` (batch, heads, 1,
-    1); returns (batch, heads).
-    """
-    n = exact(real.sum(-1))[:, None]
-    gram, moments = unit @ unit.mT, unit.mT @ unit
-    # The smaller of the two has the same eigenvalues but for zeros.
-    smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
-    rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
-    real = real.to(unit.device)
-    pairs = (real[:, :, None] & real[:, None, :])[:, None]
-    answers = torch.softmax((beta * gram).masked_fill(~pairs, torch.finfo(gram.dtype).min), dim=-1)
-    answers = answers * pairs  # rows of padding have nothing to see
-    missed = (torch.diag_embed(exact(real[:, None])) - answers).square().sum((-2, -1))
-    # Keys of length zero store nothing: of them nothing is read back.
-    stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
-    best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
-    return {
-        "scaled-sum": 0.5 * (1 - best / n),
-        "least-squares": 0.5 * (1 - rank / n),
-        "softmax": 0.5 * missed / n,
-    }
-
-
-def closed_form(readout: str, keys: int, width: int) -> float | None:
-    """Return the expected error for N random unit keys in d dimensions; None if not known."""
-    if readout == "sum":
-        return 0.5 * (keys - 1) / width
-    if readout == "scaled-sum":
-        return 0.5 * (keys - 1) / (keys - 1 + width)
-    if readout == "least-squares":
-        return 0.5 * max(0.0, 1 - width / keys)
-    return None
-
-
-def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, float]:
-    """Draw unit keys and unit values, (keys, width) each, and return the error of every readout.
-
-    Values are stored and read for real, so that this is another way to the closed forms.
-    """
-    k = _unit(keys, width, generator)
-    v = _unit(keys, width, generator)
-    memory = k.T @ v  # (width, width): the fast weights
-    scale = 1 / (1 + (keys - 1) / width)
-    best = torch.linalg.lstsq(k, v, driver="gelsd").solution
-    answers = {
-        "sum": k @ memory,
-        "scaled-sum": scale * (k @ memory),
-        "least-squares": k @ best,
-        "softmax": torch.softmax(math.sqrt(width) * (k @ k.T), dim=-1) @ v,
-    }
-    return {name: float(0.5 * (v - v_).square().sum(-1).mean()) for name, v_ in answers.items()}
-
-
-def _unit(rows: int, width: int, generator: torch.Generator) -> Tensor:
-    drawn = torch.randn(rows, width, generator=generator, dtype=torch.float64)
-    return F.normalize(drawn, dim=-1)
-
-
-EVERY = (*FORMS, EVEN)  # Forms, and the baseline beside them.
-FITS = ("error", "scaled", "fitted")  # How an error is taken.
-KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
-#: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
-#: beta the mean length of keys times that of queries times the scale.
-STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
-
-
-@dataclass
 class LinearSums:
-    """What the sentences of a text say of the heads of every site, sentence by sentence."""
+    """What is measured of the heads of every site, sentence by sentence."""
 
-    sentences: int
-    keys_only: bool = False
-    tokens: Array = field(init=False)  # (sentences,). Real tokens.
-    by_row: dict[int, SiteSums] = field(default_factory=dict, init=False)  # By the site's row.
-
-    def __post_init__(self) -> None:
-        self.tokens = np.zeros(self.sentences)
+    def __init__(self, sentences: int, keys_only: bool = False) -> None:
+        self.sentences, self.keys_only = sentences, keys_only
+        self.tokens: Array = np.zeros(sentences)  # Real tokens.
+        self.by_row: dict[int, SiteSums] = {}  # By the site's row.
 
     def update(
         self,
@@ -229,17 +128,28 @@ class LinearSums:
         here = slice(first, first + len(real))
         self.tokens[here] = numpy(real.sum(-1)).astype(float)
         if row not in self.by_row:
-            self.by_row[row] = SiteSums.empty(self.sentences, q.shape[1], z.shape[-1])
+            self.by_row[row] = SiteSums(self.sentences, q.shape[1], z.shape[-1])
         sums = self.by_row[row]
-        self._keys(sums, here, real, q, k, scale)
+        weight = exact(real[:, None])
+        lengths = (torch.linalg.vector_norm(exact(q), dim=-1) * weight).sum(-1) / weight.sum(-1)
+        for i, kind in enumerate(KINDS):
+            unit, length = unit_keys(k, real, centred=kind == "centred")
+            sums.coherence[here, :, i] = numpy(coherence(unit, real))
+            sharp = scale * length * lengths
+            errors = readout_errors(unit, real, k.shape[-1] ** 0.5)
+            own = readout_errors(unit, real, sharp[..., None, None])
+            errors["softmax-own"] = own["softmax"]
+            for j, name in enumerate(STORED):
+                sums.stored[here, :, i, j] = numpy(errors[name])
         if self.keys_only:
             return
-        weight = exact(real[:, None, :, None])
-        own = exact(z) * weight
-        sums.own[here], sums.own_sum[here] = numpy(own.square().sum((-2, -1))), numpy(own.sum(-2))
+        weight = weight[..., None]
+        own_z = exact(z) * weight
+        sums.own[here] = numpy(own_z.square().sum((-2, -1)))
+        sums.own_sum[here] = numpy(own_z.sum(-2))
         for i, form in enumerate(EVERY):
             y = exact(linear_attention(form, q, k, v, scale=scale, mask=mask)) * weight
-            sums.both[here, :, i] = numpy((y * own).sum((-2, -1)))
+            sums.both[here, :, i] = numpy((y * own_z).sum((-2, -1)))
             sums.form[here, :, i] = numpy(y.square().sum((-2, -1)))
             sums.form_sum[here, :, i] = numpy(y.sum(-2))
         pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
@@ -250,54 +160,24 @@ class LinearSums:
         share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
         sums.entropy[here] = numpy(share.sum(-1) / counted.sum(-1))
 
-    def _keys(
-        self, sums: SiteSums, here: slice, real: Tensor, q: Tensor, k: Tensor, scale: float
-    ) -> None:
-        for i, kind in enumerate(KINDS):
-            unit, length = unit_keys(k, real, centred=kind == "centred")
-            sums.coherence[here, :, i] = numpy(coherence(unit, real))
-            found = readout_errors(unit, real, k.shape[-1] ** 0.5)
-            weight = exact(real[:, None])
-            lengths: Tensor = torch.linalg.vector_norm(exact(q), dim=-1)
-            sharp = scale * length * ((lengths * weight).sum(-1) / weight.sum(-1))
-            own = readout_errors(unit, real, sharp[..., None, None])
-            found["softmax-own"] = own["softmax"]
-            for j, name in enumerate(STORED):
-                sums.stored[here, :, i, j] = numpy(found[name])
 
-
-@dataclass
 class SiteSums:
-    """Of one site, by sentence and head."""
+    """What is measured of the heads of one site: arrays (sentences, heads, ...)."""
 
-    own: Array  # (sentences, heads). ||z||^2 and the sum of z over tokens.
-    own_sum: Array
-    #: (sentences, heads, forms). ||y||^2, y . z and the sum of y, in the order of :data:`EVERY`.
-    form: Array
-    both: Array
-    form_sum: Array
-    coherence: Array  # (sentences, heads, kinds). In the order of :data:`KINDS`.
-    #: (sentences, heads, kinds, readouts). Errors of reading values back, in the order of
-    #: :data:`STORED`.
-    stored: Array
-    #: (sentences, heads). Of the pattern's rows, as a share of the largest possible; mean over
-    #: queries.
-    entropy: Array
-
-    @classmethod
-    def empty(cls, sentences: int, heads: int, width: int) -> SiteSums:
-        """Make room."""
-        shape = (sentences, heads)
-        return cls(
-            own=np.zeros(shape),
-            own_sum=np.zeros((*shape, width)),
-            form=np.zeros((*shape, len(EVERY))),
-            both=np.zeros((*shape, len(EVERY))),
-            form_sum=np.zeros((*shape, len(EVERY), width)),
-            coherence=np.full((*shape, len(KINDS)), np.nan),
-            stored=np.full((*shape, len(KINDS), len(STORED)), np.nan),
-            entropy=np.full(shape, np.nan),
-        )
+    def __init__(self, sentences: int, heads: int, width: int) -> None:
+        shape, forms = (sentences, heads), len(EVERY)
+        #: ||z||^2, and the sum of z over tokens.
+        self.own: Array = np.zeros(shape)
+        self.own_sum: Array = np.zeros((*shape, width))
+        #: ||y||^2, y . z and the sum of y, by form in the order of :data:`EVERY`.
+        self.form: Array = np.zeros((*shape, forms))
+        self.both: Array = np.zeros((*shape, forms))
+        self.form_sum: Array = np.zeros((*shape, forms, width))
+        self.coherence: Array = np.full((*shape, len(KINDS)), np.nan)
+        #: Errors of reading values back, by kind of keys and readout.
+        self.stored: Array = np.full((*shape, len(KINDS), len(STORED)), np.nan)
+        #: Of the pattern's rows, as a share of the largest possible; mean over queries.
+        self.entropy: Array = np.full(shape, np.nan)
 
     def errors(self, tokens: Array, counts: Array) -> dict[str, Array]:
         """Return every error of every form, by :data:`FITS`, for each resample.
@@ -305,21 +185,25 @@ class SiteSums:
         Shapes: ``tokens`` (sentences,), ``counts`` (resamples, sentences); returns (resamples,
         heads, forms).
         """
+
+        def total(values: Array) -> Array:  # each sentence as often as it was drawn
+            flat: Array = counts @ values.reshape(len(values), -1)
+            return flat.reshape(len(counts), *values.shape[1:])
+
         mean = self.mean(tokens)  # (heads, d_head)
         n = (counts @ tokens)[:, None, None]
-        own, own_sum = _total(counts, self.own)[..., None], _total(counts, self.own_sum)[:, :, None]
-        form, both = _total(counts, self.form), _total(counts, self.both)
-        form_sum = _total(counts, self.form_sum)
+        own, own_sum = total(self.own)[..., None], total(self.own_sum)[:, :, None]
+        form, both, form_sum = total(self.form), total(self.both), total(self.form_sum)
         spread = own - 2 * (own_sum * mean[:, None]).sum(-1) + n * np.square(mean).sum(-1)[:, None]
         spread = np.where(spread > VARIANCE * own, spread, np.nan)
-        found = {}
+        errors = {}
         for fit, (scale, offset) in self._fits(tokens).items():
             with np.errstate(invalid="ignore", over="ignore"):
                 square = own - 2 * scale * both + np.square(scale) * form
                 crossed = (offset * (scale[..., None] * form_sum - own_sum)).sum(-1)
                 square = square + 2 * crossed + n * np.square(offset).sum(-1)
-                found[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
-        return found
+                errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
+        return errors
 
     def _fits(self, tokens: Array) -> dict[str, tuple[Array, Array]]:
         """Return scale (heads, forms) and offset (heads, forms, d_head) of every fit, by name."""
@@ -337,28 +221,20 @@ class SiteSums:
 
     def scales(self) -> Array:
         """Return the best scale c of every form, (heads, forms); 0 for a form that is zero."""
-        form, both = self.form.sum(0), self.both.sum(0)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            found = both / form
-        return np.where(np.isfinite(found), found, 0.0)
+            scales = self.both.sum(0) / self.form.sum(0)
+        return np.where(np.isfinite(scales), scales, 0.0)
 
     def mean(self, tokens: Array) -> Array:
         """Return the mean z of every head, (heads, d_head)."""
         return np.asarray(self.own_sum.sum(0) / tokens.sum())
 
 
-def _total(counts: Array, values: Array) -> Array:
-    """Sum (sentences, ...) as often as each sentence was drawn: (resamples, ...)."""
-    total: Array = counts @ values.reshape(len(values), -1)
-    return total.reshape(len(counts), *values.shape[1:])
-
-
 #: Fewer layers than this give no interval, fewer heads no correlation of a layer.
 LAYERS, HEADS = 4, 4
 
 
-@dataclass(frozen=True)
-class Correlated:
+class Correlated(NamedTuple):
     """A correlation within layers and its 95% interval."""
 
     #: tanh of the mean z, and of the ends of its interval; NaN where it is not defined.
@@ -372,25 +248,25 @@ class Correlated:
 def correlate(
     x: Array, y: Array, layer: Array, *, ranks: bool, given: Array | None = None
 ) -> Correlated:
-    """Correlate two numbers of the same heads within their layers.
+    """Correlate two numbers of heads within their layers, holding ``given`` constant.
 
-    Shapes: ``x``, ``y`` (heads,), ``layer`` (heads,), ``given`` (heads,).
+    Shapes: ``x``, ``y``, ``layer``, ``given`` (heads,).
     """
     kept = np.isfinite(x) & np.isfinite(y) & (True if given is None else np.isfinite(given))
-    found, heads = [], []
+    by_layer, heads = [], []
     for number in np.unique(layer):
         here = kept & (layer == number)
         sides = [x[here], y[here], *([] if given is None else [given[here]])]
         r = _correlation(sides, ranks) if here.sum() >= HEADS else np.nan
         if np.isfinite(r):
-            found.append(r)
+            by_layer.append(r)
             heads.append(int(here.sum()))
-    if not found:
+    if not by_layer:
         return Correlated(np.nan, np.nan, np.nan, np.nan, 0)
-    n, size = len(found), np.array(heads, dtype=float)
+    n, size = len(by_layer), np.array(heads, dtype=float)
     # Among n heads ranks agree by chance now and then: 1 counts as half a step of Spearman's less.
     most = 1 - 6 / (size**3 - size)
-    z = np.arctanh(np.clip(found, -most, most))
+    z = np.arctanh(np.clip(by_layer, -most, most))
     mean = float(z.mean())
     if n < LAYERS:
         return Correlated(float(np.tanh(mean)), np.nan, np.nan, np.nan, n)

@@ -11,15 +11,15 @@ from headscope.session.options import EffectOptions
 
 @dataclass(frozen=True, kw_only=True)
 class LinearOptions(EffectOptions):
-    """Take the softmax out of attention: what heads and model lose, and whether keys say why.
+    """Replace the softmax by linear feature maps, and measure what heads and the model lose.
 
-    Also with common feature maps, and values stored under N keys and read back.
+    Also whether similar keys explain it, and how well values stored under N keys are read back.
 
     Examples
     --------
     >>> import headscope
-    >>> found = headscope.linear("demo", sentences=4, alone=False, control=False)
-    >>> found.form("linear").whole_scaled.cosine.value < 0.99
+    >>> result = headscope.linear("demo", sentences=4, alone=False, control=False)
+    >>> result.form("linear").whole_scaled.cosine.value < 0.99
     True
     """
 
@@ -31,4 +31,4 @@ class LinearOptions(EffectOptions):
     in_report: ClassVar[dict[str, Any]] = {"sentences": 12}  # Every head takes a pass over them.
 
     alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = True
-    control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True
+    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True

@@ -14,17 +14,6 @@ from headscope.stats.estimate import UNKNOWN, Estimate
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "HeadCorrelation",
-    "HeadLinear",
-    "KeyMemory",
-    "LinearControl",
-    "LinearError",
-    "LinearForm",
-    "LinearResult",
-    "StoredKeys",
-]
-
 
 @dataclass(frozen=True)
 class LinearError:
@@ -67,7 +56,7 @@ class HeadLinear(Head):
     alone: Annotated[Effect | None, Compare("linear alone ")] = None
 
     def error(self, form: str) -> LinearError:
-        """Return what is known of a form."""
+        """Return the errors of one form."""
         return next(error for error in self.errors if error.form == form)
 
 
@@ -139,7 +128,7 @@ class LinearControl:
 
 @dataclass(frozen=True)
 class LinearResult(Measured):
-    """Attention without its softmax: what it errs by, and whether its keys say why."""
+    """Attention without its softmax: its errors, and whether its keys explain them."""
 
     heads: Annotated[tuple[HeadLinear, ...], Compare(where="{0.name}")]  # By layer and head.
     #: Each form in all heads; the last, ``even``, is the baseline of evenly spread attention.
@@ -164,7 +153,7 @@ class LinearResult(Measured):
     #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
     control: LinearControl | None = None  # Random weights; None unless asked for.
-    task: EffectTask | None = None  # What changed models were measured by beside the cosine.
+    task: EffectTask | None = None  # What changed models were measured by, besides the cosine.
 
     def form(self, name: str) -> LinearForm:
         """Return a form in all heads."""
@@ -174,13 +163,36 @@ class LinearResult(Measured):
         """One row per head (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame([_head_row(head) for head in self.heads])
+        rows = []
+        for head in self.heads:
+            row: dict[str, Any] = {"layer": head.layer, "head": head.head, "stack": head.stack}
+            for name in ("coherence", "coherence_centred", "entropy"):
+                row |= estimated_columns(name, getattr(head, name))
+            for e in head.errors:
+                row |= {f"{e.form}_error": e.error.value, f"{e.form}_scale": e.scale}
+                row |= estimated_columns(f"{e.form}_scaled", e.scaled)
+                row |= {f"{e.form}_fitted": e.fitted.value}
+            row |= {"stored_linear": head.stored.linear.value}
+            row |= {"stored_softmax": head.stored.softmax.value}
+            row |= estimated_columns("stored_difference", head.stored.difference)
+            rows.append(row | dict(effect_columns("alone", head.alone)))
+        return pd.DataFrame(rows)
 
     def forms_frame(self) -> pandas.DataFrame:
         """One row per form (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame([_form_row(form) for form in self.forms])
+        return pd.DataFrame(
+            {
+                "form": form.mean.form,
+                **estimated_columns("error", form.mean.error),
+                **estimated_columns("scaled", form.mean.scaled),
+                **estimated_columns("fitted", form.mean.fitted),
+                **effect_columns("whole", form.whole),
+                **effect_columns("whole_scaled", form.whole_scaled),
+            }
+            for form in self.forms
+        )
 
     def memory_frame(self) -> pandas.DataFrame:
         """One row per kind of keys, number of keys and readout (pandas)."""
@@ -193,8 +205,8 @@ class LinearResult(Measured):
         """One row per correlation, of the model and of random weights (pandas)."""
         import pandas as pd
 
-        every = [("model", self.correlations)]
-        every += [("random", self.control.correlations)] if self.control else []
+        every = [("model", row) for row in self.correlations]
+        every += [("random", row) for row in self.control.correlations] if self.control else []
         return pd.DataFrame(
             {
                 "weights": weights,
@@ -202,33 +214,5 @@ class LinearResult(Measured):
                 **estimated_columns("pearson", row.pearson),
                 **estimated_columns("spearman", row.spearman),
             }
-            for weights, rows in every
-            for row in rows
+            for weights, row in every
         )
-
-
-def _head_row(head: HeadLinear) -> dict[str, Any]:
-    row: dict[str, Any] = {"layer": head.layer, "head": head.head, "stack": head.stack}
-    for name in ("coherence", "coherence_centred", "entropy"):
-        row |= estimated_columns(name, getattr(head, name))
-    for error in head.errors:
-        row |= {f"{error.form}_error": error.error.value, f"{error.form}_scale": error.scale}
-        row |= estimated_columns(f"{error.form}_scaled", error.scaled)
-        row |= {f"{error.form}_fitted": error.fitted.value}
-    row |= {
-        "stored_linear": head.stored.linear.value,
-        "stored_softmax": head.stored.softmax.value,
-        **estimated_columns("stored_difference", head.stored.difference),
-    }
-    return {**row, **effect_columns("alone", head.alone)}
-
-
-def _form_row(form: LinearForm) -> dict[str, Any]:
-    row: dict[str, Any] = {"form": form.mean.form}
-    for fit in ("error", "scaled", "fitted"):
-        row |= estimated_columns(fit, getattr(form.mean, fit))
-    return {
-        **row,
-        **effect_columns("whole", form.whole),
-        **effect_columns("whole_scaled", form.whole_scaled),
-    }

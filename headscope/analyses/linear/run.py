@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.linear.describing import Described
 from headscope.analyses.linear.measure import (
     EVERY,
-    READOUTS,
+    FITS,
+    KINDS,
+    STORED,
     LinearSums,
-    closed_form,
+    correlate,
     linear_attention,
-    readout_errors,
-    simulate,
-    unit_keys,
 )
+from headscope.analyses.linear.memory import key_memory
 from headscope.analyses.linear.options import LinearOptions
-from headscope.analyses.linear.result import KeyMemory, LinearControl, LinearForm, LinearResult
+from headscope.analyses.linear.result import (
+    HeadCorrelation,
+    HeadLinear,
+    LinearControl,
+    LinearError,
+    LinearForm,
+    LinearResult,
+    StoredKeys,
+)
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
@@ -31,247 +38,287 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, Opened, last_states
 from headscope.session.opening import Model
-from headscope.session.progress import Progress
 from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
+from headscope.stats.metrics import resampled
 from headscope.stats.statistics import finite, t_half_width
 
 CONTROLS = 5  # Draws of random weights that values are read back from the keys of.
 ALONE = "linear"  # The form that is put into each head alone.
+KEPT = 4096  # Keys of the model that values are stored under, by head.
+#: What each correlation is of: the number, the form and fit of the error, what is held constant.
+PAIRS = (
+    ("coherence", "linear", "scaled", ""),
+    ("coherence_centred", "linear", "scaled", ""),
+    ("entropy", "linear", "scaled", ""),
+    ("coherence", "linear", "scaled", "entropy"),
+    ("coherence", "linear", "error", ""),
+    ("coherence", "linear", "fitted", ""),
+    ("coherence", "first-order", "scaled", ""),
+    ("coherence", "elu-normalised", "scaled", ""),
+)
 
 
 def run(model: Model, options: LinearOptions) -> LinearResult:
-    """Take the softmax out of attention, and say what each head and the model lose."""
+    """Take the softmax out of attention, and measure what each head and the model lose."""
     opened = Opened.of(model, options, "linear")
-    loaded, effects = opened.loaded, opened.effects
-    plain = _Plain(loaded, effects.lines)
-    plain.run(effects.batches)
-    seed = options.seed
-    described = Described.of(loaded, plain.sums, seed)
-    changed = _Changed(loaded, effects, plain.sums, options.tell)
+    loaded, effects, tell = opened.loaded, opened.effects, options.tell
+    width = next(site.d_head for site in loaded.sites if site.n_heads)
+    sums, keys, biased = _read(loaded, effects)
+    resamples = Resamples(loaded, sums, options.seed)
+    scales = {row: site.scales() for row, site in sums.by_row.items()}
+    means = {row: site.mean(sums.tokens) for row, site in sums.by_row.items()}
+
+    alone = None
+    if options.alone:
+        positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
+        formula = _formula(ALONE, scales)
+        versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
+        alone = effects.measure(versions, tell, "linear, head by head")
+    versions = [Exchanged(_formula(form, by)) for form in EVERY for by in (None, scales)]
+    whole = iter(effects.measure(versions, tell, "all heads"))
+
+    def constant(inputs: HeadInputs) -> Tensor:
+        mean = _of_heads(means, inputs)  # (heads, d_head)
+        return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
+
     return LinearResult(
         **opened.common,
-        heads=tuple(described.heads(loaded, changed.alone() if options.alone else None)),
-        forms=changed.forms(described),
-        mean_output=changed.mean_output(),
-        correlations=described.correlations(),
-        memory=key_memory(plain.keys, _width(loaded), seed),
-        stored=described.mean_stored("raw"),
-        stored_centred=described.mean_stored("centred"),
-        random_coherence=math.sqrt(2 / (math.pi * _width(loaded))),
-        bias_left_out=plain.biased,
-        control=_control(loaded, effects, described, seed) if options.control else None,
+        heads=tuple(resamples.heads(loaded, alone)),
+        forms=tuple(LinearForm(mean, next(whole), next(whole)) for mean in resamples.means()),
+        mean_output=effects.measure([Exchanged(constant)], tell, "mean output")[0],
+        correlations=tuple(resamples.correlations()),
+        memory=tuple(key_memory(keys, width, options.seed)),
+        stored=resamples.mean_stored("raw"),
+        stored_centred=resamples.mean_stored("centred"),
+        random_coherence=math.sqrt(2 / (math.pi * width)),
+        bias_left_out=biased,
+        control=_control(loaded, effects, resamples, options.seed) if options.control else None,
     )
 
 
-def _width(loaded: LoadedModel) -> int:
-    return next(site.d_head for site in loaded.sites if site.n_heads)
+def _read(
+    loaded: LoadedModel, effects: Effects, *, keys_only: bool = False
+) -> tuple[LinearSums, dict[int, list[Tensor]], bool]:
+    """Run the model as it is, and measure every form on the way.
+
+    Also return every site's first keys, in parts (tokens, heads, d_head), and whether the model
+    adds anything to its scores but masks.
+    """
+    sums, keys, biased = LinearSums(effects.lines, keys_only), dict[int, list[Tensor]](), False
+    first = 0
+
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        nonlocal biased
+        z = stream_attention(q, k, v, mask=mask, scale=scale)
+        if q.shape[1]:
+            own = default_scale(q.shape[-1]) if scale is None else scale
+            sums.update(site.row, first, real, q, k, v, z, scale=own, mask=mask)
+            parts = keys.setdefault(site.row, [])
+            if (room := KEPT - sum(map(len, parts))) > 0:
+                parts.append(k.transpose(1, 2)[real.bool()][:room].cpu().double())
+            if mask is not None and mask.dtype != torch.bool:
+                biased |= bool((mask[visible(mask)] != 0).any())
+        return z
+
+    for ids, real in effects.batches:
+        last_states(loaded, [(ids, real)], attend, lambda hidden, _: hidden[:0])
+        first += len(ids)
+    return sums, keys, biased
+
+
+def _formula(form: str, scales: Mapping[int, Array] | None) -> Formula:
+    """Return the formula of heads in a linear form, each times its own best scale if given."""
+
+    def attend(inputs: HeadInputs) -> Tensor:
+        parts = (inputs.q, inputs.k, inputs.v)
+        y = linear_attention(form, *parts, scale=inputs.scale, mask=inputs.mask)
+        if scales is None:
+            return y
+        return y * _of_heads(scales, inputs)[:, EVERY.index(form), None, None].to(y)
+
+    return attend
+
+
+def _of_heads(by_row: Mapping[int, Array], inputs: HeadInputs) -> Tensor:
+    return torch.from_numpy(by_row[inputs.site.row][np.array(inputs.heads)])
 
 
 def _control(
-    loaded: LoadedModel, effects: Effects, described: Described, seed: int
+    loaded: LoadedModel, effects: Effects, resamples: Resamples, seed: int
 ) -> LinearControl:
-    """Measure random weights; of further draws only what their keys give back."""
-    draws = []
+    """Measure random weights; of the other draws only what is read back by their keys."""
+    draws: list[LinearSums] = []
     for draw in range(CONTROLS):
         twin = random_twin(loaded, seed + draw)
-        plain = _Plain(twin, effects.lines, keys_only=draw > 0)
-        plain.run(effects.batches)
-        draws.append(plain.sums)
+        draws.append(_read(twin, effects, keys_only=draw > 0)[0])
         if draw == 0:
-            found = Described.of(twin, plain.sums, seed)
+            random = Resamples(twin, draws[0], seed)
     return LinearControl(
         seed=seed,
-        coherence=found.mean_coherence("raw"),
-        coherence_centred=found.mean_coherence("centred"),
-        means=found.means(),
-        correlations=found.correlations(),
-        stored=found.mean_stored("raw"),
-        over_random=described.over_random(draws, seed),
+        coherence=random.mean_coherence("raw"),
+        coherence_centred=random.mean_coherence("centred"),
+        means=random.means(),
+        correlations=tuple(random.correlations()),
+        stored=random.mean_stored("raw"),
+        over_random=resamples.over_random(draws),
         draws=len(draws),
     )
 
 
-class _Plain:
-    """One pass of the model as it is, with every form measured beside its heads."""
+class Resamples:
+    """The numbers of every head, in the order of the sites, and their bootstrap over sentences.
 
-    def __init__(self, loaded: LoadedModel, lines: int, *, keys_only: bool = False) -> None:
-        self._loaded = loaded
-        self.sums, self.keys = LinearSums(lines, keys_only), OwnKeys()
-        #: Whether the model adds anything to its scores.
-        self.biased = False
+    The first axis of every array is 1 + resamples: the text itself comes first.
+    """
 
-    def run(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Read every batch once."""
-        first = 0
-        for ids, real in batches:
-            self._first, self._real = first, real
-            last_states(self._loaded, [(ids, real)], self._attend, lambda hidden, _: hidden[:0])
-            first += len(ids)
+    def __init__(self, loaded: LoadedModel, sums: LinearSums, seed: int) -> None:
+        # ``resampled`` hands a metric the counts that every metric of a task gets.
+        n = sums.sentences
+        drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
+        self._counts = counts = np.concatenate([np.ones((1, n)), drawn])
+        sites = [site for site in loaded.sites if site.n_heads]
+        of_sites = [sums.by_row[site.row] for site in sites]
+        errors = [site.errors(sums.tokens, counts) for site in of_sites]
+        #: By fit, (1 + resamples, heads, forms).
+        self.errors = {fit: np.concatenate([e[fit] for e in errors], axis=1) for fit in FITS}
+        #: Coherence (.., heads, kinds), errors of reading back (.., heads, kinds, readouts) and
+        #: entropy (.., heads).
+        self.keys, self.stored, self.entropy = (
+            np.concatenate([_mean(counts, getattr(site, name)) for site in of_sites], axis=1)
+            for name in ("coherence", "stored", "entropy")
+        )
+        self.scales = np.concatenate([site.scales() for site in of_sites])  # (heads, forms)
+        self.rows = np.repeat([site.row for site in sites], [site.n_heads for site in sites])
 
-    def _attend(
-        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        z = stream_attention(q, k, v, mask=mask, scale=scale)
-        if q.shape[1]:
-            own = default_scale(q.shape[-1]) if scale is None else scale
-            parts = (self._real, q, k, v, z)
-            self.sums.update(site.row, self._first, *parts, scale=own, mask=mask)
-            self.keys.update(site.row, self._real, k)
-            self.biased |= _adds(mask)
-        return z
+    def estimate(self, values: Array) -> Estimate:
+        """Make a number of the text's own value and those of its resamples, (1 + resamples,)."""
+        own = finite(float(values[0]))
+        several = self._counts.shape[1] > 1  # one sentence says nothing about the next
+        if own is None or not several or not np.isfinite(values[1:]).any():
+            return Estimate(own)
+        low, high = np.nanquantile(values[1:], (0.025, 0.975)).tolist()
+        return Estimate(own, finite(low), finite(high))
 
-
-def _adds(mask: Mask) -> bool:
-    """Whether a mask does more than to hide keys."""
-    if mask is None or mask.dtype == torch.bool:
-        return False
-    return bool((mask[visible(mask)] != 0).any())
-
-
-class _Changed:
-    """The model with linear forms in place of attention."""
-
-    def __init__(
-        self, loaded: LoadedModel, effects: Effects, sums: LinearSums, progress: Progress
-    ) -> None:
-        self._loaded, self._effects, self._progress = loaded, effects, progress
-        self._scales = {row: site.scales() for row, site in sums.by_row.items()}
-        self._means = {row: site.mean(sums.tokens) for row, site in sums.by_row.items()}
-
-    def alone(self) -> list[Effect]:
-        """Make each head alone linear, at its best scale."""
-        formula = self._formula(ALONE, self._scales)
-        places = [(site.row, head) for site in self._loaded.sites for head in range(site.n_heads)]
-        versions = [Exchanged(formula, {row: (head,)}) for row, head in places]
-        return self._effects.measure(versions, self._progress, "linear, head by head")
-
-    def forms(self, described: Described) -> tuple[LinearForm, ...]:
-        """Put every head into one form after the other, as it is and at its best scale."""
-        versions = [
-            Exchanged(self._formula(form, scales))
-            for form in EVERY
-            for scales in (None, self._scales)
-        ]
-        found = iter(self._effects.measure(versions, self._progress, "all heads"))
-        return tuple(LinearForm(mean, next(found), next(found)) for mean in described.means())
-
-    def mean_output(self) -> Effect:
-        """Let every head put out its mean, whatever it reads."""
-
-        def constant(inputs: HeadInputs) -> Tensor:
-            mean = self._chosen(self._means, inputs)  # (heads, d_head)
-            return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
-
-        return self._effects.measure([Exchanged(constant)], self._progress, "mean output")[0]
-
-    def _formula(self, form: str, scales: Mapping[int, Array] | None) -> Formula:
-        def attend(inputs: HeadInputs) -> Tensor:
-            parts = (inputs.q, inputs.k, inputs.v)
-            y = linear_attention(form, *parts, scale=inputs.scale, mask=inputs.mask)
-            if scales is None:
-                return y
-            return y * self._chosen(scales, inputs)[:, EVERY.index(form), None, None].to(y)
-
-        return attend
-
-    def _chosen(self, by_row: Mapping[int, Array], inputs: HeadInputs) -> Tensor:
-        return torch.from_numpy(by_row[inputs.site.row][np.array(inputs.heads)])
-
-
-TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
-DRAWS = 50  # Draws of random keys and values, stretches of the model's own keys.
-STRETCHES = 4
-KEPT = 4096  # Keys of the model that are kept, by head.
-
-
-class OwnKeys:
-    """The keys of every head at the real tokens of a text, as they follow, up to :data:`KEPT`."""
-
-    def __init__(self) -> None:
-        self._parts: dict[int, list[Tensor]] = {}
-        self._kept: dict[int, int] = {}
-
-    def update(self, row: int, real: Tensor, k: Tensor) -> None:
-        """Add the keys (batch, heads, pos, d_head) of one site, real where ``real`` says so."""
-        found = k.transpose(1, 2)[real.bool()]  # (tokens, heads, d_head)
-        room = KEPT - self._kept.get(row, 0)
-        if room > 0:
-            self._parts.setdefault(row, []).append(found[:room].cpu().double())
-            self._kept[row] = self._kept.get(row, 0) + len(found[:room])
-
-    def errors(self, times: float) -> Iterator[tuple[str, int, int, np.ndarray]]:
-        """Yield (readout, N, d, mean over heads of each stretch) for N = times * d_head keys."""
-        joined = [torch.cat(parts) for parts in self._parts.values()]
-        joined = [keys for keys in joined if keys.shape[1]]
-        if not joined:
-            return
-        width = joined[0].shape[-1]
-        n = round(times * width)
-        stretches = min(STRETCHES, len(joined[0]) // n) if n > 1 else 0
-        if stretches == 0:
-            return
-        real = torch.ones(stretches, n, dtype=torch.bool)
-        sums: dict[str, list[Tensor]] = {}
-        for keys in joined:
-            parts = keys[: stretches * n].view(stretches, n, *keys.shape[1:]).transpose(1, 2)
-            unit, _ = unit_keys(parts, real, centred=False)
-            for name, error in readout_errors(unit, real, width**0.5).items():
-                sums.setdefault(name, []).append(error)
-        for name, errors in sums.items():
-            yield name, n, width, torch.cat(errors, dim=1).mean(1).numpy()
-
-
-def key_memory(own: OwnKeys, width: int, seed: int) -> tuple[KeyMemory, ...]:
-    """Measure every readout of random keys of this width, and of the model's own."""
-    return (*_random(width, seed), *_of_model(own))
-
-
-def _random(width: int, seed: int) -> Iterator[KeyMemory]:
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    for n in (round(times * width) for times in TIMES):
-        if n < 2:
-            continue
-        drawn = [simulate(n, width, generator) for _ in range(DRAWS)]
-        for readout in READOUTS:
-            values = np.array([draw[readout] for draw in drawn])
-            expected = closed_form(readout, n, width)
-            sem = float(values.std(ddof=1) / np.sqrt(DRAWS))
-            gap = None if expected is None else float(values.mean()) - expected
-            # With N <= d keys nothing is missed but rounding, in every draw.
-            sems = None if gap is None or sem < 1e-12 else gap / sem
-            yield KeyMemory(
-                kind="random",
-                readout=readout,
-                keys=n,
-                width=width,
-                error=_over(values),
-                expected=expected,
-                sems=sems,
-                draws=DRAWS,
+    def heads(self, loaded: LoadedModel, alone: list[Effect] | None) -> Iterator[HeadLinear]:
+        """Describe every head."""
+        every = [(site, head) for site in loaded.sites for head in site.head_ids]
+        for i, (site, head) in enumerate(every):
+            yield HeadLinear(
+                site.layer,
+                head,
+                errors=self._errors([self.errors[fit][:, i] for fit in FITS], self.scales[i]),
+                coherence=self.estimate(self.keys[:, i, 0]),
+                coherence_centred=self.estimate(self.keys[:, i, 1]),
+                entropy=self.estimate(self.entropy[:, i]),
+                stored=self._stored(self.stored[:, i, 0]),
+                stored_centred=self._stored(self.stored[:, i, 1]),
+                alone=None if alone is None else alone[i],
+                stack=site.stack,
             )
 
+    def means(self) -> tuple[LinearError, ...]:
+        """Describe every form, mean over heads."""
+        unscaled = [math.nan] * len(EVERY)
+        return self._errors([_over_heads(self.errors[fit]) for fit in FITS], unscaled)
 
-def _of_model(own: OwnKeys) -> Iterator[KeyMemory]:
-    for times in TIMES:
-        for readout, n, width, values in own.errors(times):
-            yield KeyMemory(
-                kind="own",
-                readout=readout,
-                keys=n,
-                width=width,
-                error=_over(values),
-                expected=closed_form(readout, n, width),
-                sems=None,
-                draws=len(values),
+    def mean_stored(self, kind: str) -> StoredKeys:
+        """Describe what is read back by own keys, mean over heads."""
+        return self._stored(_over_heads(self.stored[:, :, KINDS.index(kind)]))
+
+    def mean_coherence(self, kind: str) -> float | None:
+        """Return the coherence, mean over heads."""
+        return finite(float(_over_heads(self.keys[:1, :, KINDS.index(kind)])[0]))
+
+    def correlations(self) -> Iterator[HeadCorrelation]:
+        """Correlate what heads' keys are like with what their linear form errs by."""
+        numbers = {
+            "coherence": self.keys[0, :, 0],
+            "coherence_centred": self.keys[0, :, 1],
+            "entropy": self.entropy[0],
+        }
+        for number, form, fit, given in PAIRS:
+            sides = (numbers[number], self.errors[fit][0, :, EVERY.index(form)], self.rows)
+            pearson, spearman = (
+                correlate(*sides, ranks=ranks, given=numbers.get(given)) for ranks in (False, True)
+            )
+            yield HeadCorrelation(
+                number=number,
+                form=form,
+                fit=fit,
+                given=given,
+                heads=len(self.rows),
+                pearson=Estimate(*map(finite, pearson[:3])),
+                spearman=Estimate(*map(finite, spearman[:3])),
+                p=finite(spearman.p),
+                layers=spearman.layers,
             )
 
+    def over_random(self, random: Sequence[LinearSums]) -> Estimate:
+        """Compare how much worse the linear sum reads back than a softmax with random weights.
 
-def _over(values: Sequence[float] | np.ndarray) -> Estimate:
-    """Mean with its t interval, unknown for a single value."""
-    x = np.asarray(values, dtype=float)
-    mean = float(x.mean())
-    if len(x) < 2:
-        return Estimate(mean)
-    half = finite(float(t_half_width(x.std(ddof=1) / np.sqrt(len(x)), np.array(len(x)))))
-    return Estimate(mean) if half is None else Estimate(mean, mean - half, mean + half)
+        The interval is the bootstrap's over sentences, wider by what another draw of random
+        weights may differ from the mean of these by (Student's t): a model with random weights
+        must not lie outside.
+        """
+
+        def worse(stored: Array) -> Array:  # of raw keys, (1 + resamples, heads, readouts)
+            return _over_heads(stored[..., 0] - stored[..., STORED.index("softmax")])
+
+        theirs = np.stack(
+            [
+                worse(
+                    np.concatenate(
+                        [_mean(self._counts, s.stored[:, :, 0]) for s in sums.by_row.values()],
+                        axis=1,
+                    )
+                )
+                for sums in random
+            ]
+        )
+        gap = self.estimate(worse(self.stored[:, :, 0]) - theirs.mean(0))
+        n = len(random)
+        if gap.value is None or gap.low is None or gap.high is None or n < 2:
+            return Estimate(gap.value)
+        error = float(theirs[:, 0].std(ddof=1)) * np.sqrt(1 + 1 / n)
+        drawn = float(t_half_width(error, np.array(n)))
+        low, high = (float(np.hypot(gap.value - end, drawn)) for end in (gap.low, gap.high))
+        return Estimate(gap.value, gap.value - low, gap.value + high)
+
+    def _errors(self, by_fit: Sequence[Array], scales: Iterable[float]) -> tuple[LinearError, ...]:
+        """Describe every form; ``by_fit`` are (1 + resamples, forms)."""
+        rows = []
+        for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True)):
+            error, scaled, fitted = (self.estimate(errors[:, i]) for errors in by_fit)
+            rows.append(LinearError(form, error, scaled, fitted, finite(scale)))
+        return tuple(rows)
+
+    def _stored(self, values: Array) -> StoredKeys:
+        """Describe errors of reading back, (1 + resamples, readouts)."""
+        by_name = {name: values[:, i] for i, name in enumerate(STORED)}
+        return StoredKeys(
+            linear=self.estimate(by_name["scaled-sum"]),
+            least_squares=self.estimate(by_name["least-squares"]),
+            softmax=self.estimate(by_name["softmax"]),
+            softmax_own=self.estimate(by_name["softmax-own"]),
+            difference=self.estimate(by_name["scaled-sum"] - by_name["softmax"]),
+            difference_own=self.estimate(by_name["scaled-sum"] - by_name["softmax-own"]),
+        )
+
+
+def _mean(counts: Array, values: Array) -> Array:
+    """Mean over sentences of (sentences, ...) for each resample; sentences of NaN are left out."""
+    there = np.isfinite(values)
+    flat = np.where(there, values, 0.0).reshape(len(values), -1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (counts @ flat) / (counts @ there.reshape(len(values), -1))
+    return np.asarray(mean.reshape(-1, *values.shape[1:]))
+
+
+def _over_heads(values: Array) -> Array:
+    """Mean over heads of (1 + resamples, heads, ...), of those that have a number."""
+    there = np.isfinite(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(there, values, 0.0).sum(1) / there.sum(1))

@@ -1,18 +1,15 @@
-"""What is shown of ``linear``: what heads lose without the softmax, and whether keys say why."""
+"""What is shown of ``linear``: what heads lose without the softmax, and whether keys explain it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headscope.analyses.linear.result import HeadCorrelation, KeyMemory, LinearResult
+from headscope.analyses.linear.result import HeadCorrelation, LinearResult
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name, p_text
 from headscope.show.estimates import cosine_text, ranged, run_lines
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, view
-
-__all__ = ["VIEW"]
-
 
 #: What the numbers of a correlation are called.
 NUMBERS = {
@@ -39,10 +36,39 @@ _HEADS = 4  # Heads in the table of those that lose least, and of those that los
 def blocks(result: LinearResult) -> Iterator[b.Block]:
     """Show the feature maps, the heads, the correlations, and stored keys."""
     yield b.Text(run_lines(result), on=b.TERMINAL)
-    yield b.Text(loss_sentence(result), "lead")
-    yield b.Text(forms_sentence(result), on=b.PAGE)
+    linear, even, task = result.form("linear"), result.form("even"), result.task
+    metric = ""
+    if task is not None:
+        after = decimal(linear.whole_scaled.metric, 1)
+        metric = f", {task.metric} {decimal(task.baseline.value, 1)} to {after}"
+    yield b.Text(
+        "Without softmax everywhere, each head at its best scale: similarity of the embeddings to "
+        f"the original {ranged(linear.whole_scaled.cosine, 2)} (if every head gives one constant "
+        f"output {ranged(result.mean_output.cosine, 2)}){metric}. A head's output then errs by "
+        f"{ranged(linear.mean.scaled, 2)} of its spread (1: no better than a constant; even "
+        f"attention {ranged(even.mean.scaled, 2)}; mean of heads).",
+        "lead",
+    )
+    measured = [form for form in result.forms if form.whole_scaled.cosine.value is not None]
+    if maps := [form for form in measured if form is not even]:
+        best = max(maps, key=lambda form: form.whole_scaled.cosine.value or 0.0)
+        yield b.Text(
+            f"The nearest of the feature maps is {best.mean.form}: error "
+            f"{ranged(best.mean.scaled, 2)}, cosine {ranged(best.whole_scaled.cosine)} at its best "
+            f"scale and {ranged(best.whole.cosine)} as it is.",
+            on=b.PAGE,
+        )
     yield from _forms(result)
-    yield b.Text(f"{coherence_sentence(result)} {correlation_sentence(result)}")
+    random = f"{result.random_coherence:.2f}"
+    if result.control is not None:
+        random += f", random weights {decimal(result.control.coherence, 2)}"
+    raw = mean_of(head.coherence.value for head in result.heads)
+    centred = mean_of(head.coherence_centred.value for head in result.heads)
+    yield b.Text(
+        f"Two keys of a sentence have a mean |cosine| of {decimal(raw, 2)}, {decimal(centred, 2)} "
+        f"without the keys' mean; random directions {random}. "
+        f"{correlation_sentence(result)}"
+    )
     yield _coherence(result)
     yield _correlations(result)
     columns: list[b.Column] = [
@@ -58,7 +84,6 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     heads.sort(key=lambda head: head.error("linear").scaled.value or 0.0)
     shown = heads if len(heads) <= 2 * _HEADS else [*heads[:_HEADS], *heads[-_HEADS:]]
     yield b.Table(columns, shown, on=b.TERMINAL)
-    yield b.Text(memory_sentence(result))
     yield from _memory(result)
     if result.bias_left_out:
         yield b.Text(
@@ -70,8 +95,7 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
 
 
 def _forms(result: LinearResult) -> Iterator[b.Table]:
-    metric = () if result.task is None else (f"{result.task.metric}, scaled",)
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for form in result.forms:
         mean, cosine = form.mean, form.whole_scaled.cosine
         errors = (mean.error.value, mean.scaled.value, mean.fitted.value)
@@ -79,6 +103,7 @@ def _forms(result: LinearResult) -> Iterator[b.Table]:
         rows.append(row)
     constant = result.mean_output
     rows.append(("constant output", 1.0, 1.0, 1.0, None, constant.cosine, constant.metric))
+    metric = () if result.task is None else (f"{result.task.metric}, scaled",)
     titles = ("all heads", "error", "scaled", "+ offset", "cosine", "cosine, scaled", *metric)
     digits = (0, 2, 2, 2, 3, 2, 2)
     columns = [(title, i, digits[i]) for i, title in enumerate(titles)]
@@ -93,23 +118,22 @@ def _forms(result: LinearResult) -> Iterator[b.Table]:
 
 
 def _correlations(result: LinearResult) -> b.Table:
-    rows = [("", row) for row in result.correlations]
+    every = [("", row) for row in result.correlations]
     if result.control is not None:
-        rows += [("random: ", row) for row in result.control.correlations[:3]]
-
-    def number(row: tuple[str, HeadCorrelation]) -> str:
-        name = NUMBERS[row[1].number].replace("without the keys' mean", "centred")
-        return f"{row[0]}{name}" + (f" | {row[1].given}" if row[1].given else "")
-
-    def error(row: tuple[str, HeadCorrelation]) -> str:
-        return f"{row[1].form}, {'as it is' if row[1].fit == 'error' else row[1].fit}"
-
+        every += [("random: ", row) for row in result.control.correlations[:3]]
+    rows = []
+    for weights, row in every:
+        number = NUMBERS[row.number].replace("without the keys' mean", "centred")
+        constant = f" | {row.given}" if row.given else ""
+        error = f"{row.form}, {'as it is' if row.fit == 'error' else row.fit}"
+        values = (row.spearman, row.pearson.value, row.p)
+        rows.append((f"{weights}{number}{constant}", error, *values))
     columns: list[b.Column] = [
-        ("within layers", number, str),
-        ("with error of", error, str),
-        ("Spearman", lambda row: row[1].spearman, 2),
-        ("Pearson", lambda row: row[1].pearson.value, 2),
-        ("p", lambda row: row[1].p, p_text),
+        ("within layers", 0, str),
+        ("with error of", 1, str),
+        ("Spearman", 2, 2),
+        ("Pearson", 3, 2),
+        ("p", 4, p_text),
     ]
     return b.Table(columns, rows)
 
@@ -149,8 +173,24 @@ def _coherence(result: LinearResult) -> b.Panels:
 
 def _memory(result: LinearResult) -> Iterator[b.Block]:
     """Error of reading back N values: measured, closed form, own keys."""
+    stored = result.stored
+    text = (
+        "Values stored under a sentence's own keys come back with an error of "
+        f"{ranged(stored.linear, 3)} by the linear sum, {ranged(stored.softmax_own, 3)} by a "
+        f"softmax as sharp as the head's own scores and {ranged(stored.softmax, 3)} by one of beta "
+        f"sqrt(d_head) (mean over heads; the best linear readout "
+        f"{decimal(stored.least_squares.value)})."
+    )
+    if result.control is not None:
+        text += (
+            " With random weights linear minus softmax is "
+            f"{ranged(result.control.stored.difference, 3)}; here it is "
+            f"{ranged(stored.difference, 3)} (difference {ranged(result.control.over_random, 3)})."
+        )
+    yield b.Text(text)
     random = [row for row in result.memory if row.kind == "random"]
-    own = {(row.keys, row.readout): row for row in result.memory if row.kind == "own"}
+    own = [row for row in result.memory if row.kind == "own"]
+    own_errors = {(row.keys, row.readout): row.error.value for row in own}
     columns: list[b.Column] = [
         ("N keys", "keys", str),
         ("d", "width", str),
@@ -158,7 +198,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         ("random keys", "error", 3),
         ("closed form", "expected", 3),
         ("in s.e.", lambda row: "-" if row.sems is None else f"{row.sems:+.1f}", str),
-        ("own keys", lambda row: own.get((row.keys, row.readout)), _error),
+        ("own keys", lambda row: own_errors.get((row.keys, row.readout)), 3),
     ]
     yield b.Table(columns, random)
     series = []
@@ -170,9 +210,9 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         expected = [row.expected for row in rows]
         if None not in expected:
             series.append(b.Series("", x, expected, colour=colour, marker=""))
-        mine = [row for row in own.values() if row.readout == readout]
-        if mine:
-            x, y = [row.keys for row in mine], [row.error.value for row in mine]
+        own_rows = [row for row in own if row.readout == readout]
+        if own_rows:
+            x, y = [row.keys for row in own_rows], [row.error.value for row in own_rows]
             name = f"{name}, own keys"
             series.append(b.Series(name, x, y, "line", colour, marker, ":", hollow=True))
     width = result.memory[0].width if result.memory else 0
@@ -189,45 +229,9 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
     )
 
 
-def _error(row: KeyMemory | None) -> str:
-    return "-" if row is None else decimal(row.error.value)
-
-
-def loss_sentence(result: LinearResult) -> str:
-    """Say what the model loses without its softmax."""
-    linear, even = result.form("linear"), result.form("even")
-    text = (
-        "Without softmax everywhere, each head at its best scale: similarity of the embeddings to "
-        f"the original {ranged(linear.whole_scaled.cosine, 2)} (if every head gives one constant "
-        f"output {ranged(result.mean_output.cosine, 2)})"
-    )
-    if result.task is not None:
-        before, after = result.task.baseline.value, linear.whole_scaled.metric
-        text += f", {result.task.metric} {decimal(before, 1)} to {decimal(after, 1)}"
-    return (
-        f"{text}. A head's output then errs by {ranged(linear.mean.scaled, 2)} of its spread (1: "
-        f"no better than a constant; even attention {ranged(even.mean.scaled, 2)}; mean of heads)."
-    )
-
-
-def forms_sentence(result: LinearResult) -> str:
-    """Say which feature map comes nearest."""
-    forms = [form for form in result.forms if form.mean.form != "even"]
-    known = [form for form in forms if form.whole_scaled.cosine.value is not None]
-    if not known:
-        return ""
-    best = max(known, key=lambda form: form.whole_scaled.cosine.value or 0.0)
-    return (
-        f"The nearest of the feature maps is {best.mean.form}: error "
-        f"{ranged(best.mean.scaled, 2)}, cosine {ranged(best.whole_scaled.cosine)} at its best "
-        f"scale and {ranged(best.whole.cosine)} as it is."
-    )
-
-
 def correlation_sentence(result: LinearResult) -> str:
-    """Say whether key coherence predicts the error within layers, beside the controls."""
+    """Does key coherence predict the error within layers? With controls for comparison."""
     first = result.correlations[0]
-    found = f"Key coherence and that error of the heads of a layer: {correlation_text(first)}"
     side = "not measured"
     if first.spearman.interval is not None:
         low, high = first.spearman.interval
@@ -238,7 +242,9 @@ def correlation_sentence(result: LinearResult) -> str:
         for row in result.correlations[1:3]
         if row.spearman.value is not None
     ]
-    text = f"{found}: {side}."
+    text = (
+        f"Key coherence and that error of the heads of a layer: {correlation_text(first)}: {side}."
+    )
     if others:
         text += f" For comparison: {joined(others)}."
     if result.control is not None:
@@ -254,42 +260,8 @@ def correlation_text(row: HeadCorrelation) -> str:
     return f"{ranged(row.spearman, 2)} (Spearman, {row.layers} layers; p {p_text(row.p)})"
 
 
-def coherence_sentence(result: LinearResult) -> str:
-    """Say how alike keys are."""
-    means = [
-        mean_of(getattr(head, name).value for head in result.heads)
-        for name in ("coherence", "coherence_centred")
-    ]
-    text = (
-        f"Two keys of a sentence have a mean |cosine| of {decimal(means[0], 2)}, "
-        f"{decimal(means[1], 2)} without the keys' mean; random directions "
-        f"{result.random_coherence:.2f}"
-    )
-    if result.control is not None:
-        text += f", random weights {decimal(result.control.coherence, 2)}"
-    return f"{text}."
-
-
-def memory_sentence(result: LinearResult) -> str:
-    """Say what is read back from own keys, beside random weights."""
-    own = result.stored
-    text = (
-        "Values stored under a sentence's own keys come back with an error of "
-        f"{ranged(own.linear, 3)} by the linear sum, {ranged(own.softmax_own, 3)} by a softmax as "
-        f"sharp as the head's own scores and {ranged(own.softmax, 3)} by one of beta sqrt(d_head) "
-        f"(mean over heads; the best linear readout {decimal(own.least_squares.value)})."
-    )
-    if result.control is None:
-        return text
-    return (
-        f"{text} With random weights linear minus softmax is "
-        f"{ranged(result.control.stored.difference, 3)}; here it is {ranged(own.difference, 3)} "
-        f"(difference {ranged(result.control.over_random, 3)})."
-    )
-
-
 def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Each head's error without the softmax, and how alike its keys are."""
+    """Each head's error without the softmax, and how similar its keys are."""
     for head in result.heads:
         if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
             continue
@@ -326,8 +298,8 @@ def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
     if result.control is not None:
         control = f"random weights {ranged(result.control.correlations[0].spearman, 2)}"
     what = "key coherence and error without softmax, Spearman within layers"
-    found = result.correlations[0].spearman
-    yield KeyNumber(what, ranged(found, 2), control, found)
+    spearman = result.correlations[0].spearman
+    yield KeyNumber(what, ranged(spearman, 2), control, spearman)
 
 
 VIEW = view(

@@ -1,4 +1,4 @@
-"""Every rank of one layer: each head alone, and all heads concatenated."""
+"""Every rank of one layer: each head alone, and all heads concatenated; and what a text adds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from headscope.analyses.rank.result import HeadRank, LayerRank, Overlap
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
+from headscope.stats.ranks import MeanSem
 from headscope.stats.spectra import Factors, Reading, asymmetry, head_overlaps, matrix_ranks
-from headscope.stats.statistics import finite, ratio, standard_error
+from headscope.stats.statistics import finite, standard_error
 
 
 def measure_layer(
@@ -21,7 +22,7 @@ def measure_layer(
 
     ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
     """
-    ranks = matrix_ranks(factors, reading)
+    ranks, together = matrix_ranks(factors, reading), factors.concatenated()
     heads = [
         HeadRank(
             layer=layer,
@@ -34,8 +35,7 @@ def measure_layer(
         )
         for head, value in enumerate(asymmetry(factors.W_Q, factors.W_K))
     ]
-    together = factors.concatenated()
-    concatenated = matrix_ranks(together, reading)
+    of_all = matrix_ranks(together, reading)
     overlaps = head_overlaps(factors, reading).items()
     whole = LayerRank(
         layer=layer,
@@ -43,10 +43,10 @@ def measure_layer(
         asymmetry=finite(float(asymmetry(together.W_Q, together.W_K)[0])),
         overlap=Overlap(**{name: tuple(map(tuple, table.tolist())) for name, table in overlaps}),
         folded=folded,
-        qk=concatenated["qk"][0],
-        ov=concatenated["ov"][0],
-        w_q=concatenated["w_q"][0],
-        w_k=concatenated["w_k"][0],
+        qk=of_all["qk"][0],
+        ov=of_all["ov"][0],
+        w_q=of_all["w_q"][0],
+        w_k=of_all["w_k"][0],
     )
     return heads, whole
 
@@ -69,36 +69,30 @@ class InputCovariance(Accumulator):
         self.sum[layer] += numpy(rows.sum(0))
         self.outer[layer] += numpy(rows.T @ rows)
 
-    def mean(self, layer: int) -> Tensor:
-        """Return the mean input, (d_model,), float64."""
-        return torch.from_numpy(self.sum[layer] / self.count[layer])
+    def moments(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the mean (d_model,) and S^(1/2) (d_model, d_model) of the covariance S, float64.
 
-    def covariance(self, layer: int) -> Tensor:
-        """Return the covariance of the inputs, (d_model, d_model), float64, around their mean."""
+        What rounding leaves of S below 0 is taken for 0.
+        """
         mean = self.sum[layer] / self.count[layer]
-        return torch.from_numpy(self.outer[layer] / self.count[layer] - np.outer(mean, mean))
-
-
-def square_root(covariance: Tensor) -> Tensor:
-    """Return the symmetric S^(1/2) of a covariance S; rounding below 0 is taken for 0."""
-    values, vectors = torch.linalg.eigh(covariance)
-    root: Tensor = (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
-    return root
+        covariance = torch.from_numpy(self.outer[layer] / self.count[layer] - np.outer(mean, mean))
+        values, vectors = torch.linalg.eigh(covariance)
+        return torch.from_numpy(mean), (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
 
 
 class PatternAsymmetry(Accumulator):
     """Mean over sequences of each head's pattern asymmetry.
 
-    ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every pair of
-    tokens attends to each other alike (also for evenly spread attention), sqrt(2) where no token
-    is attended to by one that it attends to.
+    ``||P - P^T||_F / ||P||_F`` over real tokens, special ones included: 0 where every two tokens
+    attend to each other equally (also for evenly spread attention), sqrt(2) where no token is
+    attended to by one that it attends to.
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.count, self.sum, self.squares = zeros(3, n_layers, n_heads)
 
     def start(self, real: Tensor) -> None:
-        """Say which positions of the batch are real, (batch, pos), before its pass."""
+        """Set which positions of the next batch are real, (batch, pos)."""
         self._real = real
 
     def observe(self, site: Activations) -> None:
@@ -114,10 +108,9 @@ class PatternAsymmetry(Accumulator):
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""
 
-    def mean(self) -> Array:
-        """Return the mean over sequences, (n_layers, n_heads); NaN where there is no head."""
-        return ratio(self.sum, self.count)
-
-    def sem(self) -> Array:
-        """Return the standard error of :meth:`mean`; NaN for fewer than two sequences."""
-        return standard_error(self.sum, self.squares, self.count)
+    def mean(self, row: int, head: int) -> MeanSem | None:
+        """Return one head's mean over sequences; None where nothing was measured."""
+        total, squares, n = (float(x[row, head]) for x in (self.sum, self.squares, self.count))
+        if n == 0 or not np.isfinite(total):
+            return None
+        return MeanSem(total / n, finite(float(standard_error(total, squares, n))))

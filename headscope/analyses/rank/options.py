@@ -14,7 +14,7 @@ from headscope.session.options import POOLING, STACK, RunOptions, Text
 class RankOptions(RunOptions):
     """Measure the ranks of W_Q W_K^T and W_V W_O, per head and per layer, from weights alone.
 
-    Every number stands beside the same number of random matrices.
+    Every number is compared with that of random matrices.
 
     Examples
     --------

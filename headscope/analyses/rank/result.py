@@ -1,4 +1,4 @@
-"""What ``headscope rank`` measured with projections that the heads of a layer share."""
+"""What ``headscope rank`` measured, as values."""
 
 from __future__ import annotations
 
@@ -19,61 +19,6 @@ from headscope.stats.ranks import (
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = [
-    "SharedProjections",
-    "SharedWidth",
-    "ControlRank",
-    "ControlStatistics",
-    "DataControl",
-    "HeadRank",
-    "LayerControl",
-    "LayerRank",
-    "MatrixRank",
-    "MeanSem",
-    "NumericalRank",
-    "Overlap",
-    "RankResult",
-]
-
-
-@dataclass(frozen=True)
-class SharedWidth:
-    """All layers' projections shared by their heads, at one width."""
-
-    width: int  # Columns of the shared W_Q and W_K of each layer
-    #: ``score_error``, ``truncated_score_error``, ``control_score_error``: sqrt(sum_h ||B_h -
-    #: B'_h||_F^2 / sum_h ||B_h||_F^2), mean over layers: shared projections; each head cut to
-    #: ``truncated_rank``, which costs as many parameters; shared projections of Gaussian factors.
-    score_error: Annotated[float, Compare()]
-    layer_score_errors: tuple[float, ...]  # The first of these, layer by layer
-    truncated_rank: int  # Rank of each head's W_Q W_K^T in the comparison
-    truncated_score_error: float
-    control_score_error: float | None
-    #: ``fidelity``, ``truncated_fidelity``: Mean cosine between the embeddings of lines with
-    #: replaced and with original scores.
-    fidelity: Annotated[float | None, Compare(interval="fidelity_interval", better=1)]
-    #: ``fidelity_interval``, ``truncated_fidelity_interval``: 95%, over the lines of the text.
-    fidelity_interval: tuple[float, ...] | None
-    truncated_fidelity: float | None
-    truncated_fidelity_interval: tuple[float, ...] | None
-    #: Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
-    #: cannot change a pattern).
-    parameters: int
-    parameters_saved: int
-    share_saved: float  # ``parameters_saved`` as a share of those parameters
-
-
-@dataclass(frozen=True)
-class SharedProjections:
-    """The sweep of widths."""
-
-    widths: Annotated[tuple[SharedWidth, ...], Compare(where="shared width {0.width}")]  # Ascending
-    #: The width at the knee of the score error (largest distance below the chord); None for fewer
-    #: than three widths or a curve without one.
-    knee: Annotated[int | None, Compare("knee", where="shared projections", words="{0.knee}")]
-    #: Name, sha256, lines used and skipped, of the text that fidelity was measured on.
-    text: dict[str, Any]
 
 
 def symmetry_of(asymmetry: float | None) -> float | None:
@@ -179,6 +124,45 @@ class ControlRank:
 
 
 @dataclass(frozen=True)
+class SharedWidth:
+    """All layers' projections shared by their heads, at one width."""
+
+    width: int  # Columns of the shared W_Q and W_K of each layer
+    #: ``score_error``, ``truncated_score_error``, ``control_score_error``: sqrt(sum_h ||B_h -
+    #: B'_h||_F^2 / sum_h ||B_h||_F^2), mean over layers: shared projections; each head cut to
+    #: ``truncated_rank``, which costs as many parameters; shared projections of Gaussian factors.
+    score_error: Annotated[float, Compare()]
+    layer_score_errors: tuple[float, ...]  # The first of these, layer by layer
+    truncated_rank: int  # Rank of each head's W_Q W_K^T in the comparison
+    truncated_score_error: float
+    control_score_error: float | None
+    #: ``fidelity``, ``truncated_fidelity``: Mean cosine between the embeddings of lines with
+    #: replaced and with original scores.
+    fidelity: Annotated[float | None, Compare(interval="fidelity_interval", better=1)]
+    #: ``fidelity_interval``, ``truncated_fidelity_interval``: 95%, over the lines of the text.
+    fidelity_interval: tuple[float, ...] | None
+    truncated_fidelity: float | None
+    truncated_fidelity_interval: tuple[float, ...] | None
+    #: Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
+    #: cannot change a pattern).
+    parameters: int
+    parameters_saved: int
+    share_saved: float  # ``parameters_saved`` as a share of those parameters
+
+
+@dataclass(frozen=True)
+class SharedProjections:
+    """The sweep of widths."""
+
+    widths: Annotated[tuple[SharedWidth, ...], Compare(where="shared width {0.width}")]  # Ascending
+    #: The width at the knee of the score error (largest distance below the chord); None for fewer
+    #: than three widths or a curve without one.
+    knee: Annotated[int | None, Compare("knee", where="shared projections", words="{0.knee}")]
+    #: Name, sha256, lines used and skipped, of the text that fidelity was measured on.
+    text: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class RankResult:
     """Ranks of every head and layer, each with its controls."""
 
@@ -196,17 +180,26 @@ class RankResult:
     shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
     schema: int = SCHEMA
 
-    @property
-    def stacked(self) -> bool:
-        """Whether there is attention outside an encoder."""
-        return any(layer.stack != "encoder" for layer in self.layers)
-
     def to_frame(self) -> pandas.DataFrame:
         """One row per head and matrix, and per layer and matrix (``head`` empty), with controls."""
         import pandas
 
-        rows = [self._row(head, head.head, name) for head in self.heads for name in MATRICES]
-        rows += [self._row(layer, None, name) for layer in self.layers for name in MATRICES]
+        stacked = any(layer.stack != "encoder" for layer in self.layers)
+        items: list[tuple[HeadRank | LayerRank, int | None]] = [(h, h.head) for h in self.heads]
+        items += [(layer, None) for layer in self.layers]
+        rows = []
+        for item, head in items:
+            for name in MATRICES:
+                row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
+                row |= {"stack": item.stack} if stacked else {}
+                row |= _columns(getattr(item, name))
+                row["asymmetry"] = item.asymmetry if name == "qk" else None
+                row["symmetry"] = item.symmetry if name == "qk" else None
+                for kind, control in self.controls.items():
+                    if geometry := control and control.of(self.heads_of(item)):
+                        table = geometry.layers if head is None else geometry.heads
+                        row |= _columns(table[name], f"{kind}_")
+                rows.append(row)
         frame = pandas.DataFrame(rows)
         frame["head"] = frame["head"].astype("Int64")
         return frame
@@ -214,29 +207,15 @@ class RankResult:
     def heads_of(self, item: HeadRank | LayerRank) -> int:
         """Return how many heads a layer has, or the layer of a head."""
         place = item.stack, item.layer
-        return next(
-            len(found.heads) for found in self.layers if (found.stack, found.layer) == place
-        )
-
-    def _row(self, item: HeadRank | LayerRank, head: int | None, name: str) -> dict[str, Any]:
-        row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
-        row |= {"stack": item.stack} if self.stacked else {}
-        row |= _flat(getattr(item, name))
-        row["asymmetry"] = item.asymmetry if name == "qk" else None
-        row["symmetry"] = item.symmetry if name == "qk" else None
-        for kind, control in self.controls.items():
-            found = control.of(self.heads_of(item)) if control else None
-            if found:
-                table = found.layers if head is None else found.heads
-                row |= {f"{kind}_{key}": value for key, value in _flat(table[name]).items()}
-        return row
+        return next(len(row.heads) for row in self.layers if (row.stack, row.layer) == place)
 
 
-def _flat(found: MatrixRank | ControlStatistics) -> dict[str, Any]:
-    numerical = found.numerical_rank
-    return {
+def _columns(ranks: MatrixRank | ControlStatistics, prefix: str = "") -> dict[str, Any]:
+    numerical = ranks.numerical_rank
+    columns = {
         "numerical_rank": numerical.value if isinstance(numerical, NumericalRank) else numerical,
-        "stable_rank": found.stable_rank,
-        "effective_rank": found.effective_rank,
-        **{f"dims{level}": value for level, value in found.dims.items()},
+        "stable_rank": ranks.stable_rank,
+        "effective_rank": ranks.effective_rank,
+        **{f"dims{level}": value for level, value in ranks.dims.items()},
     }
+    return {f"{prefix}{name}": value for name, value in columns.items()}

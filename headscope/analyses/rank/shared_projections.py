@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.rank.result import SharedProjections, SharedWidth
-from headscope.core.accumulator import Array, numpy
+from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
 from headscope.core.rounding import above, tied
 from headscope.data.plain import PlainText, sample_plain
@@ -40,19 +40,45 @@ _SETTLED = 1e-4  # Change of the relative error that ends them earlier.
 #: Ridge of every least squares step: heads that are copies of each other make it singular.
 _RIDGE = 1e-6
 _EXACT = 1e-7  # Relative error at which there is nothing to refine.
+_NOISE = 1e-13  # Directions weaker than this share of the strongest are arithmetic noise.
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Factors of every head's scores, ``L_h R_h^T``; each (n_heads, d_model, width)."""
+
+    left: Tensor
+    right: Tensor
+
+    def first(self, width: int) -> Mixed:
+        """Keep the first columns of each head."""
+        return Mixed(self.left[..., :width], self.right[..., :width])
+
+
+@dataclass(frozen=True)
+class Start:
+    """Shared projections and mixing vectors, float64."""
+
+    left: Tensor  # (d_model, width). The shared query and key projections, W_Q' and W_K'.
+    right: Tensor
+    mixing: Tensor  # (n_heads, width). How much each head uses each shared dimension.
+
+    @property
+    def mixed(self) -> Mixed:
+        """The factors of every head's scores."""
+        n_heads = len(self.mixing)
+        return Mixed(self.left * self.mixing[:, None, :], self.right.expand(n_heads, -1, -1))
 
 
 def share_projections(factors: Factors, width: int) -> Mixed:
     """Fit shared projections of one layer."""
-    starts = [strongest_directions(factors, width)]
-    if (found := joint_diagonal(factors, width)) is not None:
-        starts.append(found)
+    starts = [_strongest_directions(factors, width)]
+    if (joint := _joint_diagonal(factors, width)) is not None:
+        starts.append(joint)
     errors = [score_error(factors, start.mixed) for start in starts]
     best = int(np.nanargmin(tied(errors)))
     start, error = starts[best], errors[best]
-    if error < _EXACT:
-        return start.mixed
-    fitted = _refine(factors, start)
+    fitted = _refine(factors, start) if error >= _EXACT else None
     if fitted is None or score_error(factors, fitted.mixed) > error:
         return start.mixed
     return fitted.mixed
@@ -112,7 +138,7 @@ def shared_parameters(n_heads: int, d_model: int, width: int) -> int:
 
 def truncated_rank(n_heads: int, d_model: int, d_head: int, width: int) -> int:
     """Rank per head whose factors cost no more than shared projections of this width."""
-    # n_heads * 2 * d_model * rank <= width * (2 * d_model + n_heads), b_Q W_K^T alike in both
+    # n_heads * 2 * d_model * rank <= width * (2 * d_model + n_heads), with b_Q W_K^T in both
     return min(d_head, int(width * (2 * d_model + n_heads) // (2 * d_model * n_heads)))
 
 
@@ -130,36 +156,6 @@ def knee(widths: list[int], errors: list[float]) -> int | None:
     return widths[best] if above(below[best], 0.0) else None  # a straight line has no knee
 
 
-_NOISE = 1e-13  # Directions weaker than this share of the strongest are arithmetic noise.
-
-
-@dataclass(frozen=True)
-class Mixed:
-    """Factors of every head's scores, ``L_h R_h^T``; each (n_heads, d_model, width)."""
-
-    left: Tensor
-    right: Tensor
-
-    def first(self, width: int) -> Mixed:
-        """Keep the first columns of each head."""
-        return Mixed(self.left[..., :width], self.right[..., :width])
-
-
-@dataclass(frozen=True)
-class Start:
-    """Shared projections and mixing vectors, float64."""
-
-    left: Tensor  # (d_model, width). The shared query and key projections, W_Q' and W_K'.
-    right: Tensor
-    mixing: Tensor  # (n_heads, width). How much each head uses each shared dimension.
-
-    @property
-    def mixed(self) -> Mixed:
-        """The factors of every head's scores."""
-        n_heads = len(self.mixing)
-        return Mixed(self.left * self.mixing[:, None, :], self.right.expand(n_heads, -1, -1))
-
-
 def truncate(factors: Factors) -> Mixed:
     """Write each head's B as its singular value decomposition, strongest direction first.
 
@@ -172,7 +168,7 @@ def truncate(factors: Factors) -> Mixed:
     return Mixed(q_left @ u * root, q_right @ v_t.mT * root)
 
 
-def strongest_directions(factors: Factors, width: int) -> Start:
+def _strongest_directions(factors: Factors, width: int) -> Start:
     """Take the strongest singular directions of all heads, each used by its own head alone."""
     mixed = truncate(factors)
     strength = mixed.left.norm(dim=1) * mixed.right.norm(dim=1)  # sigma, (n_heads, d_head)
@@ -186,7 +182,7 @@ def strongest_directions(factors: Factors, width: int) -> Start:
     return Start(left, right, mixing)
 
 
-def joint_diagonal(factors: Factors, width: int) -> Start | None:
+def _joint_diagonal(factors: Factors, width: int) -> Start | None:
     """Diagonalise all heads together: exact where they truly share ``width`` projections.
 
     ``B_h = left diag(m_h) right^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
@@ -245,25 +241,59 @@ def sweep_widths(
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
     text = text or sample_plain()
     states = PooledStates(loaded, text, limit)
-    first = {site.projections: site for site in reversed(loaded.sites) if site.n_heads}
+    sites = [site for site in loaded.sites if site.n_heads]
+    layer_of = {site.projections: site.row for site in reversed(sites)}  # shared ones once (ALBERT)
     layers = {
         site.row: layer_factors(site.weights())
-        for site in loaded.sites
-        if first.get(site.projections) is site
+        for site in sites
+        if layer_of[site.projections] == site.row
     }
+    sizes = [(f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for f in layers.values()]
     control = random_factors(next(iter(layers.values())), seed)
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
-    found: list[SharedWidth] = []
+
+    def fidelity(mixed: dict[int, Mixed]) -> tuple[float, tuple[float, ...] | None]:
+        by_row = {site.row: mixed[layer_of[site.projections]] for site in sites}
+        cosines = states.cosines(scores={row: (m.left, m.right) for row, m in by_row.items()})
+        if len(cosines) < 2:
+            return float(cosines.mean()), None
+        low, high = normal_interval(cosines.mean(), cosines.std(ddof=1) / len(cosines) ** 0.5)
+        return float(cosines.mean()), (float(low), min(1.0, float(high)))
+
+    results: list[SharedWidth] = []
     for width in widths:
         shared: dict[int, Mixed] = {}
         for layer, factors in layers.items():
             shared[layer] = share_projections(factors, width)
-            done = len(found) * len(layers) + len(shared)
+            done = len(results) * len(layers) + len(shared)
             progress("shared projections", done, len(widths) * len(layers))
-        found.append(_width(loaded, width, layers, shared, heads_alone, control, states))
+        ranks = [truncated_rank(*size, width) for size in sizes]
+        cut = {i: heads_alone[i].first(rank) for i, rank in zip(layers, ranks, strict=True)}
+        errors = tuple(score_error(layers[i], shared[i]) for i in layers)
+        before = sum(score_parameters(*size) for size in sizes)
+        after = sum(shared_parameters(n_heads, d_model, width) for n_heads, d_model, _ in sizes)
+        with_shared, shared_interval = fidelity(shared)
+        with_cut, cut_interval = fidelity(cut)
+        results.append(
+            SharedWidth(
+                width=width,
+                score_error=float(np.mean(errors)),
+                layer_score_errors=errors,
+                truncated_rank=min(ranks),
+                truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in cut])),
+                control_score_error=score_error(control, share_projections(control, width)),
+                fidelity=with_shared,
+                fidelity_interval=shared_interval,
+                truncated_fidelity=with_cut,
+                truncated_fidelity_interval=cut_interval,
+                parameters=after,
+                parameters_saved=before - after,
+                share_saved=1 - after / before,
+            )
+        )
     return SharedProjections(
-        widths=tuple(found),
-        knee=knee(list(widths), [item.score_error for item in found]),
+        widths=tuple(results),
+        knee=knee(list(widths), [item.score_error for item in results]),
         text={
             "name": text.name,
             "sha256": text.sha256,
@@ -271,55 +301,3 @@ def sweep_widths(
             "skipped": states.skipped,
         },
     )
-
-
-def _width(
-    loaded: LoadedModel,
-    width: int,
-    layers: dict[int, Factors],
-    shared: dict[int, Mixed],
-    heads_alone: dict[int, Mixed],
-    control: Factors,
-    states: PooledStates,
-) -> SharedWidth:
-    sizes = [(f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for f in layers.values()]
-    ranks = {layer: truncated_rank(*size, width) for layer, size in zip(layers, sizes, strict=True)}
-    cut = {layer: mixed.first(ranks[layer]) for layer, mixed in heads_alone.items()}
-    errors = tuple(score_error(layers[layer], mixed) for layer, mixed in shared.items())
-    before = sum(score_parameters(*size) for size in sizes)
-    after = sum(shared_parameters(n_heads, d_model, width) for n_heads, d_model, _ in sizes)
-    with_shared, with_cut = (_cosines(loaded, mixed, states) for mixed in (shared, cut))
-    return SharedWidth(
-        width=width,
-        score_error=float(np.mean(errors)),
-        layer_score_errors=errors,
-        truncated_rank=min(ranks.values()),
-        truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in layers])),
-        control_score_error=score_error(control, share_projections(control, width)),
-        fidelity=float(with_shared.mean()),
-        fidelity_interval=_interval(with_shared),
-        truncated_fidelity=float(with_cut.mean()),
-        truncated_fidelity_interval=_interval(with_cut),
-        parameters=after,
-        parameters_saved=before - after,
-        share_saved=1 - after / before,
-    )
-
-
-def _cosines(loaded: LoadedModel, mixed: dict[int, Mixed], states: PooledStates) -> Array:
-    layer_of = {site.projections: site.row for site in loaded.sites if site.row in mixed}
-    factors = {
-        site.row: mixed[layer_of[site.projections]]
-        for site in loaded.sites
-        if site.projections in layer_of
-    }
-    return states.cosines(scores={i: (item.left, item.right) for i, item in factors.items()})
-
-
-def _interval(cosines: Array) -> tuple[float, ...] | None:
-    """95% interval of the mean over lines, by the normal approximation."""
-    if len(cosines) < 2:
-        return None
-    error = cosines.std(ddof=1) / len(cosines) ** 0.5
-    low, high = normal_interval(cosines.mean(), error)
-    return float(low), min(1.0, float(high))

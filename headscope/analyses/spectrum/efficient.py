@@ -14,8 +14,8 @@ With P the pattern of a head and z = P v, a form of size k or w gives another z'
 ``uniform``                   control: the mean of v, whatever the query; cost 0
 ============================  ===================================================================
 
-What a model adds to its scores stays where pairs of positions do (:mod:`.structure`), and no form
-sees a key that the model may not see: a window that may not look ahead ends at its query.
+What a model adds to its scores stays where pairs of positions do, and no form sees a key that the
+model may not see: a window that may not look ahead ends at its query.
 ``pooled`` has no pairs left, so it is measured only where the scores are ``q k^T scale`` and
 nothing else.
 
@@ -55,12 +55,12 @@ from headscope.core.processes import joined_rows, share
 from headscope.data.packing import Windows
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import Pooling, cosine
+from headscope.models.pooling import cosine
 from headscope.models.routing import Mechanism
 from headscope.session.exchanged_heads import last_states
 from headscope.session.progress import Progress
 from headscope.stats.ranks import MeanSem
-from headscope.stats.statistics import CrossedMean, crossed_mean, finite
+from headscope.stats.statistics import crossed_mean, finite
 
 #: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
 SPARSE = ("window", "window+global", "window+global+random", "random-keys")
@@ -70,6 +70,11 @@ FORMS = ("truncated", "bound", "random", "pooled", *SPARSE, "uniform")
 RANDOM = ("random", "window+global+random", "random-keys")
 DRAWS = 5
 PLAIN_ONLY = ("pooled",)  # Forms that need scores of ``q k^T scale`` and nothing else.
+RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting).
+_BLOCKS = 32  # Blocks of a sequence.
+#: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
+TOKENS = 2048
+_AT_ONCE = 4  # Sequences of one pass.
 
 
 class CheapForms:
@@ -84,30 +89,21 @@ class CheapForms:
         structure: Structure | None = None,
     ) -> None:
         self.length = length
-        self._structure = structure or Structure()
         self.special = special or (0,)
-        self.block = block_size(length)
-        self._seed = seed % 2**32
+        self.block = max(1, length // _BLOCKS)  # Tokens of a block
         self.pool = pool
+        self._structure = structure or Structure()
+        self._seed = seed % 2**32
+        #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
+        self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
+        #: Forms that this model's scores rule out.
+        self.left_out = () if self._structure.plain else PLAIN_ONLY
+        forms = [form for form in FORMS[:-1] if form not in self.left_out]
+        #: Every (form, size); ``uniform`` has size 0.
+        self.points = [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
         # One layer's masks: every chunk of a layer needs them again, the next layer others.
         masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
         self._keep = functools.lru_cache(masks)(self._make_keep)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2."""
-        return tuple(sorted({self.length // d for d in (32, 16, 8, 4, 2) if self.length >= d}))
-
-    @property
-    def points(self) -> list[tuple[str, int]]:
-        """Return every (form, size); ``uniform`` has size 0."""
-        forms = [form for form in FORMS[:-1] if form not in self.left_out]
-        return [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Forms that this model's scores rule out."""
-        return () if self._structure.plain else PLAIN_ONLY
 
     def draws(self, form: str) -> int:
         """Return how often a form is drawn: once where nothing in it is random."""
@@ -115,13 +111,13 @@ class CheapForms:
 
     def cost(self, form: str, size: int) -> float:
         """Return the fraction of the n^2 scores that a form computes, mean of layers and draws."""
-        if form in SPARSE:
-            # Layers differ by chance alone, unless some may not see every key.
-            layers = self._structure.layers if self._structure.seen else [0]
-            draws = range(self.draws(form))
-            kept = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
-            return float(torch.stack(kept).double().mean())
-        return size / self.length
+        if form not in SPARSE:
+            return size / self.length
+        # Layers differ by chance alone, unless some may not see every key.
+        layers = self._structure.layers if self._structure.seen else [0]
+        draws = range(self.draws(form))
+        kept = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
+        return float(torch.stack(kept).double().mean())
 
     def attend(
         self,
@@ -143,63 +139,73 @@ class CheapForms:
             keep = self.keep(form, size, layer, draw).to(q.device)
             bias = None if mask is None or mask.dtype == torch.bool else mask
             return stream_attention(q, k, v, mask=with_bias(keep, bias), scale=scale)
-        if form == "uniform":
-            return self._mean(layer, v)
+        if form == "uniform":  # the mean of v over all keys, or over those that each query may see
+            seen = self._structure.seen.get(layer)
+            if seen is None:
+                return v.mean(-2, keepdim=True).expand_as(v)
+            return (seen.double() / seen.sum(-1, keepdim=True)).to(v) @ v
         if form == "bound":
             return truncated_output(stream_attention(q, k, v, mask=mask, scale=scale), [size])[0]
         if form == "random":
             projection = self._gaussian(size, layer, draw).to(v)
             return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
-        if form == "pooled":
-            pooling = self._pooling(size).to(v)
+        if form == "pooled":  # averages n/size neighbours each
+            segment = torch.arange(self.length) * size // self.length
+            member = (segment == torch.arange(size)[:, None]).double()
+            pooling = (member / member.sum(-1, keepdim=True)).to(v)
             return stream_attention(q, pooling @ k, pooling @ v, scale=scale)
-        return self._truncated(size, q, k, v, scale, mask)
-
-    def _truncated(
-        self, size: int, q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: Mask
-    ) -> Tensor:
-        """Compute P_k v, one head's patterns at a time."""
-        found = torch.empty_like(v)
+        z = torch.empty_like(v)  # P_k v, one head's patterns at a time
         for h in range(q.shape[1]):
             part = None if mask is None else mask[:, h if mask.shape[1] > 1 else 0]
             pattern = attention_pattern(q[:, h], k[:, h], scale=scale, mask=part)
-            found[:, h] = truncated_pattern(pattern, v[:, h], [size], self.pool)[0]
-        return found
-
-    def _mean(self, layer: int, v: Tensor) -> Tensor:
-        """Return the mean of v over all keys, or over those that each query may see."""
-        seen = self._structure.seen.get(layer)
-        if seen is None:
-            return v.mean(-2, keepdim=True).expand_as(v)
-        weights = seen.double() / seen.sum(-1, keepdim=True)
-        return weights.to(v) @ v
+            z[:, h] = truncated_pattern(pattern, v[:, h], [size], self.pool)[0]
+        return z
 
     def keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
         """Return which keys each query keeps in a sparse form, boolean (n, n)."""
-        if form in RANDOM:
-            keep: Tensor = self._keep(form, size, layer, draw)
-            return keep
-        # Others differ between layers only where layers may see different keys.
-        own: Tensor = self._keep(form, size, layer if layer in self._structure.seen else -1, 0)
-        return own
+        if form not in RANDOM:
+            # These differ between layers only where layers may see different keys.
+            layer, draw = (layer if layer in self._structure.seen else -1), 0
+        keep: Tensor = self._keep(form, size, layer, draw)
+        return keep
 
     def _make_keep(self, form: str, size: int, layer: int, draw: int) -> Tensor:
-        generator, seen = self._generator(size, layer, draw), self._structure.seen.get(layer)
-        return kept_keys(form, size, self.length, self.special, generator, seen)
+        length, seen = self.length, self._structure.seen.get(layer)
+        generator = self._generator(size, layer, draw)
+        if form == "random-keys":
+            return _drawn(torch.rand(length, length, generator=generator), seen, size)
+        ahead = 0 if seen is not None and looks_back(seen) else (size - 1) // 2
+        position = torch.arange(length)
+        back = position[:, None] - position  # how far key j lies before query i
+        keep = (back <= size - 1 - ahead) & (-back <= ahead)
+        if "global" in form:
+            keep[:, self.special] = True
+            keep[self.special, :] = True
+        if "random" in form:  # blocks of keys for each block of queries
+            block = position // self.block
+            n_blocks = int(block[-1]) + 1
+            seen_blocks = None
+            if seen is not None:  # whether any query of a block sees any key of another
+                member = (block == torch.arange(n_blocks)[:, None]).double()
+                seen_blocks = member @ seen.double() @ member.T > 0
+            order = torch.rand(n_blocks, n_blocks, generator=generator)
+            keep |= _drawn(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
+        return keep if seen is None else keep & seen
 
     def _gaussian(self, size: int, layer: int, draw: int) -> Tensor:
         drawn = torch.randn(size, self.length, generator=self._generator(size, layer, draw))
         return drawn / math.sqrt(size)
 
-    def _pooling(self, size: int) -> Tensor:
-        """Average n/size neighbours each: (size, n), rows sum to 1."""
-        segment = torch.arange(self.length) * size // self.length
-        member = (segment == torch.arange(size)[:, None]).double()
-        return member / member.sum(-1, keepdim=True)
-
     def _generator(self, size: int, layer: int, draw: int) -> torch.Generator:
         place = (self._seed * 4099 + layer) * 4099 + size
         return torch.Generator().manual_seed((place * 61 + draw) % 2**63)
+
+
+def _drawn(order: Tensor, seen: Tensor | None, count: int) -> Tensor:
+    """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
+    if seen is None:
+        return order.argsort(-1).argsort(-1) < count
+    return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
 
 
 def truncated_pattern(
@@ -210,7 +216,7 @@ def truncated_pattern(
     The singular vectors of P (..., n, n) are taken in float64, on the CPU; the results have the
     shape, dtype and device of v (..., n, d_head).
     """
-    vectors = torch.from_numpy(pool.map(right_vectors, pattern).copy())
+    vectors = torch.from_numpy(pool.submit(right_vectors, pattern)().copy())
     left = pattern.cpu().double() @ vectors  # (..., n, n)
     right = vectors.mT @ v.cpu().double()  # (..., n, d_head)
     return [(left[..., :k] @ right[..., :k, :]).to(v) for k in sizes]
@@ -257,27 +263,26 @@ class CheapErrors:
         The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
         them; ``scale`` is 1 / sqrt(d_head) if None. ``mask`` is that of the same part.
         """
-        sizes = list(self._forms.sizes)
+        forms, sizes = self._forms, self._forms.sizes
         at_once = {
-            "truncated": truncated_pattern(pattern, v, sizes, self._forms.pool),
+            "truncated": truncated_pattern(pattern, v, sizes, forms.pool),
             "bound": truncated_output(z, sizes),
         }
-        for i, (form, size) in enumerate(self._forms.points):
-            draws = self._forms.draws(form)
+        norm = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
+        for i, (form, size) in enumerate(forms.points):
+            draws = forms.draws(form)
             for draw in range(draws):
                 if form in at_once:
                     ours = at_once[form][sizes.index(size)]
                 else:
-                    ours = self._forms.attend(form, size, layer, q, k, v, scale, draw, mask)
+                    ours = forms.attend(form, size, layer, q, k, v, scale, draw, mask)
                 place = (sequences, slice(draw, None if draws == 1 else draw + 1), layer, heads, i)
-                self.error[place] = _relative_error(ours, z)[:, None]
+                gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
+                self.error[place] = numpy(gap / norm)[:, None]
                 if form in SPARSE:
-                    self.mass[place] = self._kept(form, size, layer, draw, pattern)[:, None]
-
-    def _kept(self, form: str, size: int, layer: int, draw: int, pattern: Tensor) -> Array:
-        """Mass on kept keys, (rows, heads)."""
-        keep = self._forms.keep(form, size, layer, draw).to(pattern.device)
-        return numpy((pattern * keep).cpu().double().sum(-1).mean(-1))
+                    keep = forms.keep(form, size, layer, draw).to(pattern.device)
+                    mass = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
+                    self.mass[place] = numpy(mass)[:, None]
 
     def over_heads(self, name: str) -> Array:
         """Mean over heads of ``error`` or ``mass``, (sequences, DRAWS, points)."""
@@ -286,71 +291,8 @@ class CheapErrors:
         return np.asarray(values[:, :, there].mean(axis=2))
 
 
-def _relative_error(ours: Tensor, z: Tensor) -> Array:
-    """||z' - z|| / ||z|| of each sequence and head, (rows, heads)."""
-    size = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
-    gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
-    return numpy(gap / size)
-
-
-RANDOM_BLOCKS = 3  # Random key blocks of each query block (BigBird's base setting).
-_BLOCKS = 32  # Blocks of a sequence.
-
-
-def block_size(length: int) -> int:
-    """Return how many tokens of a sequence make a block."""
-    return max(1, length // _BLOCKS)
-
-
-def kept_keys(
-    form: str,
-    size: int,
-    length: int,
-    special: tuple[int, ...],
-    generator: torch.Generator,
-    seen: Tensor | None = None,
-) -> Tensor:
-    """Return which keys each query keeps, boolean (n, n).
-
-    Shapes: ``seen`` (n, n).
-    """
-    if form == "random-keys":
-        return _drawn(torch.rand(length, length, generator=generator), seen, size)
-    ahead = 0 if seen is not None and looks_back(seen) else (size - 1) // 2
-    position = torch.arange(length)
-    back = position[:, None] - position  # how far key j lies before query i
-    keep = (back <= size - 1 - ahead) & (-back <= ahead)
-    if "global" in form:
-        keep[:, special] = True
-        keep[special, :] = True
-    if "random" in form:
-        keep |= _random_blocks(length, generator, seen)
-    return keep if seen is None else keep & seen
-
-
-def _random_blocks(length: int, generator: torch.Generator, seen: Tensor | None) -> Tensor:
-    """Draw blocks of keys for each block of queries."""
-    block = torch.arange(length) // block_size(length)
-    n_blocks = int(block[-1]) + 1
-    if seen is not None:  # by block: whether any of its queries sees any of its keys
-        member = (block == torch.arange(n_blocks)[:, None]).double()
-        seen = member @ seen.double() @ member.T > 0
-    order = torch.rand(n_blocks, n_blocks, generator=generator)
-    return _drawn(order, seen, RANDOM_BLOCKS)[block][:, block]
-
-
-def _drawn(order: Tensor, seen: Tensor | None, count: int) -> Tensor:
-    """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
-    if seen is None:
-        return order.argsort(-1).argsort(-1) < count
-    return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
-
-
-#: Tokens that the cheap forms are measured on: 16 sequences of 128 or less, 4 of 512 or more.
-TOKENS = 2048
-_AT_ONCE = 4  # Sequences of one pass.
-#: Batches of this process: which of the sequences they hold, and their token ids.
-Mine = list[tuple[Array, Tensor]]
+#: A batch of this process: which of the sequences it holds, and their token ids.
+Batch = tuple[Array, Tensor]
 
 
 def measure_efficient(
@@ -362,14 +304,22 @@ def measure_efficient(
         torch.from_numpy(windows.batch(part)).to(loaded.device)
         for part in np.array_split(chosen, -(-len(chosen) // _AT_ONCE))
     ]
+    structure = Structure()
+
+    def look(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        structure.note(site.row, mask)
+        return stream_attention(q, k, v, mask=mask, scale=scale)
+
+    _last_states(loaded, batches[0][:1], look)
     last = windows.length - len(windows.after)
     special = (*range(len(windows.before)), *range(last, windows.length))
-    structure = _structure(loaded, batches[0][:1])
     forms = CheapForms(windows.length, special, seed, pool, structure)
     errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
-    places = np.array_split(np.arange(len(chosen)), len(batches))
-    mine = list(share(zip(places, batches, strict=True)))
-    original = _measured(loaded, mine, errors, progress)
+    sequences = np.array_split(np.arange(len(chosen)), len(batches))
+    mine = list(share(zip(sequences, batches, strict=True)))
+    original = _measure_heads(loaded, mine, errors, progress)
     return EfficientResult(
         sequences=len(chosen),
         block=forms.block,
@@ -383,37 +333,30 @@ def measure_efficient(
     )
 
 
-def _structure(loaded: LoadedModel, ids: Tensor) -> Structure:
-    """Look at what each layer's scores hold besides q k^T, on one sequence without padding."""
-    found = Structure()
-
-    def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        found.note(site.row, mask)
-        return stream_attention(q, k, v, mask=mask, scale=scale)
-
-    _last_states(loaded, [ids], attend)
-    return found
+def _last_states(loaded: LoadedModel, ids: Tensor, mechanism: Mechanism) -> Tensor:
+    """Return the last hidden state of a batch without padding, (batch, pos, d_model)."""
+    padded = [(ids, torch.ones_like(ids))]
+    return last_states(loaded, padded, mechanism, lambda hidden, _: hidden.cpu())[0]
 
 
-def _measured(
-    loaded: LoadedModel, batches: Mine, errors: CheapErrors, progress: Progress
+def _measure_heads(
+    loaded: LoadedModel, batches: list[Batch], errors: CheapErrors, progress: Progress
 ) -> list[Tensor]:
     """Run the unmodified model; measure the forms on the way; return its last states."""
     states: list[Tensor] = []
     for i, (at, ids) in enumerate(batches, start=1):
-        states += _last_states(loaded, [ids], _measuring(errors, int(at[0])))
+        states.append(_last_states(loaded, ids, _measuring(errors, int(at[0]))))
         progress("cheap forms, head by head", i, len(batches))
-    places = [at for at, _ in batches]
-    found = {name: [getattr(errors, name)[at] for at in places] for name in ("error", "mass")}
-    joined = joined_rows("errors of cheap forms", places, found, len(errors.error))
+    index = [at for at, _ in batches]
+    names = ("error", "mass") if batches else ()
+    rows = {name: [getattr(errors, name)[at] for at in index] for name in names}
+    joined = joined_rows("errors of cheap forms", index, rows, len(errors.error))
     errors.error, errors.mass = joined["error"], joined["mass"]
     return states
 
 
 def _measuring(errors: CheapErrors, first: int) -> Mechanism:
-    """Attention as it is, with every form measured beside it; the batch starts at ``first``."""
+    """Attention as it is, with every form measured on the way; the batch starts at ``first``."""
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
@@ -423,52 +366,60 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
         def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
             at = (rows, heads)
             sequences = slice(first + rows.start, first + rows.stop)
-            kept = None if own is None else mask_of_chunk(own, rows, heads)
-            parts = (q[at], k[at], v[at], pattern, z)
-            errors.update(site.row, sequences, heads, *parts, scale, kept)
+            part = None if own is None else mask_of_chunk(own, rows, heads)
+            tensors = (q[at], k[at], v[at], pattern, z)
+            errors.update(site.row, sequences, heads, *tensors, scale, part)
 
         return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
 
     return attend
 
 
-def _last_states(loaded: LoadedModel, batches: list[Tensor], mechanism: Mechanism) -> list[Tensor]:
-    """Return the last hidden state of each batch, (batch, pos, d_model)."""
-    padded = ((ids, torch.ones_like(ids)) for ids in batches)
-    return last_states(loaded, padded, mechanism, lambda hidden, _: hidden.cpu())
+def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
+    """Every head in one cheap form; windows have no padding that a mask could stand for."""
+    return lambda site, q, k, v, mask, scale: forms.attend(
+        form, size, site.row, q, k, v, scale, draw, without_padding(mask)
+    )
 
 
 def _points(
     loaded: LoadedModel,
-    batches: Mine,
+    batches: list[Batch],
     errors: CheapErrors,
     forms: CheapForms,
     original: list[Tensor],
     progress: Progress,
 ) -> Iterator[CheapPoint]:
     """Put every head into one form after the other, with each of its draws."""
+    embed = loaded.pooling.embed
     error, mass = crossed_mean(errors.over_heads("error")), errors.over_heads("mass")
     for i, (form, size) in enumerate(forms.points):
         draws = forms.draws(form)
-        pooled: list[Array] = []
-        tokens: list[Array] = []
+        # Cosines of each sequence's embedding, and the mean cosine of its tokens' states.
+        by_draw: dict[str, list[Array]] = {"pooled": [], "tokens": []}
         for draw in range(draws):
             attend = _replaced(forms, form, size, draw)
-            changed = _last_states(loaded, [ids for _, ids in batches], attend)
-            both = _fidelity(loaded.pooling, original, changed)
-            places = [at for at, _ in batches]
-            joined = joined_rows(f"fidelity of {form}", places, both, len(errors.error))
-            pooled.append(joined["pooled"])
-            tokens.append(joined["tokens"])
-        fidelity = crossed_mean(np.stack(pooled, axis=1))
+            rows: dict[str, list[Array]] = {name: [] for name in by_draw if batches}
+            for (_, ids), theirs in zip(batches, original, strict=True):
+                ours = _last_states(loaded, ids, attend)
+                real = torch.ones(ours.shape[:2], device=ours.device)
+                pooled = cosine(embed(ours, real), embed(theirs, real))
+                # Rounding leaves some cosines of equal states a little above 1.
+                for name, values in (("pooled", pooled), ("tokens", cosine(ours, theirs).mean(-1))):
+                    rows[name].append(numpy(values.double().clamp(-1.0, 1.0)))
+            index = [at for at, _ in batches]
+            joined = joined_rows(f"fidelity of {form}", index, rows, len(errors.error))
+            for name, cosines in joined.items():
+                by_draw[name].append(cosines)
+        fidelity, tokens = (crossed_mean(np.stack(by_draw[name], axis=1)) for name in by_draw)
         yield CheapPoint(
             form=form,
             size=size,
             cost=forms.cost(form, size),
             error=float(error.mean[i]),
             mass=finite(mass[..., i].mean()),
-            fidelity=_mean_sem(fidelity),
-            token_fidelity=_mean_sem(crossed_mean(np.stack(tokens, axis=1))),
+            fidelity=MeanSem(float(fidelity.mean), finite(float(fidelity.sem))),
+            token_fidelity=MeanSem(float(tokens.mean), finite(float(tokens.sem))),
             error_half_width=finite(error.half_width[i]),
             fidelity_half_width=finite(float(fidelity.half_width)),
             draws=draws,
@@ -478,43 +429,18 @@ def _points(
         progress("cheap forms, all heads", i + 1, len(forms.points))
 
 
-def _fidelity(
-    pooling: Pooling, original: list[Tensor], changed: list[Tensor]
-) -> dict[str, list[Array]]:
-    """Cosines of each sequence's embedding, and the mean cosine of its tokens' states."""
-    found: dict[str, list[Array]] = {name: [] for name in ("pooled", "tokens") if original}
-    for ours, theirs in zip(changed, original, strict=True):
-        real = torch.ones(ours.shape[:2], device=ours.device)
-        pooled = cosine(pooling.embed(ours, real), pooling.embed(theirs, real))
-        for name, values in (("pooled", pooled), ("tokens", cosine(ours, theirs).mean(-1))):
-            # Rounding leaves some cosines of equal states a little above 1.
-            found[name].append(numpy(values.double().clamp(-1.0, 1.0)))
-    return found
-
-
 def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Iterator[CheapHead]:
-    found, mass = crossed_mean(errors.error), errors.mass.mean(axis=(0, 1))
+    error, mass = crossed_mean(errors.error), errors.mass.mean(axis=(0, 1))
     for site in loaded.sites:
         for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                place = (site.row, row, i)
+                at = (site.row, row, i)
                 yield CheapHead(
                     layer=site.layer,
                     head=head,
                     form=form,
                     size=size,
-                    error=MeanSem(float(found.mean[place]), finite(found.sem[place])),
-                    mass=finite(mass[place]),
-                    half_width=finite(found.half_width[place]),
+                    error=MeanSem(float(error.mean[at]), finite(error.sem[at])),
+                    mass=finite(mass[at]),
+                    half_width=finite(error.half_width[at]),
                 )
-
-
-def _mean_sem(found: CrossedMean) -> MeanSem:
-    return MeanSem(float(found.mean), finite(float(found.sem)))
-
-
-def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
-    """Every head in one cheap form; windows have no padding, so no mask stands for any."""
-    return lambda site, q, k, v, mask, scale: forms.attend(
-        form, size, site.row, q, k, v, scale, draw, without_padding(mask)
-    )

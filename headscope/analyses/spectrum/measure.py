@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,7 +27,7 @@ from torch import Tensor
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.attention import Mask
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
-from headscope.core.activations import Activations
+from headscope.core.activations import Activations, visible
 from headscope.stats.statistics import ratio, standard_error, t_half_width
 
 
@@ -39,6 +39,26 @@ def shares(sigma: Array) -> Array:
     total = np.cumsum(sigma, axis=-1)
     whole = total[..., -1:]
     return np.where(whole > 0, total / np.where(whole > 0, whole, 1.0), 1.0)
+
+
+#: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
+_ROUNDING = 4 * float(np.finfo(np.float64).eps)
+
+
+def singular_values(matrices: Array) -> Array:
+    """Return the singular values of float64 matrices (..., n, n), descending: (..., n).
+
+    Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
+    """
+    descending = np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices)[..., ::-1]
+    certain = descending > _ROUNDING * descending[..., :1]
+    return np.asarray(np.sqrt(np.where(certain, descending, 0.0)))
+
+
+def right_vectors(matrices: Array) -> Array:
+    """Return the right singular vectors as columns, (..., n, n), the most important first."""
+    _, vectors = np.linalg.eigh(np.swapaxes(matrices, -1, -2) @ matrices)
+    return vectors[..., ::-1]
 
 
 class Spectrum(Accumulator):
@@ -86,31 +106,26 @@ class Spectrum(Accumulator):
         return t_half_width(self.standard_errors()[..., k - 1], self.count)
 
     def worst_half_width(self, k: int) -> float:
-        """Return the widest of :meth:`half_widths` over all heads."""
+        """Widest of :meth:`half_widths` over all heads."""
         return float(np.nanmax(self.half_widths(k)))
 
 
 class PatternSpectra:
     """The observer that feeds a :class:`Spectrum`; it holds a few patterns at a time.
 
-    ``content`` says for a stack which of its query positions are not special tokens; :meth:`into`
-    changes the sums that are added to.
+    ``content`` gives the query positions of a stack that are not special tokens; ``sums`` may be
+    exchanged between passes.
     """
 
     def __init__(self, sums: Spectrum, pool: MatrixPool, content: Callable[[str], slice]) -> None:
-        self._sums = sums
+        self.sums = sums
         self._pool = pool
         self._content = content
         self._waiting: deque[tuple[int, slice, Callable[[], Array], Array]] = deque()
 
-    def into(self, sums: Spectrum) -> None:
-        """Add what is observed from here on to other sums."""
-        self._sums = sums
-
     def observe(self, site: Activations) -> None:
-        """Start on one chunk of patterns; wait for the first when enough of them are under way."""
-        if len(self._waiting) >= 2 * self._pool.workers:
-            self._take()
+        """Start on one chunk of patterns; finish the oldest when enough of them are under way."""
+        self._take(2 * self._pool.workers - 1)
         content = self._content(site.stack)
         first = content.start or 0
         queries = site.pattern[..., content, :]
@@ -127,12 +142,42 @@ class PatternSpectra:
 
     def finish(self, stack: str, layer: int) -> None:
         """Wait for the layer: the model's own threads and ours should not compete."""
-        while self._waiting:
-            self._take()
+        self._take(0)
 
-    def _take(self) -> None:
-        layer, heads, sigma, offsets = self._waiting.popleft()
-        self._sums.update(layer, heads, sigma(), offsets)
+    def _take(self, leave: int) -> None:
+        while len(self._waiting) > leave:
+            layer, heads, sigma, offsets = self._waiting.popleft()
+            self.sums.update(layer, heads, sigma(), offsets)
+
+
+DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
+
+
+@dataclass(frozen=True)
+class ControlCurves:
+    """share(k) and share_sq(k), k = 1..length, each (draws, length); one draw of a closed form."""
+
+    share: Array
+    share_sq: Array
+
+
+def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
+    """Return the curves of each control pattern of this length, by name."""
+    uniform, previous = np.zeros(length), np.ones(length)
+    uniform[0] = 1.0
+    previous[0], previous[-1] = np.sqrt(2.0), 0.0
+    closed = {"uniform": uniform, "identity": np.ones(length), "previous-token": previous}
+    drawn = {name: sigma[None] for name, sigma in closed.items()}
+    drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
+    return {name: ControlCurves(shares(sigma), shares(sigma**2)) for name, sigma in drawn.items()}
+
+
+def random_patterns(length: int, seed: int) -> Iterator[Array]:
+    """Draw patterns softmax(N(0, 1)), each (length, length)."""
+    generator = np.random.default_rng(seed % 2**64)
+    for _ in range(DRAWS):
+        weights = np.exp(generator.standard_normal((length, length)))
+        yield weights / weights.sum(axis=-1, keepdims=True)
 
 
 @dataclass
@@ -153,12 +198,11 @@ class Structure:
         """Look at the mask of one layer, of sequences without padding."""
         self.layers.append(layer)
         mask = without_padding(mask)
-        if mask is None:
-            return
-        seen = allowed(mask)
-        self.biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
-        if not bool(seen.all()):
-            self.seen[layer] = seen.flatten(0, -3)[0].cpu()
+        if mask is not None:
+            seen = visible(mask)
+            self.biased |= mask.dtype != torch.bool and bool(mask.masked_fill(~seen, 0.0).any())
+            if not bool(seen.all()):
+                self.seen[layer] = seen.flatten(0, -3)[0].cpu()
 
 
 def without_padding(mask: Mask) -> Mask:
@@ -168,64 +212,9 @@ def without_padding(mask: Mask) -> Mask:
     return mask
 
 
-def allowed(mask: Tensor) -> Tensor:
-    """Say which keys a boolean or additive mask leaves, in its own shape."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-
-
 def looks_back(seen: Tensor) -> bool:
     """Whether no query sees a later key; ``seen`` is (n, n)."""
     return not bool(seen.triu(1).any())
-
-
-DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
-
-
-@dataclass(frozen=True)
-class ControlCurves:
-    """share(k) and share_sq(k), k = 1..length, each (draws, length); one draw of a closed form."""
-
-    share: Array
-    share_sq: Array
-
-
-def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
-    """Return the curves of each control pattern of this length, by name."""
-    uniform, previous = np.zeros(length), np.ones(length)
-    uniform[0] = 1.0
-    previous[0], previous[-1] = np.sqrt(2.0), 0.0
-    known = {"uniform": uniform, "identity": np.ones(length), "previous-token": previous}
-    drawn = {name: sigma[None] for name, sigma in known.items()}
-    drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
-    return {name: ControlCurves(shares(sigma), shares(sigma**2)) for name, sigma in drawn.items()}
-
-
-def random_patterns(length: int, seed: int) -> Iterator[Array]:
-    """Draw patterns softmax(N(0, 1)), each (length, length)."""
-    generator = np.random.default_rng(seed % 2**64)
-    for _ in range(DRAWS):
-        weights = np.exp(generator.standard_normal((length, length)))
-        yield weights / weights.sum(axis=-1, keepdims=True)
-
-
-#: Eigenvalues below this multiple of the largest are what float64 rounding leaves of a zero.
-_ROUNDING = 4 * float(np.finfo(np.float64).eps)
-
-
-def singular_values(matrices: Array) -> Array:
-    """Return the singular values of float64 matrices (..., n, n), descending: (..., n).
-
-    Those below 3e-8 of the largest, where float64 cannot tell them from zero, are exactly 0.
-    """
-    descending = np.linalg.eigvalsh(np.swapaxes(matrices, -1, -2) @ matrices)[..., ::-1]
-    certain = descending > _ROUNDING * descending[..., :1]
-    return np.asarray(np.sqrt(np.where(certain, descending, 0.0)))
-
-
-def right_vectors(matrices: Array) -> Array:
-    """Return the right singular vectors as columns, (..., n, n), the most important first."""
-    _, vectors = np.linalg.eigh(np.swapaxes(matrices, -1, -2) @ matrices)
-    return vectors[..., ::-1]
 
 
 class MatrixPool:
@@ -255,13 +244,9 @@ class MatrixPool:
         flat = copy.numpy().reshape(-1, *matrices.shape[-2:])
         parts = np.array_split(flat, min(len(flat), self.workers))
         started = [self._executor.submit(function, part) for part in parts]
-        return lambda: _joined(started, matrices.shape[:-2])
 
-    def map(self, function: Callable[[Array], Array], matrices: Tensor) -> Array:
-        """Run ``function`` on matrices and wait for it."""
-        return self.submit(function, matrices)()
+        def joined() -> Array:
+            results = np.concatenate([future.result() for future in started])
+            return results.reshape(*matrices.shape[:-2], *results.shape[1:])
 
-
-def _joined(started: list[Future[Array]], leading: torch.Size) -> Array:
-    results = np.concatenate([future.result() for future in started])
-    return results.reshape(*leading, *results.shape[1:])
+        return joined

@@ -25,8 +25,8 @@ else:
 class SpectrumOptions(ResumableOptions):
     """Measure how low the rank of each head's softmax matrix is, and what could replace it.
 
-    Shares of singular values beside closed-form controls and, with control, random weights; the
-    sequences have no padding.
+    Shares of singular values, compared with closed-form controls and, with control, random
+    weights; the sequences have no padding.
 
     Examples
     --------

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import torch
 
 from headscope.analyses.classify.known_roles import classification_of
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.spectrum.efficient import measure_efficient
-from headscope.analyses.spectrum.measure import ControlCurves, MatrixPool, Spectrum, control_curves
+from headscope.analyses.spectrum.measure import (
+    MatrixPool,
+    PatternSpectra,
+    Spectrum,
+    control_curves,
+)
 from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.spectrum.result import (
+    RandomDraw,
+    RandomWeights,
     Roles,
     Sampling,
     SpectrumControl,
@@ -20,84 +33,110 @@ from headscope.analyses.spectrum.result import (
     SpectrumResult,
     Verdict,
 )
-from headscope.analyses.spectrum.streaming import (
-    MINIMUM,
-    make_plan,
-    measure,
-    measure_random_weights,
-    saved_run,
-)
+from headscope.core.accumulator import Array
 from headscope.core.errors import HeadscopeError, InputError
+from headscope.core.processes import current, of_each, share
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import Examples, as_pairs, may_be_pairs
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
 from headscope.data.plain import PlainText, as_plain
+from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
+from headscope.models.routing import Router, routed
 from headscope.session.opening import Model, need_tokenizer, open_model
+from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
-from headscope.session.resume import check_resume
+from headscope.session.resume import RunState, check_resume, open_state
 from headscope.session.validate import require_valid
 from headscope.stats.ranks import MeanSem
-from headscope.stats.statistics import finite
+from headscope.stats.statistics import crossed_mean, finite
 
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
 LENGTH = 128
+PRECISION = 0.01  # Half-width of the adaptive mode where nothing else is asked for.
+MINIMUM = 16  # Fewest sequences of the adaptive mode: with fewer, the spread itself is a guess.
+_BATCH_TOKENS = 1024  # Tokens of one batch; whether to stop is decided after each.
+#: Initialisations that the windows are dealt out to: one alone would have no spread.
+INITIALISATIONS = 5
 
 
 def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     """Measure how much of each head's softmax matrix its largest singular values hold."""
-    text, length, seed, low_rank = options.text, options.length, options.seed, options.low_rank
+    text, length, seed = options.text, options.length, options.seed
     if length is not None:
         check_length(length, length, "")
     check_resume(options.state, options.resume)
     lines = None if may_be_pairs(text) else as_plain(text)  # type: ignore[arg-type]
     loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "spectrum")
-    source = choose_text(loaded, text, lines, options.stack)
-    loaded = source.loaded
-    if options.efficient and loaded.stacks != ("encoder",):
-        raise InputError("efficient covers the self-attention of an encoder; choose that stack.")
+    loaded, data = _choose_stack(loaded, text, lines, options.stack)
     if options.efficient:
+        if loaded.stacks != ("encoder",):
+            raise InputError(
+                "efficient covers the self-attention of an encoder; choose that stack."
+            )
         loaded.pooling.check()
     length = min(LENGTH, loaded.max_length) if length is None else length
     check_length(length, loaded.max_length, loaded.name)
-    k = _check_k(options.k, length)
+    k = length // 4 if options.k is None else options.k
+    if k > length:
+        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
     classified = classification_of(loaded, options.roles, options.folder)
     validation = require_valid(loaded, options.validate)
     if loaded.n_heads == 0:
         raise HeadscopeError(f"{loaded.name} has no attention head that headscope recognises.")
-    windows = source.windows(length)
-    plan = make_plan(windows, k, options.sequences, options.precision, seed)
-    saved = saved_run(loaded, plan, seed, options.state, options.resume)
+    if isinstance(data, PlainText):
+        windows = pack(data, loaded, length)
+    else:
+        assert loaded.start_id is not None  # only encoder-decoder models read pairs
+        windows = pack_pairs(data, loaded, length, loaded.start_id)
+    if options.sequences is not None:
+        plan = Plan(windows, windows.spread(options.sequences), k, options.sequences, None)
+    else:
+        plan = Plan(windows, windows.shuffled(seed), k, None, options.precision or PRECISION)
+    saved = open_state(
+        options.state,
+        options.resume,
+        {
+            "text": windows.sha256,
+            "length": length,
+            "k": k,
+            "sequences": plan.sequences,
+            "precision": plan.precision,
+            "minimum": MINIMUM,
+            "batches": _BATCH_TOKENS,
+        },
+        functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, length),
+        loaded,
+        seed,
+    )
     random, cheap = None, None
     with MatrixPool() as pool:
-        sums = measure(loaded, plan, pool, saved, options.tell)
+        sums = _measure(loaded, plan, pool, saved, options.tell, "model")
         if options.control:
-            random = measure_random_weights(
-                loaded, plan, sums.sequences, low_rank, seed, pool, saved, options.tell
-            )
+            measured = dataclasses.replace(plan, order=plan.order[: sums.sequences])
+            random = _random_weights(loaded, measured, options, pool, saved)
         if options.efficient:
             cheap = measure_efficient(loaded, windows, pool, seed, options.tell)
-        curves = control_curves(length, seed)
-    controls = {name: _control(found, k) for name, found in curves.items()}
+        controls = _controls(length, seed, k)
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=source.data),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=data),
         validation=validation,
         length=length,
         sequences=sums.sequences,
         k=k,
         sampling=Sampling(
             mode="fixed" if plan.precision is None else "adaptive",
-            windows=len(plan.windows),
+            windows=len(windows),
             requested=plan.sequences,
             precision=plan.precision,
             reached=None if plan.precision is None else plan.enough(sums),
-            half_width=finite(sums.worst_half_width(plan.k)),
+            half_width=finite(sums.worst_half_width(k)),
             minimum=MINIMUM,
         ),
-        verdict=_verdict(heads, controls["random-logits"].share_at_k, low_rank),
+        verdict=_verdict(heads, controls["random-logits"].share_at_k, options.low_rank),
         heads=heads,
         controls=controls,
         roles=_roles(classified),
@@ -106,23 +145,166 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     )
 
 
-def _check_k(k: int | None, length: int) -> int:
-    k = length // 4 if k is None else k
-    if k > length:
-        raise InputError(f"k is {k}, but there are {length} singular values; give fewer.")
-    return k
+def _choose_stack(
+    loaded: LoadedModel, text: object, lines: PlainText | None, stack: str | None
+) -> tuple[LoadedModel, PlainText | Examples]:
+    """Return the model seen in the stacks that a text can show, and what it reads."""
+    if not loaded.encoder_decoder:  # a table is text like any other for such a model
+        plain = as_plain(text) if lines is None else lines  # type: ignore[arg-type]
+        return loaded.only(stack or "all"), plain
+    if lines is None:
+        pairs = as_pairs(text)
+        if stack != "encoder":
+            return loaded.only(stack or "all"), pairs
+        lines = as_plain(pairs.first)
+    if stack not in (None, "encoder"):
+        raise InputError(
+            f"The {stack} stack of {loaded.name} reads pairs of source and target; give a table of "
+            "them (.tsv, .csv, .jsonl) as text."
+        )
+    return loaded.only("encoder"), lines
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which windows are measured in which order, and when it is enough.
+
+    They are spread evenly for a fixed number of sequences, in random order for a precision.
+    """
+
+    windows: Windows
+    order: Array
+    k: int
+    sequences: int | None
+    precision: float | None
+
+    def enough(self, sums: Spectrum) -> bool:
+        """Whether every head's mean is precise enough; never in the fixed mode."""
+        if self.precision is None or sums.sequences < MINIMUM:
+            return False
+        return sums.worst_half_width(self.k) < self.precision
+
+
+def _measure(
+    loaded: LoadedModel,
+    plan: Plan,
+    pool: MatrixPool,
+    saved: RunState[Spectrum],
+    progress: Progress,
+    name: str,
+) -> Spectrum:
+    """Stream windows through the model until it is enough; no pattern outlives its layer.
+
+    ``name`` is what the pass is saved and shown under.
+    """
+    windows, total = plan.windows, len(plan.order)
+    blank = functools.partial(Spectrum, loaded.n_layers, loaded.n_heads, windows.length)
+    # All processes go on from what the first one has saved.
+    done, sums = saved.load(blank(), name)
+    first, *_ = current().gather({**sums.state(), "done": np.array(done)}, f"the state of {name}")
+    done = int(first.pop("done"))
+    sums.load_state(first)
+    observer = PatternSpectra(sums, pool, windows.content)
+    # The same batches every time; of an interrupted run the first are already in the sums.
+    size = max(1, _BATCH_TOKENS // windows.length)
+    every = (plan.order[start : start + size] for start in range(0, total, size))
+    left = itertools.islice(every, done, None)
+    with routed(loaded.model, Router(loaded.sites, [observer], others=loaded.others)) as router:
+        # Each process measures one batch at a time, so that all stop where one alone would.
+        while not plan.enough(sums) and (batches := list(itertools.islice(left, current().size))):
+            observer.sums = mine = blank()
+            for batch in share(batches):
+                sides = [torch.from_numpy(ids).to(loaded.device) for ids in windows.inputs(batch)]
+                inputs = [tensor for ids in sides for tensor in (ids, torch.ones_like(ids))]
+                router.run(functools.partial(loaded.forward, *inputs))
+            for part, _ in zip(of_each(mine, blank, f"spectra of {name}"), batches, strict=False):
+                if not plan.enough(sums):
+                    sums.merge(part)
+                    done += 1
+            saved.note(name, done, sums)
+            expected = total
+            if plan.precision is not None and sums.sequences >= MINIMUM:
+                needed = sums.sequences * (sums.worst_half_width(plan.k) / plan.precision) ** 2
+                expected = min(total, max(sums.sequences, int(np.ceil(needed))))
+            progress(name, sums.sequences, expected)
+    saved.note(name, done, sums, final=True)
+    return sums
+
+
+def _random_weights(
+    loaded: LoadedModel,
+    plan: Plan,
+    options: SpectrumOptions,
+    pool: MatrixPool,
+    saved: RunState[Spectrum],
+) -> RandomWeights:
+    """Measure fresh initialisations on the windows that the model was measured on.
+
+    Each window of ``plan`` goes to one of them, in turn: together they cost one pass.
+    """
+    seeds = [(options.seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(plan.order)))]
+    draws, curves, squares = [], [], []
+    for i, seed in enumerate(seeds):
+        part = plan.order[i :: len(seeds)]
+        own = dataclasses.replace(plan, order=part, sequences=len(part), precision=None)
+        name = f"random weights {i + 1} of {len(seeds)}"
+        sums = _measure(random_twin(loaded, seed), own, pool, saved, options.tell, name)
+        # (heads, length), of the heads there are.
+        curve, square = (sums.means(kind)[sums.count > 0] for kind in ("curve", "curve_sq"))
+        share_at_k = curve[:, plan.k - 1]
+        draws.append(
+            RandomDraw(
+                seed=seed,
+                sequences=sums.sequences,
+                share_at_k=float(share_at_k.mean()),
+                share_sq_at_k=float(square[:, plan.k - 1].mean()),
+                lowest=float(share_at_k.min()),
+                above=int((share_at_k > options.low_rank).sum()),
+            )
+        )
+        curves.append(curve.mean(axis=0))
+        squares.append(square.mean(axis=0))
+    mean, mean_sq = (
+        crossed_mean(np.array([[getattr(draw, name)] for draw in draws]))
+        for name in ("share_at_k", "share_sq_at_k")
+    )
+    return RandomWeights(
+        draws=tuple(draws),
+        heads=len(curve),
+        share_at_k=MeanSem(float(mean.mean), finite(float(mean.sem))),
+        share_sq_at_k=MeanSem(float(mean_sq.mean), finite(float(mean_sq.sem))),
+        half_width=finite(float(mean.half_width)),
+        curve=tuple(np.mean(curves, axis=0).tolist()),
+        curve_sq=tuple(np.mean(squares, axis=0).tolist()),
+    )
+
+
+def _controls(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
+    controls = {}
+    for name, curves in control_curves(length, seed).items():
+        draws = len(curves.share)
+        curve, curve_sq = curves.share.mean(axis=0), curves.share_sq.mean(axis=0)
+        controls[name] = SpectrumControl(
+            share_at_k=float(curve[k - 1]),
+            share_sq_at_k=float(curve_sq[k - 1]),
+            curve=tuple(curve.tolist()),
+            curve_sq=tuple(curve_sq.tolist()),
+            std=float(curves.share[:, k - 1].std(ddof=1)) if draws > 1 else None,
+            draws=draws,
+        )
+    return controls
 
 
 def _heads(
     loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
 ) -> Iterator[SpectrumHead]:
-    known = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
+    roles = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
     mean, sem = sums.means(), sums.standard_errors()
     mean_sq, sem_sq = sums.means("curve_sq"), sums.standard_errors("curve_sq")
     half, offsets = sums.half_widths(k), sums.means("offsets")
     for site in loaded.sites:
-        for place, head in enumerate(site.head_ids):
-            at = (site.row, place)
+        for index, head in enumerate(site.head_ids):
+            at = (site.row, index)
             favourite = int(offsets[at].argmax())
             yield SpectrumHead(
                 layer=site.layer,
@@ -136,21 +318,8 @@ def _heads(
                 curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
                 offset=OFFSETS[favourite],
                 offset_mass=float(offsets[at][favourite]),
-                role=known.get((site.stack, site.layer, head)),
+                role=roles.get((site.stack, site.layer, head)),
             )
-
-
-def _control(found: ControlCurves, k: int) -> SpectrumControl:
-    draws = len(found.share)
-    curve, curve_sq = found.share.mean(axis=0), found.share_sq.mean(axis=0)
-    return SpectrumControl(
-        share_at_k=float(curve[k - 1]),
-        share_sq_at_k=float(curve_sq[k - 1]),
-        curve=tuple(curve.tolist()),
-        curve_sq=tuple(curve_sq.tolist()),
-        std=float(found.share[:, k - 1].std(ddof=1)) if draws > 1 else None,
-        draws=draws,
-    )
 
 
 def _roles(classified: ClassifyResult | None) -> Roles | None:
@@ -172,39 +341,3 @@ def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> 
         side = low if share - half > threshold else high if share + half <= random else between
         side.append(head.name)
     return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))
-
-
-@dataclass(frozen=True)
-class Source:
-    """A model, seen in the stacks that are measured, and what it reads."""
-
-    loaded: LoadedModel  # A view of one stack, or the whole model.
-    data: PlainText | Examples  # Text, or pairs of source and target.
-
-    def windows(self, length: int) -> Windows:
-        """Cut it into windows of exactly ``length`` tokens."""
-        if isinstance(self.data, PlainText):
-            return pack(self.data, self.loaded, length)
-        start = self.loaded.start_id
-        assert start is not None  # only encoder-decoder models read pairs
-        return pack_pairs(self.data, self.loaded, length, start)
-
-
-def choose_text(
-    loaded: LoadedModel, text: object, lines: PlainText | None, stack: str | None
-) -> Source:
-    """Decide which stacks of a model a text can show."""
-    if not loaded.encoder_decoder:  # a table is text like any other for such a model
-        plain = as_plain(text) if lines is None else lines  # type: ignore[arg-type]
-        return Source(loaded.only(stack or "all"), plain)
-    if lines is None:
-        pairs = as_pairs(text)
-        if stack != "encoder":
-            return Source(loaded.only(stack or "all"), pairs)
-        lines = as_plain(pairs.first)
-    if stack not in (None, "encoder"):
-        raise InputError(
-            f"The {stack} stack of {loaded.name} reads pairs of source and target; give a table of "
-            "them (.tsv, .csv, .jsonl) as text."
-        )
-    return Source(loaded.only("encoder"), lines)

@@ -1,4 +1,4 @@
-r"""Attention whose scores are changed before the softmax: made symmetric, and what to compare with.
+r"""Attention whose scores are changed before the softmax: made symmetric, and the controls.
 
 With S the scaled scores of a sequence, everything that the model adds to them included, and what
 the softmax then does with them unchanged (mask, rows)::
@@ -6,22 +6,22 @@ the softmax then does with them unchanged (mask, rows)::
     S = q k^T scale + bias        A = (S - S^T) / 2        S - A = (S + S^T) / 2
 
 =============  =================================================================================
-``symmetric``  S - A: two tokens look at each other with the same score
-``pairs``      S - A', A' = A without its row and column means: what a token is sought for by all
-               (its column) and how it looks itself (its row) stay, the pairs become symmetric
+``symmetric``  S - A: two tokens attend to each other with the same score
+``pairs``      S - A', A' = A without its row and column means: how much a token is attended to by
+               all (its column) and attends itself (its row) stays, the pairs become symmetric
 ``signs``      S - A + A o s, s random signs with s_ij = s_ji: the antisymmetric part as large as it
                was at every pair, its direction drawn by chance
 ``noise``      S + R, R independent normal numbers: a change of the same size as ``symmetric``
 ``shuffled``   S + f (S'^T - S), S' the scores with the tokens renumbered at random: a step of the
-               same size as ``symmetric`` towards scores of the same make
+               same size as ``symmetric`` towards scores of the same kind
 ``even``       0: every key that may be seen gets the same weight
 =============  =================================================================================
 
 A softmax does not see what is added to a whole row. So ``noise`` and ``shuffled`` are as large as A
 in what it does see: all without their rows' means over the keys that a query sees, in the Frobenius
 norm. ``shuffled`` is there because noise is too weak a control: it leaves S whole, where half of S
-goes as S and S^T are averaged, and it has no columns, keys that all queries seek. In an untrained
-model S^T is no more than another matrix of that make, so both move the output as far.
+goes as S and S^T are averaged, and it has no columns, keys that all queries attend to. In an
+untrained model S^T is no more than another matrix of that kind, so both move the output as far.
 
 A causal mask comes after all this: S - A is made of the scores of both directions, of which the
 softmax then uses the one that looks back. What a model adds to a pair that it never sees (a bias by
@@ -110,24 +110,21 @@ def score_asymmetry(scores: Tensor, seen: Tensor) -> Tensor:
     """Return ||S - S^T||_F / ||S||_F as a softmax sees both, (batch, heads).
 
     Over visible pairs, without the means of rows: 0 symmetric, sqrt(2) independent directions, 2
-    antisymmetric. 0 for scores that a softmax does not tell from zero: constant rows.
+    antisymmetric. 0 for scores that a softmax cannot distinguish from zero: constant rows.
     """
     wide = widest(scores)
     size, whole = _norm(_visible(wide, seen)), _norm(wide * seen)
-    told = size > ROUNDING * whole
-    found = torch.where(told, _norm(_visible(wide - wide.mT, seen)) / size, 0.0)
-    return found[..., 0, 0]
+    ratio = _norm(_visible(wide - wide.mT, seen)) / size
+    return torch.where(size > ROUNDING * whole, ratio, 0.0)[..., 0, 0]
 
 
 def _renumbered(scores: Tensor, seen: Tensor, draw: Tensor) -> Tensor:
-    """Permute a sequence's real positions, rows and columns alike, in each head at random."""
+    """Permute a sequence's real positions, rows and columns together, in each head at random."""
     real = _real(seen)
-    place = torch.arange(real.shape[-1], device=real.device).expand(real.shape)
-    first = (
-        (~real).to(torch.uint8).argsort(dim=-1, stable=True)
-    )  # real ones in order, then the others
+    # Real positions in order, then the others; the same with the real ones in random order.
+    first = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
     drawn = torch.where(real, draw[..., 0], torch.inf).argsort(dim=-1, stable=True)
-    order = torch.empty_like(place).scatter(-1, first, drawn)
+    order = torch.empty_like(first).scatter(-1, first, drawn)
     rows = torch.gather(scores, -2, order[..., None].expand(scores.shape))
     return torch.gather(rows, -1, order[..., None, :].expand(scores.shape))
 
@@ -139,7 +136,7 @@ def _norm(matrix: Tensor) -> Tensor:
 
 
 def _real(seen: Tensor) -> Tensor:
-    """Say which positions are real, (batch, heads, pos): those that see themselves."""
+    """Return which positions are real, (batch, heads, pos): those that see themselves."""
     return seen.diagonal(dim1=-2, dim2=-1)
 
 

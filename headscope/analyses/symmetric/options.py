@@ -11,15 +11,15 @@ from headscope.session.options import EffectOptions
 
 @dataclass(frozen=True, kw_only=True)
 class SymmetricOptions(EffectOptions):
-    """Make attention scores symmetric before the softmax, and say how far the output moves.
+    """Make attention scores symmetric before the softmax, and measure how the output changes.
 
-    Beside the same heads removed, random heads removed, and random changes of the same size.
+    Compared with removing the same heads or random ones, and with random changes of that size.
 
     Examples
     --------
     >>> import headscope
-    >>> found = headscope.symmetric("demo", sentences=2)
-    >>> found.whole["symmetric"].cosine.value < found.heads[0].symmetric.cosine.value
+    >>> result = headscope.symmetric("demo", sentences=2)
+    >>> result.whole["symmetric"].cosine.value < result.heads[0].symmetric.cosine.value
     True
     """
 
@@ -28,7 +28,7 @@ class SymmetricOptions(EffectOptions):
         "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",
         "headscope symmetric demo --no-alone --task similarity --data stsb-test.csv",
     )
-    #: With 8 lines the random changes were not told apart in the demo.
+    #: With 8 lines the intervals of the random changes overlap in the demo.
     in_report: ClassVar[dict[str, Any]] = {"sentences": 16}
 
     alone: Annotated[bool, Option(help="Also change each head alone: three passes a head.")] = True

@@ -14,8 +14,6 @@ from headscope.stats.estimate import Estimate
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["DrawnEffect", "HeadSymmetry", "RandomHeads", "SymmetricResult"]
-
 
 @dataclass(frozen=True)
 class DrawnEffect:
@@ -77,45 +75,43 @@ class SymmetricResult(Measured):
     left_out: tuple[str, ...]
     #: What was read: name, sha256, lines, skipped, tokens.
     text: Annotated[dict[str, Any], Setting(keys=("lines", "tokens"))]
-    task: EffectTask | None = None  # What the model was measured by beside the cosine.
+    task: EffectTask | None = None  # What the model was measured by, besides the cosine.
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame([_head_row(head) for head in self.heads])
+        return pd.DataFrame(
+            {
+                "layer": head.layer,
+                "head": head.head,
+                "stack": head.stack,
+                **estimated_columns("asymmetry", head.asymmetry),
+                **effect_columns("symmetric", head.symmetric),
+                **effect_columns("noise", head.noise),
+                **effect_columns("removed", head.removed),
+            }
+            for head in self.heads
+        )
 
     def sets_frame(self) -> pandas.DataFrame:
         """One row per change of all heads, and of each number of random heads (pandas)."""
         import pandas as pd
 
-        rows = [
-            {"heads": chosen.heads, "change": name, **_drawn_row(getattr(chosen, name))}
-            for chosen in self.sets
-            for name in ("symmetric", "removed")
-        ]
-        n = len(self.heads)
-        rows += [{"heads": n, "change": name, **_drawn_row(d)} for name, d in self.whole.items()]
-        return pd.DataFrame(rows)
-
-
-def _head_row(head: HeadSymmetry) -> dict[str, Any]:
-    return {
-        "layer": head.layer,
-        "head": head.head,
-        "stack": head.stack,
-        **estimated_columns("asymmetry", head.asymmetry),
-        **effect_columns("symmetric", head.symmetric),
-        **effect_columns("noise", head.noise),
-        **effect_columns("removed", head.removed),
-    }
-
-
-def _drawn_row(found: DrawnEffect) -> dict[str, Any]:
-    return {
-        **estimated_columns("cosine", found.cosine),
-        "cosine_std": found.cosine_std,
-        "draws": found.draws,
-        "metric": found.metric,
-        "metric_std": found.metric_std,
-    }
+        effects: list[tuple[int, str, DrawnEffect]] = []
+        for chosen in self.sets:
+            effects.append((chosen.heads, "symmetric", chosen.symmetric))
+            effects.append((chosen.heads, "removed", chosen.removed))
+        effects += [(len(self.heads), name, effect) for name, effect in self.whole.items()]
+        return pd.DataFrame(
+            {
+                "heads": heads,
+                "change": change,
+                **estimated_columns("cosine", effect.cosine),
+                "cosine_std": effect.cosine_std,
+                "draws": effect.draws,
+                "metric": effect.metric,
+                "metric_std": effect.metric_std,
+            }
+            for heads, change, effect in effects
+        )

@@ -1,4 +1,4 @@
-"""What is shown of ``symmetric``: heads with symmetric scores, beside heads removed."""
+"""What is shown of ``symmetric``: heads with symmetric scores, compared with heads removed."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from headscope.show.estimates import cosine_text, ranged, run_lines
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, view
 from headscope.stats.estimate import Estimate
-
-__all__ = ["VIEW"]
-
 
 #: What the changes of all heads are called.
 CHANGES = {
@@ -51,7 +48,17 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     if result.task is not None:
         columns.append((result.task.metric, lambda row: row[1].metric, 2))
     yield b.Table(columns, result.whole.items())
-    yield b.Text(control_sentence(result), on=b.PAGE)
+    said = {name: _drawn(effect) for name, effect in result.whole.items()}
+    shuffled = ""
+    if "shuffled" in said:  # a result of an earlier version has none
+        shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
+    yield b.Text(
+        "For comparison, in all heads: a random change of the scores of the same size "
+        f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
+        "only pairs made symmetric, keeping how much each token is attended to by all, "
+        f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
+        on=b.PAGE,
+    )
     yield _curves(result)
     alone = [head for head in result.heads if head.symmetric is not None]
     means = {
@@ -110,25 +117,11 @@ def whole_sentence(result: SymmetricResult) -> str:
         f"{ranged(result.whole['symmetric'].cosine)}"
     )
     if equal.value is None:
-        return f"{text}: further than removing every head moves them."
+        return f"{text}: a larger change than removing every head."
     between = ""
     if equal.interval is not None:
         between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
     return f"{text}: as far as removing about {equal.value:.0f}{between} random heads of {n} does."
-
-
-def control_sentence(result: SymmetricResult) -> str:
-    """Say what other changes of the scores do."""
-    said = {name: _drawn(effect) for name, effect in result.whole.items()}
-    shuffled = ""
-    if "shuffled" in said:  # a result of an earlier version has none
-        shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
-    return (
-        "For comparison, in all heads: a random change of the scores of the same size "
-        f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
-        "only pairs made symmetric, with what each token is sought for by all kept, "
-        f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}."
-    )
 
 
 def _drawn(effect: DrawnEffect) -> str:
@@ -173,7 +166,7 @@ def _moved(head: HeadSymmetry, scale: float = 1) -> float | None:
 
 
 def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
-    """What each head alone does with symmetric scores, beside noise and its removal."""
+    """What each head alone does with symmetric scores, with noise and without it."""
     for head in result.heads:
         if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
             continue
@@ -189,7 +182,7 @@ def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
-    """The cosine with all scores symmetric, beside noise of the same size and no head at all."""
+    """The cosine with all scores symmetric, with noise of the same size and without heads."""
     cosines = {name: effect.cosine for name, effect in result.whole.items()}
     control = (
         f"random change {decimal(cosines['noise'].value)}, all heads removed "

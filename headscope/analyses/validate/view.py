@@ -11,53 +11,34 @@ from headscope.show.cells import fields_csv, tiny
 from headscope.show.terminal import terminal
 from headscope.show.view import View
 
-__all__ = ["VIEW"]
-
 
 def blocks(result: ValidationResult) -> Iterator[b.Block]:
     """Show the differences of every layer, and the verdict."""
     limit, checks = result.tolerance, {f"{c.stack} {c.layer}": c for c in result.layers}
-    yield b.Table(
-        (
-            ("layer", 0, str),
-            ("calls", 1, str),
-            ("max |pattern - model's|", 2, tiny),
-            ("max |out - model's|", 3, tiny),
-        ),
-        [
-            *((name, c.calls, c.max_abs_pattern, c.max_abs_out) for name, c in checks.items()),
-            ("tolerance", 1, limit["pattern"], limit["out"]),
-        ],
-    )
+    rows: list[tuple[object, ...]] = [
+        (name, c.calls, c.max_abs_pattern, c.max_abs_out) for name, c in checks.items()
+    ]
+    rows.append(("tolerance", 1, limit["pattern"], limit["out"]))
+    titles = ("layer", "calls", "max |pattern - model's|", "max |out - model's|")
+    yield b.Table(list(zip(titles, range(4), (str, str, tiny, tiny), strict=True)), rows)
     if result.probes:  # recomputed from recorded q, k, v and z in float32 or better
         rounding, scale = limit["rounding"], f"{limit['scale']:.1e} + 5 errors"
-        rows: list[tuple[object, ...]] = []
-        for name, c in checks.items():
-            of_pattern = (c.mean_abs_pattern, c.rounding_pattern, c.scale, c.scale_error)
-            rows.append(
-                (name, *of_pattern, c.rounding_z, c.z_scale, c.z_scale_error, c.rounding_out)
-            )
-        rows.append(("tolerance", "", rounding, scale, "", rounding, scale, "", rounding))
-        yield b.Table(
-            (
-                ("layer", 0, str),
-                ("mean |pattern - exact| x n", 1, tiny),
-                ("in roundings", 2, 2),
-                ("fitted scale - 1", 3, _scale),
-                ("standard error", 4, tiny),
-            ),
-            rows,
-        )
-        yield b.Table(
-            (
-                ("layer", 0, str),
-                ("|z - pattern v| in roundings", 5, 2),
-                ("fitted scale - 1", 6, _scale),
-                ("standard error", 7, tiny),
-                ("|out - z W_O| in roundings", 8, 2),
-            ),
-            rows,
-        )
+        layer, scaled = ("layer", 0, str), "fitted scale - 1"
+        rows = [
+            (name, c.mean_abs_pattern, c.rounding_pattern, c.scale, c.scale_error)
+            for name, c in checks.items()
+        ]
+        rows.append(("tolerance", "", rounding, scale, ""))
+        pattern = (("mean |pattern - exact| x n", 1, tiny), ("in roundings", 2, 2))
+        yield b.Table((layer, *pattern, (scaled, 3, _scale), ("standard error", 4, tiny)), rows)
+        rows = [
+            (name, c.rounding_z, c.z_scale, c.z_scale_error, c.rounding_out)
+            for name, c in checks.items()
+        ]
+        rows.append(("tolerance", rounding, scale, "", rounding))
+        z = ("|z - pattern v| in roundings", 1, 2)
+        out = ("|out - z W_O| in roundings", 4, 2)
+        yield b.Table((layer, z, (scaled, 2, _scale), ("standard error", 3, tiny), out), rows)
     text = (
         f"Last hidden state: max difference {tiny(result.max_abs_hidden_eager)} from eager, "
         f"{tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance {limit['hidden']:.1e}), over "

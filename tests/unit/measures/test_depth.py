@@ -72,13 +72,13 @@ def filled(values: np.ndarray, *cuts: int) -> DepthSums:
 def test_moments_are_those_of_all_windows():
     values = ratios(23)
     sums = filled(values, 4, 5, 17)
-    moments = sums.ratio_moments()
+    moments, found, _ = sums.moments()
     np.testing.assert_allclose(moments.mean, values.mean(axis=-1), rtol=1e-12)
     np.testing.assert_allclose(moments.std, values.std(axis=-1, ddof=1), rtol=1e-9)
     low, high = stats.t.interval(0.95, 22, values.mean(axis=-1), stats.sem(values, axis=-1))
     np.testing.assert_allclose(moments.low, low, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(moments.high, high, rtol=1e-6)
-    by_name, found = dict(zip(NAMES, values, strict=True)), sums.share_moments()
+    by_name = dict(zip(NAMES, values, strict=True))
     for i, comparison in enumerate(COMPARISONS):  # of variants, window by window
         shares = (by_name[comparison.having] - by_name[comparison.lacking]) / by_name["full"]
         np.testing.assert_allclose(found.mean[i], shares.mean(axis=-1), rtol=1e-12)
@@ -86,14 +86,14 @@ def test_moments_are_those_of_all_windows():
         spread = shares.std(axis=-1, ddof=1)
         np.testing.assert_allclose(found.std[i], spread, rtol=1e-6, atol=1e-15)
     # One window has no spread.
-    one = filled(ratios(1))
-    assert np.isfinite(one.ratio_moments().mean).all()
-    for unknown in (one.ratio_moments().std, one.ratio_moments().low, one.trend_moments().low):
+    ratios_of_one, _, trends_of_one = filled(ratios(1)).moments()
+    assert np.isfinite(ratios_of_one.mean).all()
+    for unknown in (ratios_of_one.std, ratios_of_one.low, trends_of_one.low):
         assert np.isnan(unknown).all()
 
 
 def trend(sums: DepthSums, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    moments, i = sums.trend_moments(), TRENDS.index(name)
+    moments, i = sums.moments()[2], TRENDS.index(name)
     return moments.mean[i], moments.low[i], moments.windows[i]
 
 

@@ -43,7 +43,7 @@ def depth_result(
     means = np.array([curves.get(v.name, [1.0, *[0.9] * (n - 1)]) for v in VARIANTS])
     sums = DepthSums(n - 1, floor)
     sums.update(means[..., None] * noise)
-    moments = sums.trend_moments()
+    _, _, moments = sums.moments()
 
     def curve(values: Array) -> tuple[float | None, ...]:
         return tuple(float(x) if np.isfinite(x) else None for x in values)

@@ -8,14 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headscope.analyses.linear.measure import (
-    EVEN,
-    EVERY,
-    FORMS,
-    LinearSums,
+from headscope.analyses.linear.measure import EVEN, EVERY, FORMS, LinearSums, linear_attention
+from headscope.analyses.linear.memory import (
     closed_form,
     coherence,
-    linear_attention,
     readout_errors,
     simulate,
     unit_keys,

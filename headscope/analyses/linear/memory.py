@@ -1,0 +1,166 @@
+r"""Values stored under keys as fast weights, and how well they are read back.
+
+N unit keys k_i of d dimensions store values v_i in ``sum_i v_i k_i^T``; v^ is what a readout gives
+for a key, and the error is the mean of ``0.5 ||v - v^||^2``: 0.5 if nothing is read back.
+
+=================  =============================================================================
+``sum``            the sum of fast weights times the key
+``scaled-sum``     the same with the best single scale
+``least-squares``  the best linear readout
+``softmax``        attention to the stored keys, ``softmax(beta k_i . k_j)``
+=================  =============================================================================
+
+References
+----------
+Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174, section 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.analyses.linear.result import KeyMemory
+from headscope.core.accumulator import Array
+from headscope.core.rounding import ROUNDING, VARIANCE
+from headscope.core.widest import exact
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import finite, t_half_width
+
+READOUTS = ("sum", "scaled-sum", "least-squares", "softmax")
+TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
+DRAWS = 50  # Draws of random keys and values.
+STRETCHES = 4  # Stretches of the model's own keys, at most.
+
+
+def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
+    """Return the directions of the keys of each sentence and head, and their mean length.
+
+    Shapes: ``keys`` (batch, heads, pos, d_head), ``real`` (batch, pos); returns (batch, heads, pos,
+    d_head), (batch, heads).
+    """
+    weight = exact(real[:, None, :, None])
+    count = weight.sum(-2, keepdim=True)
+    keys = exact(keys) * weight
+    least = ROUNDING * torch.linalg.vector_norm(keys, dim=-1).amax(-1)[..., None, None]
+    if centred:
+        keys = (keys - keys.sum(-2, keepdim=True) / count) * weight
+    lengths = torch.linalg.vector_norm(keys, dim=-1, keepdim=True)
+    unit = torch.where(lengths > least, F.normalize(keys, dim=-1, eps=1e-300), 0.0)
+    return unit, lengths.sum((-2, -1)) / count[..., 0, 0]
+
+
+def coherence(unit: Tensor, real: Tensor) -> Tensor:
+    """Return the mean |cosine| of two different keys, (batch, heads), from 0 to 1.
+
+    0 orthogonal, about sqrt(2 / (pi d)) for random directions, 1 on one line; NaN for a single key.
+    """
+    n = exact(real.sum(-1))[:, None]
+    gram = unit @ unit.mT
+    off = gram.abs().sum((-2, -1)) - gram.diagonal(dim1=-2, dim2=-1).abs().sum(-1)
+    return off / (n * (n - 1))
+
+
+def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str, Tensor]:
+    """Return the error of every readout on given keys, in expectation over the values.
+
+    Shapes: ``unit`` (batch, heads, pos, d_head), ``real`` (batch, pos), ``beta`` (batch, heads, 1,
+    1); returns (batch, heads).
+    """
+    n = exact(real.sum(-1))[:, None]
+    gram, moments = unit @ unit.mT, unit.mT @ unit
+    # The smaller of the two has the same eigenvalues but for zeros.
+    smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
+    rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
+    real = real.to(unit.device)
+    pairs = (real[:, :, None] & real[:, None, :])[:, None]
+    answers = torch.softmax((beta * gram).masked_fill(~pairs, torch.finfo(gram.dtype).min), dim=-1)
+    answers = answers * pairs  # rows of padding have nothing to see
+    missed = (torch.diag_embed(exact(real[:, None])) - answers).square().sum((-2, -1))
+    # Keys of length zero store nothing: of them nothing is read back.
+    stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
+    return {
+        "scaled-sum": 0.5 * (1 - best / n),
+        "least-squares": 0.5 * (1 - rank / n),
+        "softmax": 0.5 * missed / n,
+    }
+
+
+def closed_form(readout: str, keys: int, width: int) -> float | None:
+    """Return the expected error for N random unit keys in d dimensions; None if there is none."""
+    if readout == "sum":
+        return 0.5 * (keys - 1) / width
+    if readout == "scaled-sum":
+        return 0.5 * (keys - 1) / (keys - 1 + width)
+    if readout == "least-squares":
+        return 0.5 * max(0.0, 1 - width / keys)
+    return None
+
+
+def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, float]:
+    """Draw unit keys and unit values, (keys, width) each, and return the error of every readout.
+
+    Values are stored and read for real, so that this is another way to the closed forms.
+    """
+    k, v = (
+        F.normalize(torch.randn(keys, width, generator=generator, dtype=torch.float64), dim=-1)
+        for _ in range(2)
+    )
+    memory = k.T @ v  # (width, width): the fast weights
+    scale = 1 / (1 + (keys - 1) / width)
+    best = torch.linalg.lstsq(k, v, driver="gelsd").solution
+    answers = {
+        "sum": k @ memory,
+        "scaled-sum": scale * (k @ memory),
+        "least-squares": k @ best,
+        "softmax": torch.softmax(math.sqrt(width) * (k @ k.T), dim=-1) @ v,
+    }
+    return {name: float(0.5 * (v - v_).square().sum(-1).mean()) for name, v_ in answers.items()}
+
+
+def key_memory(own: Mapping[int, Sequence[Tensor]], width: int, seed: int) -> Iterator[KeyMemory]:
+    """Measure every readout of random keys of this width, and of the model's own.
+
+    ``own`` has the keys of every site as they follow in the text, in parts (tokens, heads, width).
+    """
+    generator = torch.Generator().manual_seed(seed % 2**63)
+    sizes = [n for times in TIMES if (n := round(times * width)) > 1]
+    for n in sizes:
+        drawn = [simulate(n, width, generator) for _ in range(DRAWS)]
+        for readout in READOUTS:
+            values = np.array([draw[readout] for draw in drawn])
+            expected = closed_form(readout, n, width)
+            sem = float(values.std(ddof=1) / np.sqrt(DRAWS))
+            gap = None if expected is None else float(values.mean()) - expected
+            # With N <= d keys nothing is missed but rounding, in every draw.
+            sems = None if gap is None or sem < 1e-12 else gap / sem
+            mean = _mean(values)
+            yield KeyMemory("random", readout, n, width, mean, expected, sems, DRAWS)
+    keys_of = [torch.cat(list(parts)) for parts in own.values()]
+    for n in sizes:
+        stretches = min(STRETCHES, len(keys_of[0]) // n) if keys_of else 0
+        if stretches == 0:
+            continue
+        real = torch.ones(stretches, n, dtype=torch.bool)
+        by_site = []
+        for keys in keys_of:
+            parts = keys[: stretches * n].view(stretches, n, *keys.shape[1:]).transpose(1, 2)
+            unit, _ = unit_keys(parts, real, centred=False)
+            by_site.append(readout_errors(unit, real, width**0.5))
+        for readout in by_site[0]:
+            values = torch.cat([errors[readout] for errors in by_site], dim=1).mean(1).numpy()
+            expected = closed_form(readout, n, width)
+            yield KeyMemory("own", readout, n, width, _mean(values), expected, None, stretches)
+
+
+def _mean(values: Array) -> Estimate:
+    """Mean with its t interval, unknown for a single value."""
+    n = len(values)
+    error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
+    return Estimate.around(float(values.mean()), finite(float(t_half_width(error, np.array(n)))))
