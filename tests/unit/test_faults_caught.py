@@ -25,7 +25,7 @@ from headscope.analyses.classify.syntactic import (
     SyntacticTest,
     judge_syntactic,
 )
-from headscope.analyses.classify.thresholds import Thresholds
+from headscope.analyses.classify.options import Thresholds
 from headscope.artefacts.onnx_graph import INPUTS
 from headscope.artefacts.onnx_session import Graph
 from headscope.attention import masked_softmax, with_bias

@@ -5,20 +5,22 @@ Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family 
 all heads. Syntactic labels have a stricter rule of their own: ``syntactic.py``.
 
 Of cross-attention, ``monotonic`` and ``anti_monotonic`` need an interval of the alignment that lies
-wholly beyond the threshold, and weight behind it: a confidence well above that of uniform
-attention. Without the second condition nearly even attention, whose largest weight creeps along
-with the position, earns the role with random weights.
+wholly beyond the threshold, and a confidence well above that of uniform attention: otherwise nearly
+even attention, whose largest weight creeps along with the position, earns the role with random
+weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from headscope.analyses.classify.cross import FEWEST, CrossHeads
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import (
     AlignmentScore,
     HeadResult,
@@ -27,12 +29,10 @@ from headscope.analyses.classify.result import (
     RareScore,
     SharpnessScore,
     SwappedControl,
-    SyntacticScore,
 )
 from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
-from headscope.analyses.classify.sums import HeadMeasures, Rare
+from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
 from headscope.analyses.classify.syntactic import KernelHits, SyntacticTest, judge_syntactic
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.core.accumulator import Array
 from headscope.core.roles import primary_of, roles_of
 from headscope.core.rounding import FRACTION, above, tied
@@ -46,27 +46,36 @@ from headscope.stats.statistics import (
     wilson,
 )
 
-Place = tuple[int, int]  # (layer, place among the heads of the layer)
+Place = tuple[int, int]  # (layer, position among the heads of the layer)
 #: What the heads of each layer are called: original indices, with gaps where heads were removed.
 HeadIds = Sequence[Sequence[int]]
 
 #: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
 MIN_PAIRS = 50
 MIN_LONG = 50  # Sequences of LONG tokens or more that the broad role needs.
+#: The roles that are a mean over queries above a threshold and above uniform attention: the
+#: quantity, the threshold, and whether a mean equal to the threshold is enough.
+MEAN_RULES = {
+    "special": ("special_mass", "special", False),
+    "punctuation": ("punctuation_mass", "punctuation", False),
+    "broad": ("long_entropy", "broad_relative", False),
+    "self": ("self_rate", "self", True),
+    "duplicate": ("duplicate_rate", "duplicate", True),
+}
+#: Fields of a HeadResult that not every stack fills.
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
+    "syntactic": (),
+}
 
 
-class RoleTest(Protocol):
+@dataclass(frozen=True)
+class Judged:
     """All heads of a stack on one kind of role."""
 
-    @property
-    def field(self) -> str:
-        """The field of a HeadResult that this fills; may be empty."""
-
-    def score(self, place: Place) -> Any:
-        """Return what it is filled with for one head."""
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        """Yield what the head earns."""
+    field: str  # The field of a HeadResult that holds the scores; empty for means
+    scores: dict[Place, Any] = field(default_factory=dict)
+    labels: dict[Place, list[Label]] = field(default_factory=lambda: defaultdict(list))
 
 
 def judge(
@@ -86,27 +95,27 @@ def judge(
     target was given another pair's source.
     """
     means = sums if isinstance(sums, CrossHeads) else sums.profile
-    exists = existing(means.sums.shape[:2], head_ids)
-    tests: list[RoleTest]
+    exists = _existing(means.sums.shape[:2], head_ids)
     if isinstance(sums, CrossHeads):
         other = swapped if isinstance(swapped, CrossHeads) else None
-        tests = [_Order(sums, other, exists, thresholds), _Sharp(sums, exists, thresholds)]
+        kinds = [_order(sums, other, exists, thresholds), _sharp(sums, exists, thresholds)]
     else:
-        tests = [_Positional(sums, exists, thresholds)]
+        kinds = [_positional(sums.positional, exists, thresholds)]
         if kernel is not None:
-            tests.append(_Syntactic(judge_syntactic(sums.syntactic, kernel, exists, thresholds)))
+            tests = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
+            kinds.append(_syntactic(tests, exists))
         if stack == "encoder":
-            tests.append(_Rare(sums.rare, exists, thresholds))
-    tests += _mean_tests(means, exists, thresholds, stack)
+            kinds.append(_rare(sums.rare, exists, thresholds))
+    kinds.append(_means(means, exists, thresholds, stack))
     values = means.means()
     results = []
-    for layer, head in np.argwhere(exists).tolist():
+    for layer, head in _places(exists):
         place = (layer, head)
-        labels = tuple(label for test in tests for label in test.labels(place))
+        labels = tuple(label for kind in kinds for label in kind.labels[place])
         roles = tuple(dict.fromkeys(label.role for label in labels))
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
-        numbers.pop("diagonal", None)  # stands beside the alignment
-        fields = _EMPTY | numbers | {t.field: t.score(place) for t in tests if t.field}
+        numbers.pop("diagonal", None)  # stands in the alignment
+        scores = {kind.field: kind.scores[place] for kind in kinds if kind.field}
         results.append(
             HeadResult(
                 layer=layer,
@@ -115,18 +124,10 @@ def judge(
                 primary=primary_of(roles),
                 roles=roles,
                 labels=labels,
-                **fields,
+                **_EMPTY | numbers | scores,
             )
         )
     return tuple(results)
-
-
-#: Fields of a HeadResult that not every stack fills.
-_EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
-    **dict.fromkeys(("alignment", "sharpness", "cause", "prefix")),
-    "syntactic": (),
-}
 
 
 def judge_swapped(
@@ -136,13 +137,13 @@ def judge_swapped(
 
     ``kernel`` counts hits of the trials in ``sums.swapped``.
     """
-    exists = existing(sums.positional.hits.shape[:2], head_ids)
+    exists = _existing(sums.positional.hits.shape[:2], head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
     confirmed = np.array([test.confirmed for test in tests]).reshape(-1, *exists.shape)
     return SwappedControl(int(confirmed.sum()), int(confirmed.any(axis=0).sum()))
 
 
-def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
+def _existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
     """Which places of sums of this shape, (n_layers, n_heads), hold a head."""
     exists = np.zeros(shape, dtype=bool)
     for layer, ids in enumerate(head_ids):
@@ -150,253 +151,168 @@ def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
     return exists
 
 
-class _Positional:
-    """Best offset of every head, against looking at any content token at random."""
+def _places(exists: Array) -> list[Place]:
+    return [(layer, head) for layer, head in np.argwhere(exists).tolist()]
 
-    field = "positional"
 
-    def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
-        acc, self._thresholds = sums.positional, thresholds
-        self.rates, self.masses = acc.rates(), acc.masses()
-        self.best = np.nan_to_num(self.rates, nan=-1.0).argmax(axis=-1)
-        self.defined = bool((acc.queries > 0).any())
-        hits = np.take_along_axis(acc.hits, self.best[..., None], -1)[..., 0]
-        queries = acc.queries[self.best]
-        self.low, self.high = wilson(hits, queries)
-        self.chance = float(acc.chance / acc.content) if acc.content else 0.0
-        # The best of ten offsets is taken: Bonferroni within the head.
-        p = np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, self.chance))
-        self.p = adjust(p, exists)
+def _at(interval: tuple[Array, ...], place: Place) -> tuple[float, ...]:
+    return tuple(float(end[place]) for end in interval)
 
-    def score(self, place: Place) -> PositionalScore:
-        best = int(self.best[place])
-        rates, masses = (
+
+def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Judged:
+    """Judge the best offset of every head, against looking at any content token at random."""
+    rates, masses = sums.rates(), sums.masses()
+    best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
+    hits = np.take_along_axis(sums.hits, best[..., None], -1)[..., 0]
+    queries = sums.queries[best]
+    interval = wilson(hits, queries)
+    chance = float(sums.chance / sums.content) if sums.content else 0.0
+    # The best of ten offsets is taken: Bonferroni within the head.
+    p = adjust(np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, chance)), exists)
+    defined = bool((sums.queries > 0).any())
+    judged = Judged("positional")
+    for place in _places(exists):
+        offset, rate = OFFSETS[best[place]], finite(rates[place][best[place]])
+        rate_by_offset, mass_by_offset = (
             {str(r): finite(value) for r, value in zip(OFFSETS, values[place], strict=True)}
-            for values in (self.rates, self.masses)
+            for values in (rates, masses)
         )
-        return PositionalScore(
-            score=finite(self.rates[place][best]),
-            offset=OFFSETS[best] if self.defined else None,
-            rates=rates,
-            mass=masses,
-            interval=(float(self.low[place]), float(self.high[place])),
-            chance=self.chance if self.defined else None,
-            p_adjusted=float(self.p[place]),
+        judged.scores[place] = score = PositionalScore(
+            score=rate,
+            offset=offset if defined else None,
+            rates=rate_by_offset,
+            mass=mass_by_offset,
+            interval=_at(interval, place),
+            chance=chance if defined else None,
+            p_adjusted=float(p[place]),
         )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, p = self.score(place), float(self.p[place])
-        if score.score is None or score.chance is None or p > self._thresholds.q:
-            return
-        if score.score >= self._thresholds.positional and score.score > score.chance:
-            rates = (score.score, score.chance)
-            yield Label("positional", f"{score.offset:+d}", *rates, score.interval, p, "chance")
+        if rate is None or score.p_adjusted > thresholds.q:
+            continue
+        if rate >= thresholds.positional and rate > chance:
+            numbers = (rate, chance, score.interval, score.p_adjusted, "chance")
+            judged.labels[place] = [Label("positional", f"{offset:+d}", *numbers)]
+    return judged
 
 
-class _Syntactic:
-    """The relations of every head; a head's labels come with the largest gain first."""
-
-    field = "syntactic"
-
-    def __init__(self, tests: Sequence[SyntacticTest]) -> None:
-        self._tests = tests
-        self._scores: dict[Place, tuple[SyntacticScore, ...]] = {}
-
-    def score(self, place: Place) -> tuple[SyntacticScore, ...]:
-        if place not in self._scores:
-            self._scores[place] = tuple(test.score(place) for test in self._tests)
-        return self._scores[place]
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        scores = [(s, s.confirmed) for s in self.score(place) if s.labelled and s.confirmed]
-        gains = tied([c.accuracy - c.baselines[c.strongest] for _, c in scores])
+def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Judged:
+    """Gather every head's relations; its labels come with the largest gain first."""
+    judged = Judged("syntactic")
+    for place in _places(exists):
+        judged.scores[place] = scores = tuple(test.score(place) for test in tests)
+        confirmed = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
+        gains = tied([on_half.gain for _, on_half in confirmed])
         for i in np.argsort(-gains, kind="stable").tolist():
-            score, c = scores[i]
-            detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
-            yield Label(
-                "syntactic", detail, c.accuracy, baseline, c.interval, c.p_adjusted, c.strongest
-            )
+            score, c = confirmed[i]
+            numbers = (c.accuracy, c.baselines[c.strongest], c.interval, c.p_adjusted, c.strongest)
+            detail = f"{score.relation} {score.direction}"
+            judged.labels[place].append(Label("syntactic", detail, *numbers))
+    return judged
 
 
-class _Rare:
-    """The rarest-word rate of every head against chance and uniform attention, by sentence."""
-
-    field = "rare"
-
-    def __init__(self, acc: Rare, exists: Array, thresholds: Thresholds) -> None:
-        self._thresholds = thresholds
-        self.queries, self.sentences = int(acc.queries), int(acc.sentences)
-        n = max(self.queries, 1)
-        self.rate, self.two_rarest = acc.hits / n, acc.two_hits / n
-        self.chance, self.uniform = (acc.expected / n).tolist()
-        self.null = acc.null_hits / (float(acc.null_queries) or 1.0)
-        low, high = normal_interval(self.rate, acc.rate_errors())
-        self.low, self.high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
-        over_chance, over_uniform = (
-            normal_p(self.rate, error, baseline)
-            for baseline, error in zip((self.chance, self.uniform), acc.gain_errors(), strict=True)
+def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Judged:
+    """Judge the rarest-word rate of every head against chance and uniform attention."""
+    n = max(int(sums.queries), 1)
+    rates, two_rarest = sums.hits / n, sums.two_hits / n
+    chance, uniform = (sums.expected / n).tolist()
+    null = sums.null_hits / (float(sums.null_queries) or 1.0)
+    rate_errors, gain_errors = sums.errors()
+    interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(rates, rate_errors))
+    baselines = zip((chance, uniform), gain_errors, strict=True)
+    worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)
+    p = adjust(worst, exists)
+    defined = int(sums.queries) > 0
+    judged = Judged("rare")
+    for place in _places(exists):
+        rate = float(rates[place])
+        judged.scores[place] = score = RareScore(
+            rate=rate if defined else None,
+            two_rarest=float(two_rarest[place]) if defined else None,
+            chance=chance if defined else None,
+            queries=int(sums.queries),
+            null=float(null[place]) if defined else None,
+            uniform=uniform if defined else None,
+            interval=_at(interval, place),
+            p_adjusted=float(p[place]),
+            sentences=int(sums.sentences),
         )
-        self.p = adjust(np.maximum(over_chance, over_uniform), exists)
-
-    def score(self, place: Place) -> RareScore:
-        defined = self.queries > 0
-        return RareScore(
-            rate=float(self.rate[place]) if defined else None,
-            two_rarest=float(self.two_rarest[place]) if defined else None,
-            chance=self.chance if defined else None,
-            queries=self.queries,
-            null=float(self.null[place]) if defined else None,
-            uniform=self.uniform if defined else None,
-            interval=(float(self.low[place]), float(self.high[place])),
-            p_adjusted=float(self.p[place]),
-            sentences=self.sentences,
-        )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, t = self.score(place), self._thresholds
-        baseline = max(self.chance, self.uniform)
-        if score.rate is None or score.rate < t.rare or score.p_adjusted > t.q:
-            return
-        if score.rate > baseline and score.rate - self.uniform >= t.rare_gain - FRACTION:
-            against = "uniform" if self.uniform >= self.chance else "chance"
-            p = score.p_adjusted
-            yield Label("rare", "", score.rate, baseline, score.interval, p, against)
+        baseline, against = max((uniform, "uniform"), (chance, "chance"))
+        enough = rate >= thresholds.rare and rate - uniform >= thresholds.rare_gain - FRACTION
+        if defined and enough and rate > baseline and score.p_adjusted <= thresholds.q:
+            numbers = (rate, baseline, score.interval, score.p_adjusted, against)
+            judged.labels[place] = [Label("rare", "", *numbers)]
+    return judged
 
 
-def _alignment(sums: CrossHeads) -> tuple[Array, Array, Array]:
+def _alignment(sums: CrossHeads) -> tuple[Array, tuple[Array, Array]]:
     """Mean alignment and its interval, within [-1, 1]; what is not known reaches both ends."""
     mean, error = sums.alignments()
     half = np.nan_to_num(t_half_width(error, sums.units), nan=np.inf, posinf=np.inf)
     centre = np.nan_to_num(mean)
-    return mean, (centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0)
+    return mean, ((centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0))
 
 
-class _Order:
-    """The alignment of every cross-attention head, against no order at all."""
-
-    field = "alignment"
-
-    def __init__(
-        self, sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
-    ) -> None:
-        self._sums, self._thresholds = sums, thresholds
-        self._mean, self._low, self._high = _alignment(sums)
-        self._swapped = _alignment(swapped) if swapped is not None and int(swapped.units) else ()
-        _, error = sums.alignments()
-        # Either direction is a finding.
-        both = 2 * normal_p(np.abs(self._mean), error, 0.0)
-        self._p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
-        self._diagonal = sums.mean("diagonal")
-        self._gain = sums.mean("confidence") - sums.expected("confidence")
-
-    def score(self, place: Place) -> AlignmentScore:
-        # Mean, and the two ends of its interval.
-        swapped = [float(part[place]) for part in self._swapped]
-        pairs = int(self._sums.units)
-        return AlignmentScore(
-            score=finite(self._mean[place]),
-            interval=(float(self._low[place]), float(self._high[place])),
-            p_adjusted=float(self._p[place]),
-            swapped=finite(swapped[0]) if swapped else None,
-            swapped_interval=tuple(swapped[1:]),
-            constant=float(self._sums.constant[place]) / pairs if pairs else None,
-            diagonal=finite(self._diagonal[place]),
-            diagonal_uniform=finite(self._sums.expected("diagonal")),
+def _order(
+    sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
+) -> Judged:
+    """Judge the alignment of every cross-attention head, against no order at all."""
+    (mean, interval), (_, error) = _alignment(sums), sums.alignments()
+    # Either direction is a finding.
+    both = 2 * normal_p(np.abs(mean), error, 0.0)
+    p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
+    diagonal, pairs = sums.mean("diagonal"), int(sums.units)
+    gain = sums.mean("confidence") - sums.expected("confidence")
+    with_swapped = None if swapped is None or not int(swapped.units) else _alignment(swapped)
+    judged = Judged("alignment")
+    for place in _places(exists):
+        judged.scores[place] = score = AlignmentScore(
+            score=finite(mean[place]),
+            interval=_at(interval, place),
+            p_adjusted=float(p[place]),
+            swapped=finite(with_swapped[0][place]) if with_swapped else None,
+            swapped_interval=_at(with_swapped[1], place) if with_swapped else (),
+            constant=float(sums.constant[place]) / pairs if pairs else None,
+            diagonal=finite(diagonal[place]),
+            diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=pairs,
         )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, t = self.score(place), self._thresholds
-        if score.score is None or score.pairs < MIN_PAIRS or score.p_adjusted > t.q:
-            return
+        if score.score is None or pairs < MIN_PAIRS or score.p_adjusted > thresholds.q:
+            continue
         low, high = score.interval
-        if self._gain[place] >= t.monotonic_gain and max(low, -high) >= t.monotonic:
+        if gain[place] >= thresholds.monotonic_gain and max(low, -high) >= thresholds.monotonic:
             role = "monotonic" if score.score > 0 else "anti_monotonic"
-            yield Label(role, "", score.score, 0.0, score.interval, score.p_adjusted, "no order")
+            numbers = (score.score, 0.0, score.interval, score.p_adjusted, "no order")
+            judged.labels[place] = [Label(role, "", *numbers)]
+    return judged
 
 
-class _Sharp:
-    """The confidence of every cross-attention head, against uniform attention."""
-
-    field = "sharpness"
-
-    def __init__(self, sums: CrossHeads, exists: Array, thresholds: Thresholds) -> None:
-        self._sums, self._thresholds = sums, thresholds
-        self._mean, error = sums.mean("confidence"), sums.error("confidence")
-        width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
-        low, high = normal_interval(np.nan_to_num(self._mean), width)
-        self._low, self._high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
-        self._uniform = sums.expected("confidence")
-        self._p = adjust(normal_p(self._mean, error, self._uniform), exists)
-
-    def score(self, place: Place) -> SharpnessScore:
-        return SharpnessScore(
-            confidence=finite(self._mean[place]),
-            interval=(float(self._low[place]), float(self._high[place])),
-            uniform=finite(self._uniform),
-            p_adjusted=float(self._p[place]),
+def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Judged:
+    """Judge the confidence of every cross-attention head, against uniform attention."""
+    mean, error = sums.mean("confidence"), sums.error("confidence")
+    width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
+    interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(np.nan_to_num(mean), width))
+    uniform = sums.expected("confidence")
+    p = adjust(normal_p(mean, error, uniform), exists)
+    judged = Judged("sharpness")
+    for place in _places(exists):
+        judged.scores[place] = score = SharpnessScore(
+            confidence=finite(mean[place]),
+            interval=_at(interval, place),
+            uniform=finite(uniform),
+            p_adjusted=float(p[place]),
         )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, t = self.score(place), self._thresholds
-        if score.confidence is None or score.uniform is None or self._sums.units < MIN_PAIRS:
-            return
-        if score.interval[0] >= max(t.sharp, score.uniform) and score.p_adjusted <= t.q:
-            rates = (score.confidence, score.uniform)
-            yield Label("sharp", "", *rates, score.interval, score.p_adjusted, "uniform")
+        if score.confidence is None or score.uniform is None or sums.units < MIN_PAIRS:
+            continue
+        if score.interval[0] >= max(thresholds.sharp, uniform) and p[place] <= thresholds.q:
+            numbers = (score.confidence, uniform, score.interval, score.p_adjusted, "uniform")
+            judged.labels[place] = [Label("sharp", "", *numbers)]
+    return judged
 
 
-class _MeanRule(NamedTuple):
-    """A role for a mean over queries that is above a threshold and above uniform attention."""
-
-    quantity: str
-    threshold: str
-    reach: bool  # Whether a mean equal to the threshold is enough
-
-
-#: Rules of the roles that are no offset, relation or rare word, by role.
-MEAN_RULES = {
-    "special": _MeanRule("special_mass", "special", reach=False),
-    "punctuation": _MeanRule("punctuation_mass", "punctuation", reach=False),
-    "broad": _MeanRule("long_entropy", "broad_relative", reach=False),
-    "self": _MeanRule("self_rate", "self", reach=True),
-    "duplicate": _MeanRule("duplicate_rate", "duplicate", reach=True),
-}
-
-
-@dataclass(frozen=True)
-class MeanTest:
-    """All heads on one such role; arrays (n_layers, n_heads). The sequence is what was sampled."""
-
-    role: str
-    details: Array  # of str: what its labels say besides
-    mean: Array
-    interval: tuple[Array, Array]  # 95%
-    p: Array  # adjusted, against the baseline
-    baseline: float  # what the mean must beat
-    against: str  # which baseline that is
-    passed: Array
-
-    field: ClassVar[str] = ""  # means are fields whether they are tested or not
-
-    def score(self, place: Place) -> None:
-        """There is nothing to add to the mean."""
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        """Yield the label of a head that passes."""
-        if self.passed[place]:
-            low, high = (float(end[place]) for end in self.interval)
-            detail, mean = str(self.details[place]), float(self.mean[place])
-            p = float(self.p[place])
-            yield Label(self.role, detail, mean, self.baseline, (low, high), p, self.against)
-
-
-def _mean_tests(
-    sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str
-) -> Iterator[MeanTest]:
-    """Test every head on every role that is a mean and that the corpus can show."""
+def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) -> Judged:
+    """Judge every head on every role that is a mean; the means themselves are fields already."""
     applying = {role.key for role in roles_of(stack)}
-    for role, (quantity, threshold, reach) in MEAN_RULES.items():
+    judged = Judged("")
+    for role, (quantity, threshold, reaching) in MEAN_RULES.items():
         if role not in applying or (role == "broad" and int(sums.long_units) < MIN_LONG):
             continue
         mean, error = sums.mean(quantity), sums.error(quantity)
@@ -405,32 +321,20 @@ def _mean_tests(
         if quantity in sums.baselines:
             baseline, against = float(np.nan_to_num(sums.expected(quantity))), "uniform"
         p = adjust(normal_p(mean, error, baseline), exists)
+        interval = normal_interval(mean, error)
         details = np.full(mean.shape, "")
         if role == "special":
             details = which_special(*(sums.mean(f"{e}_special_mass") for e in ("first", "last")))
-        yield MeanTest(
-            role=role,
-            details=details,
-            mean=mean,
-            interval=normal_interval(mean, error),
-            p=p,
-            baseline=baseline,
-            against=against,
-            passed=(mean >= least if reach else mean > least)
-            & (mean > baseline)
-            & (p <= thresholds.q),
-        )
+        passed = (mean >= least if reaching else mean > least) & (mean > baseline)
+        for place in _places(exists & passed & (p <= thresholds.q)):
+            numbers = (float(mean[place]), baseline, _at(interval, place), float(p[place]), against)
+            judged.labels[place].append(Label(role, str(details[place]), *numbers))
+    return judged
 
 
 def which_special(first: Array, last: Array) -> Array:
     """Say which special token has more of the mass: ``first`` or ``last``."""
     return np.where(above(first, last), "first", "last")
-
-
-_NO_SPECIAL = {
-    "encoder": "the model adds no special tokens",
-    "decoder": "no token sees a special one before it",
-}
 
 
 def untestable(
@@ -446,6 +350,9 @@ def untestable(
     thresholds only ``min_trials`` counts. Roles that do not apply to the stack are not among them.
     """
     reasons: dict[str, str | bool]
+    no_special = "the model adds no special tokens"
+    if stack == "decoder":
+        no_special = "no token sees a special one before it"
     if isinstance(sums, CrossHeads):
         pairs, long = int(sums.units), int(sums.long_units)
         few = pairs < MIN_PAIRS and (
@@ -466,7 +373,7 @@ def untestable(
             "syntactic": _no_relation(sums, thresholds, trees),
             "rare": int(sums.rare.sentences) < 2
             and "fewer than two sentences have a rarest word outside the 500 most frequent",
-            "special": not uniform["special_mass"] and _NO_SPECIAL[stack],
+            "special": not uniform["special_mass"] and no_special,
             "punctuation": not uniform["punctuation_mass"] and "no word is punctuation",
             "broad": long < MIN_LONG
             and f"{long} sequences have {LONG} tokens or more, fewer than {MIN_LONG}",

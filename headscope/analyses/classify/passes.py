@@ -13,10 +13,10 @@ import torch
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import merged, share

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headscope.analyses.classify.options import ClassifyOptions
+from headscope.analyses.classify.options import ClassifyOptions, Thresholds
 from headscope.analyses.classify.passes import (
     Run,
     StackLabels,
@@ -17,7 +17,6 @@ from headscope.analyses.classify.passes import (
 )
 from headscope.analyses.classify.prefix_matching import with_prefix_matching
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, CorpusInfo, HeadResult
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.analyses.classify.value_norms import compare
 from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import SCHEMA

@@ -17,7 +17,7 @@ from headscope.analyses.classify.syntactic import (
     judge_syntactic,
     kernel_argmax,
 )
-from headscope.analyses.classify.thresholds import Thresholds
+from headscope.analyses.classify.options import Thresholds
 from headscope.data.batch import Batch
 from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
