@@ -43,13 +43,14 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     removal = None
     if options.ablate:
         from headscope.analyses.classify import causes
+        from headscope.tasks.making import check_task
 
         removal = causes.CauseSource.read(options.task, options.data, options.ablate_limit, seed)
     words = find_frequencies(corpus, options.frequencies, options.language)
     opened = (open_for_tasks if options.ablate else open_model)(model, **options.loading)
     need_tokenizer(opened, "classify")
     if removal is not None:
-        causes.check_task(options.task, opened)  # before everything else is measured
+        check_task(options.task, opened)  # before everything else is measured
     read = corpus_for(opened, corpus)
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
