@@ -14,32 +14,6 @@ from headscope.stats.compared import Compare, Setting
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "AlignmentScore",
-    "Confirmation",
-    "Label",
-    "PositionalScore",
-    "RareScore",
-    "SharpnessScore",
-    "SyntacticScore",
-    "RoleSurvival",
-    "ValueNorms",
-    "Match",
-    "PrefixMatching",
-    "PrefixScore",
-    "CauseTest",
-    "Causes",
-    "Loss",
-    "EstimateFit",
-    "HeadCause",
-    "ClassifyResult",
-    "ControlResult",
-    "CorpusInfo",
-    "HeadResult",
-    "StackCorpus",
-    "SwappedControl",
-]
-
 
 @dataclass(frozen=True)
 class Label:
@@ -236,17 +210,6 @@ class PrefixMatching:
     random_weights: dict[str, float] = field(default_factory=dict)
 
 
-def flat_prefix(prefix: PrefixScore | None) -> dict[str, Any]:
-    """Return a head's scores in flat columns, empty for a head that was not measured."""
-    row: dict[str, Any] = {}
-    for name in ("after", "same", "before"):
-        match = getattr(prefix, name, None)
-        low, high = match.interval if match else (None, None)
-        row |= {f"{name}_{x}": getattr(match, x, None) for x in ("score", "control", "gain")}
-        row |= {f"{name}_low": low, f"{name}_high": high}
-    return row
-
-
 @dataclass(frozen=True)
 class Loss:
     """How much worse the model's value gets."""
@@ -364,19 +327,6 @@ class Causes:
     def tests_of(self, removal: str) -> tuple[CauseTest, ...]:
         """Return the tests of one removal."""
         return tuple(test for test in self.tests if test.removal == removal)
-
-
-def flat_cause(cause: HeadCause | None) -> dict[str, Any]:
-    """Return what removing a head does in flat columns, empty for a head that was not removed."""
-    row: dict[str, Any] = {}
-    for name in ("zero", "mean", "noise", "beyond_noise"):
-        effect = getattr(cause, name, None)
-        low, high = (effect.interval if effect else None) or (None, None)
-        least, most = (effect.all_heads if effect else ()) or (None, None)
-        loss = effect.loss if effect else None
-        row |= {f"{name}_loss": loss, f"{name}_low": low, f"{name}_high": high}
-        row |= {f"{name}_all_low": least, f"{name}_all_high": most}
-    return row | {x: getattr(cause, x, None) for x in ("zero_estimate", "mean_estimate")}
 
 
 @dataclass(frozen=True)
@@ -557,56 +507,65 @@ class ClassifyResult(Measured):
         """One row per head, the flat numbers only (pandas).
 
         ``best_...`` are of the head's best relation on the held-out half of the sentences; empty
-        where none of its relations was selected on the other half.
-        Heads outside an encoder add a column that says where they are.
+        where none of its relations was selected on the other half. Heads outside an encoder add
+        columns for their stack and for cross-attention; removals and repeated tokens add theirs
+        where they were measured.
         """
         import pandas as pd
 
         stacked = self.stacks not in ((), ("encoder",))
-        return pd.DataFrame(
-            {**_flat(head, stacked), **self._flat_asked(head)} for head in self.heads
-        )
-
-    def _flat_asked(self, head: HeadResult) -> dict[str, Any]:
-        """What not every run measures, in flat columns: none where it was not asked for."""
-        causes = {} if self.causes is None else flat_cause(head.cause)
-        return causes | ({} if self.prefix is None else flat_prefix(head.prefix))
+        rows = []
+        for head in self.heads:
+            row = _flat(head, stacked)
+            if self.causes is not None:
+                for name in ("zero", "mean", "noise", "beyond_noise"):
+                    loss = getattr(head.cause, name, None)
+                    row[f"{name}_loss"] = loss.loss if loss else None
+                    row |= _ends(name, loss.interval if loss else None)
+                    row |= _ends(f"{name}_all", loss.all_heads if loss else None)
+                for name in ("zero_estimate", "mean_estimate"):
+                    row[name] = getattr(head.cause, name, None)
+            if self.prefix is not None:
+                for name in ("after", "same", "before"):
+                    match = getattr(head.prefix, name, None)
+                    for part in ("score", "control", "gain"):
+                        row[f"{name}_{part}"] = getattr(match, part, None)
+                    row |= _ends(name, match.interval if match else None)
+            rows.append(row)
+        return pd.DataFrame(rows)
 
     def relations_frame(self) -> pandas.DataFrame:
-        """One row per head, relation and direction (pandas)."""
+        """One row per head, relation and direction (pandas); ``confirmed_...``: second half."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {"layer": head.layer, "head": head.head, **_flat_score(score)}
-            for head in self.heads
-            for score in head.syntactic
-        )
+        rows = []
+        for head in self.heads:
+            for score in head.syntactic:
+                row: dict[str, Any] = to_dict(score)
+                del row["baselines"], row["uniform"], row["confirmed"], row["interval"]
+                row |= _ends("", score.interval) | score.baselines
+                c = score.confirmed
+                row["confirmed_accuracy"] = c.accuracy if c else None
+                row |= _ends("confirmed", c.interval if c else None)
+                row["confirmed_strongest"] = c.strongest if c else None
+                row["confirmed_baseline"] = c.baselines[c.strongest] if c else None
+                row["confirmed_p_adjusted"] = c.p_adjusted if c else None
+                row["confirmed_trials"] = c.trials if c else None
+                rows.append({"layer": head.layer, "head": head.head, **row})
+        return pd.DataFrame(rows)
 
 
-def _flat_score(score: SyntacticScore) -> dict[str, Any]:
-    """One relation and direction in flat columns; ``confirmed_...`` are of the second half."""
-    row: dict[str, Any] = to_dict(score)
-    confirmed = row.pop("confirmed") or {}
-    low, high = row.pop("interval")
-    del row["baselines"], row["uniform"]
-    row |= {"low": low, "high": high, **score.baselines}
-    confirmed_low, confirmed_high = confirmed.get("interval") or (None, None)
-    strongest = confirmed.get("strongest")
-    return row | {
-        "confirmed_accuracy": confirmed.get("accuracy"),
-        "confirmed_low": confirmed_low,
-        "confirmed_high": confirmed_high,
-        "confirmed_strongest": strongest,
-        "confirmed_baseline": confirmed["baselines"][strongest] if strongest else None,
-        "confirmed_p_adjusted": confirmed.get("p_adjusted"),
-        "confirmed_trials": confirmed.get("trials"),
-    }
+def _ends(name: str, interval: tuple[float, ...] | None) -> dict[str, float | None]:
+    """Both ends of an interval as columns; empty where it is unknown."""
+    low, high = interval or (None, None)
+    prefix = f"{name}_" if name else ""
+    return {f"{prefix}low": low, f"{prefix}high": high}
 
 
 def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
     best, confirmed = head.best_relation or (None, None)
     means = ("confidence", "entropy", "special_mass", "punctuation_mass")
-    return {
+    row = {
         **({"stack": head.stack} if stacked else {}),
         "layer": head.layer,
         "head": head.head,
@@ -619,26 +578,17 @@ def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
         "best_labelled": best.labelled if best else None,
         **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
         **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
-        **(_flat_order(head) if stacked else {}),
     }
-
-
-def _flat_order(head: HeadResult) -> dict[str, Any]:
-    """What only cross-attention has, in flat columns."""
-    order, sharp = head.alignment, head.sharpness
-    low, high = order.interval if order else (None, None)
-    swapped_low, swapped_high = (order and order.swapped_interval) or (None, None)
-    return {
-        "alignment": order.score if order else None,
-        "alignment_low": low,
-        "alignment_high": high,
-        "alignment_swapped": order.swapped if order else None,
-        "alignment_swapped_low": swapped_low,
-        "alignment_swapped_high": swapped_high,
-        "diagonal": order.diagonal if order else None,
-        "diagonal_uniform": order.diagonal_uniform if order else None,
-        "confidence_uniform": sharp.uniform if sharp else None,
-    }
+    if stacked:
+        order, sharp = head.alignment, head.sharpness
+        row["alignment"] = order.score if order else None
+        row |= _ends("alignment", order.interval if order else None)
+        row["alignment_swapped"] = order.swapped if order else None
+        row |= _ends("alignment_swapped", order.swapped_interval if order else None)
+        row["diagonal"] = order.diagonal if order else None
+        row["diagonal_uniform"] = order.diagonal_uniform if order else None
+        row["confidence_uniform"] = sharp.uniform if sharp else None
+    return row
 
 
 @dataclass(frozen=True)
