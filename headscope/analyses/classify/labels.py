@@ -13,8 +13,8 @@ weights.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,9 @@ from headscope.stats.statistics import (
 )
 
 Place = tuple[int, int]  # (layer, position among the heads of the layer)
+#: One head on one kind of role: the field of a HeadResult for its score (empty: none), the score,
+#: and the labels that it earns.
+Judged = tuple[Place, str, Any, list[Label]]
 #: What the heads of each layer are called: original indices, with gaps where heads were removed.
 HeadIds = Sequence[Sequence[int]]
 
@@ -67,15 +70,6 @@ _EMPTY: dict[str, Any] = {
     **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
     "syntactic": (),
 }
-
-
-@dataclass(frozen=True)
-class Judged:
-    """All heads of a stack on one kind of role."""
-
-    field: str  # The field of a HeadResult that holds the scores; empty for means
-    scores: dict[Place, Any] = field(default_factory=dict)
-    labels: dict[Place, list[Label]] = field(default_factory=lambda: defaultdict(list))
 
 
 def judge(
@@ -106,16 +100,19 @@ def judge(
             kinds.append(_syntactic(tests, exists))
         if stack == "encoder":
             kinds.append(_rare(sums.rare, exists, thresholds))
-    kinds.append(_means(means, exists, thresholds, stack))
     values = means.means()
-    results = []
-    for layer, head in _places(exists):
-        place = (layer, head)
-        labels = tuple(label for kind in kinds for label in kind.labels[place])
-        roles = tuple(dict.fromkeys(label.role for label in labels))
+    fields, labels = {}, defaultdict[Place, list[Label]](list)
+    for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
         numbers.pop("diagonal", None)  # stands in the alignment
-        scores = {kind.field: kind.scores[place] for kind in kinds if kind.field}
+        fields[place] = _EMPTY | numbers
+    for place, name, score, earned in chain(*kinds, _means(means, exists, thresholds, stack)):
+        fields[place] |= {name: score} if name else {}
+        labels[place] += earned
+    results = []
+    for place in fields:
+        layer, head = place
+        roles = tuple(dict.fromkeys(label.role for label in labels[place]))
         results.append(
             HeadResult(
                 layer=layer,
@@ -123,8 +120,8 @@ def judge(
                 stack=stack,
                 primary=primary_of(roles),
                 roles=roles,
-                labels=labels,
-                **_EMPTY | numbers | scores,
+                labels=tuple(labels[place]),
+                **fields[place],
             )
         )
     return tuple(results)
@@ -159,7 +156,7 @@ def _at(interval: tuple[Array, ...], place: Place) -> tuple[float, ...]:
     return tuple(float(end[place]) for end in interval)
 
 
-def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Judged:
+def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the best offset of every head, against looking at any content token at random."""
     rates, masses = sums.rates(), sums.masses()
     best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
@@ -170,14 +167,13 @@ def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Judg
     # The best of ten offsets is taken: Bonferroni within the head.
     p = adjust(np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, chance)), exists)
     defined = bool((sums.queries > 0).any())
-    judged = Judged("positional")
     for place in _places(exists):
         offset, rate = OFFSETS[best[place]], finite(rates[place][best[place]])
         rate_by_offset, mass_by_offset = (
             {str(r): finite(value) for r, value in zip(OFFSETS, values[place], strict=True)}
             for values in (rates, masses)
         )
-        judged.scores[place] = score = PositionalScore(
+        score = PositionalScore(
             score=rate,
             offset=offset if defined else None,
             rates=rate_by_offset,
@@ -186,30 +182,29 @@ def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Judg
             chance=chance if defined else None,
             p_adjusted=float(p[place]),
         )
-        if rate is None or score.p_adjusted > thresholds.q:
-            continue
-        if rate >= thresholds.positional and rate > chance:
+        labels = []
+        enough = rate is not None and rate >= thresholds.positional and rate > chance
+        if rate is not None and enough and score.p_adjusted <= thresholds.q:
             numbers = (rate, chance, score.interval, score.p_adjusted, "chance")
-            judged.labels[place] = [Label("positional", f"{offset:+d}", *numbers)]
-    return judged
+            labels = [Label("positional", f"{offset:+d}", *numbers)]
+        yield place, "positional", score, labels
 
 
-def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Judged:
+def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Iterator[Judged]:
     """Gather every head's relations; its labels come with the largest gain first."""
-    judged = Judged("syntactic")
     for place in _places(exists):
-        judged.scores[place] = scores = tuple(test.score(place) for test in tests)
+        scores, labels = tuple(test.score(place) for test in tests), []
         confirmed = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
         gains = tied([on_half.gain for _, on_half in confirmed])
         for i in np.argsort(-gains, kind="stable").tolist():
             score, c = confirmed[i]
             numbers = (c.accuracy, c.baselines[c.strongest], c.interval, c.p_adjusted, c.strongest)
             detail = f"{score.relation} {score.direction}"
-            judged.labels[place].append(Label("syntactic", detail, *numbers))
-    return judged
+            labels.append(Label("syntactic", detail, *numbers))
+        yield place, "syntactic", scores, labels
 
 
-def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Judged:
+def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the rarest-word rate of every head against chance and uniform attention."""
     n = max(int(sums.queries), 1)
     rates, two_rarest = sums.hits / n, sums.two_hits / n
@@ -221,10 +216,9 @@ def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Judged:
     worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)
     p = adjust(worst, exists)
     defined = int(sums.queries) > 0
-    judged = Judged("rare")
     for place in _places(exists):
         rate = float(rates[place])
-        judged.scores[place] = score = RareScore(
+        score = RareScore(
             rate=rate if defined else None,
             two_rarest=float(two_rarest[place]) if defined else None,
             chance=chance if defined else None,
@@ -237,10 +231,11 @@ def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Judged:
         )
         baseline, against = max((uniform, "uniform"), (chance, "chance"))
         enough = rate >= thresholds.rare and rate - uniform >= thresholds.rare_gain - FRACTION
+        labels = []
         if defined and enough and rate > baseline and score.p_adjusted <= thresholds.q:
             numbers = (rate, baseline, score.interval, score.p_adjusted, against)
-            judged.labels[place] = [Label("rare", "", *numbers)]
-    return judged
+            labels = [Label("rare", "", *numbers)]
+        yield place, "rare", score, labels
 
 
 def _alignment(sums: CrossHeads) -> tuple[Array, tuple[Array, Array]]:
@@ -253,7 +248,7 @@ def _alignment(sums: CrossHeads) -> tuple[Array, tuple[Array, Array]]:
 
 def _order(
     sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
-) -> Judged:
+) -> Iterator[Judged]:
     """Judge the alignment of every cross-attention head, against no order at all."""
     (mean, interval), (_, error) = _alignment(sums), sums.alignments()
     # Either direction is a finding.
@@ -262,9 +257,8 @@ def _order(
     diagonal, pairs = sums.mean("diagonal"), int(sums.units)
     gain = sums.mean("confidence") - sums.expected("confidence")
     with_swapped = None if swapped is None or not int(swapped.units) else _alignment(swapped)
-    judged = Judged("alignment")
     for place in _places(exists):
-        judged.scores[place] = score = AlignmentScore(
+        score = AlignmentScore(
             score=finite(mean[place]),
             interval=_at(interval, place),
             p_adjusted=float(p[place]),
@@ -275,43 +269,42 @@ def _order(
             diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=pairs,
         )
-        if score.score is None or pairs < MIN_PAIRS or score.p_adjusted > thresholds.q:
-            continue
-        low, high = score.interval
-        if gain[place] >= thresholds.monotonic_gain and max(low, -high) >= thresholds.monotonic:
+        (low, high), least, labels = score.interval, thresholds.monotonic, []
+        tested = pairs >= MIN_PAIRS and score.p_adjusted <= thresholds.q
+        beyond = gain[place] >= thresholds.monotonic_gain and max(low, -high) >= least
+        if score.score is not None and tested and beyond:
             role = "monotonic" if score.score > 0 else "anti_monotonic"
             numbers = (score.score, 0.0, score.interval, score.p_adjusted, "no order")
-            judged.labels[place] = [Label(role, "", *numbers)]
-    return judged
+            labels = [Label(role, "", *numbers)]
+        yield place, "alignment", score, labels
 
 
-def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Judged:
+def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the confidence of every cross-attention head, against uniform attention."""
     mean, error = sums.mean("confidence"), sums.error("confidence")
     width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
     interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(np.nan_to_num(mean), width))
     uniform = sums.expected("confidence")
     p = adjust(normal_p(mean, error, uniform), exists)
-    judged = Judged("sharpness")
     for place in _places(exists):
-        judged.scores[place] = score = SharpnessScore(
+        score = SharpnessScore(
             confidence=finite(mean[place]),
             interval=_at(interval, place),
             uniform=finite(uniform),
             p_adjusted=float(p[place]),
         )
-        if score.confidence is None or score.uniform is None or sums.units < MIN_PAIRS:
-            continue
-        if score.interval[0] >= max(thresholds.sharp, uniform) and p[place] <= thresholds.q:
+        labels = []
+        tested = sums.units >= MIN_PAIRS and score.p_adjusted <= thresholds.q
+        beyond = score.interval[0] >= max(thresholds.sharp, uniform)
+        if score.confidence is not None and tested and beyond:
             numbers = (score.confidence, uniform, score.interval, score.p_adjusted, "uniform")
-            judged.labels[place] = [Label("sharp", "", *numbers)]
-    return judged
+            labels = [Label("sharp", "", *numbers)]
+        yield place, "sharpness", score, labels
 
 
-def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) -> Judged:
+def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) -> Iterator[Judged]:
     """Judge every head on every role that is a mean; the means themselves are fields already."""
     applying = {role.key for role in roles_of(stack)}
-    judged = Judged("")
     for role, (quantity, threshold, reaching) in MEAN_RULES.items():
         if role not in applying or (role == "broad" and int(sums.long_units) < MIN_LONG):
             continue
@@ -328,8 +321,7 @@ def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) 
         passed = (mean >= least if reaching else mean > least) & (mean > baseline)
         for place in _places(exists & passed & (p <= thresholds.q)):
             numbers = (float(mean[place]), baseline, _at(interval, place), float(p[place]), against)
-            judged.labels[place].append(Label(role, str(details[place]), *numbers))
-    return judged
+            yield place, "", None, [Label(role, str(details[place]), *numbers)]
 
 
 def which_special(first: Array, last: Array) -> Array:
@@ -367,10 +359,19 @@ def untestable(
     else:
         profile, long = sums.profile, int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
+        trials: dict[tuple[str, ...], list[int]] = {}
+        counts = sums.syntactic.trials.tolist()
+        for (half, *name), count in zip(sums.syntactic.relations.names, counts, strict=True):
+            trials.setdefault(tuple(name), [0, 0])[half] = count
+        no_relation = not any(min(n) >= thresholds.min_trials for n in trials.values()) and (
+            f"no relation has {thresholds.min_trials} trials in each half of the corpus"
+        )
+        if not trees:
+            no_relation = "plain text has no gold trees (give a treebank)"
         duplicates = profile.queries[profile.quantities.index("duplicate_rate")]
         reasons = {
             "positional": not sums.positional.queries.any() and "no sentence has two tokens",
-            "syntactic": _no_relation(sums, thresholds, trees),
+            "syntactic": no_relation,
             "rare": int(sums.rare.sentences) < 2
             and "fewer than two sentences have a rarest word outside the 500 most frequent",
             "special": not uniform["special_mass"] and no_special,
@@ -381,16 +382,3 @@ def untestable(
         }
     applying = {role.key for role in roles_of(stack)}
     return {role: str(why) for role, why in reasons.items() if why and role in applying}
-
-
-def _no_relation(sums: HeadMeasures, thresholds: Thresholds, trees: bool) -> str:
-    if not trees:
-        return "plain text has no gold trees (give a treebank)"
-    trials: dict[tuple[str, str], list[int]] = {}
-    for (half, *name), count in zip(
-        sums.syntactic.relations.names, sums.syntactic.trials.tolist(), strict=True
-    ):
-        trials.setdefault((name[0], name[1]), [0, 0])[half] = count
-    if any(min(counts) >= thresholds.min_trials for counts in trials.values()):
-        return ""
-    return f"no relation has {thresholds.min_trials} trials in each half of the corpus"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -220,10 +221,6 @@ class Rare(RowMeasure):
         return ratio_error(*rates, *counts), ratio_error(*gains, *counts)
 
 
-#: Tables of names that belong to sums.
-_NAMED = [(part, table) for part in ("syntactic", "swapped") for table in ("relations", "offsets")]
-
-
 class HeadMeasures:
     """Positional, syntactic, kernel, rare-word and profile sums of every head."""
 
@@ -247,28 +244,22 @@ class HeadMeasures:
 
     def state(self) -> dict[str, Array]:
         """Return all sums as named arrays; names of relations and offsets as the bytes of JSON."""
-        arrays = {
-            f"{name}.{key}": np.array(array, order="C")
-            for name, part in vars(self).items()
-            for key, array in part.state().items()
-        }
-        names = {f"{p}.{table}": getattr(getattr(self, p), table).names for p, table in _NAMED}
-        return arrays | {"names": np.frombuffer(json.dumps(names).encode(), dtype=np.uint8)}
+        tables = [[p.relations.names, p.offsets.names] for p in (self.syntactic, self.swapped)]
+        names = np.frombuffer(json.dumps(tables).encode(), dtype=np.uint8)
+        return {"names": names} | _joined(vars(self))
 
     def load_state(self, arrays: dict[str, Array]) -> None:
         """Go on from what :meth:`state` gave."""
-        for name, part in vars(self).items():
-            part.load_state({key: arrays[f"{name}.{key}"] for key in part.state()})
-        names = json.loads(arrays["names"].tobytes())
-        for p, table in _NAMED:
-            setattr(getattr(self, p), table, Keys(map(tuple, names[f"{p}.{table}"])))
+        _load(vars(self), arrays)
+        tables = json.loads(arrays["names"].tobytes())
+        for part, (relations, offsets) in zip((self.syntactic, self.swapped), tables, strict=True):
+            part.relations, part.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
 
 
 class StackSums:
     """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
-        #: Of self-attention, and of cross-attention
         self.by_stack: dict[str, HeadMeasures | CrossHeads] = {
             stack: CrossHeads(*shape) if stack == "cross" else HeadMeasures(*shape)
             for stack, shape in shapes.items()
@@ -281,18 +272,28 @@ class StackSums:
 
     def state(self) -> dict[str, Array]:
         """Return all sums as named arrays."""
-        return {
-            f"{stack}.{name}": array
-            for stack, part in self.by_stack.items()
-            for name, array in part.state().items()
-        }
+        return _joined(self.by_stack)
 
     def load_state(self, arrays: dict[str, Array]) -> None:
         """Go on from what :meth:`state` gave."""
-        for stack, part in self.by_stack.items():
-            part.load_state({name: arrays[f"{stack}.{name}"] for name in part.state()})
+        _load(self.by_stack, arrays)
 
     def merge(self, other: StackSums) -> None:
         """Add the sums of another pass over other sentences with the same model."""
         for stack, part in self.by_stack.items():
             part.merge(other.by_stack[stack])  # type: ignore[arg-type]  # of one stack
+
+
+def _joined(parts: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the states of several accumulators as one."""
+    states = ((name, part.state()) for name, part in parts.items())
+    return {
+        f"{name}.{key}": np.array(array, order="C")
+        for name, state in states
+        for key, array in state.items()
+    }
+
+
+def _load(parts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    for name, part in parts.items():
+        part.load_state({key: arrays[f"{name}.{key}"] for key in part.state()})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -217,38 +216,29 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
     return result
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Counts:
     """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number."""
 
     trials: int
     hits: Array
-    mean_hits: Array
-    baselines: Mapping[str, Array | float]
+    mean_hits: Array  # By piece means
+    baselines: Mapping[str, Array | float]  # Their hits
     #: Trials that head and baseline both hit; uniform's are sums of probabilities.
     joint: Mapping[str, Array]
     uniform_squared: float
 
-    @cached_property
-    def accuracy(self) -> Array:
-        """Shares of hits."""
-        return np.asarray(self.hits / max(self.trials, 1))
-
-    @cached_property
-    def mean_accuracy(self) -> Array:
-        """Shares of hits by piece means."""
-        return np.asarray(self.mean_hits / max(self.trials, 1))
-
-    @cached_property
-    def rates(self) -> dict[str, Array]:
-        """Every baseline's accuracy for every head, (n_layers, n_heads)."""
-        shape, n = self.hits.shape, max(self.trials, 1)
-        return {k: np.broadcast_to(np.divide(v, n), shape) for k, v in self.baselines.items()}
-
-    @cached_property
-    def interval(self) -> tuple[Array, Array]:
-        """95% Wilson interval of :attr:`accuracy`."""
-        return wilson(self.hits, self.trials)
+    def __post_init__(self) -> None:
+        n = max(self.trials, 1)
+        #: Shares of hits, by sums and by piece means; the 95% Wilson interval of the first
+        self.accuracy: Array = self.hits / n
+        self.mean_accuracy: Array = self.mean_hits / n
+        self.interval = wilson(self.hits, self.trials)
+        #: Every baseline's accuracy for every head, (n_layers, n_heads)
+        self.rates: dict[str, Array] = {
+            name: np.broadcast_to(np.divide(hits, n), self.hits.shape)
+            for name, hits in self.baselines.items()
+        }
 
     def at(self, place: tuple[int, int]) -> dict[str, Any]:
         """One head's values: what a SyntacticScore and a Confirmation have in common."""
