@@ -210,7 +210,7 @@ def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]
     rates, two_rarest = sums.hits / n, sums.two_hits / n
     chance, uniform = (sums.expected / n).tolist()
     null = sums.null_hits / (float(sums.null_queries) or 1.0)
-    rate_errors, gain_errors = sums.errors()
+    rate_errors, *gain_errors = sums.errors()
     interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(rates, rate_errors))
     baselines = zip((chance, uniform), gain_errors, strict=True)
     worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)

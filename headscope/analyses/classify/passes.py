@@ -211,8 +211,8 @@ class Reading:
     def _measured(self, sums: StackSums) -> int:
         """Return how many sentences or pairs could be read; none is an error."""
         part = sums.by_stack[self.stacks[0]]
-        cross = isinstance(part, CrossHeads)
-        measured = int(part.units + part.skipped if cross else part.profile.units)
+        total = part.units + part.skipped if isinstance(part, CrossHeads) else part.profile.units
+        measured = int(total)
         if measured == 0:
             what, why = ("sentences", _NO_SENTENCE) if self.swapped is None else ("pairs", _NO_PAIR)
             raise CorpusError(

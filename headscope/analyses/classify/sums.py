@@ -161,33 +161,21 @@ class Rare(RowMeasure):
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         shape = (n_layers, n_heads)
-        #: Queries that attend to a rarest word, to one of the two rarest
+        #: Queries that attend to a rarest word, to one of the two rarest; and expected hits, had
+        #: the targets been drawn at random
         self.hits, self.two_hits = zeros(2, *shape, dtype=np.int64)
-        self.null_hits = np.zeros(shape)  # Expected hits, had the targets been drawn at random.
-        #: Over sentences: of hits^2 and of hits x queries
-        self.hits_squared, self.hits_queries = zeros(2, *shape, dtype=np.int64)
-        #: (2, n_layers, n_heads): over sentences, of hits x what chance and uniform attention
-        #: expect
-        self.hits_expected = np.zeros((2, *shape))
+        self.null_hits = np.zeros(shape)
+        #: (3, n_layers, n_heads): hits, hits less those that chance expects, and less those that
+        #: uniform attention expects; over sentences, of their squares and of them x queries
+        self.gains, self.squares, self.products = zeros(3, 3, *shape)
         #: Sentences that count, their queries, and over sentences: of queries^2
         self.sentences, self.queries, self.queries_squared = zeros(3, dtype=np.int64)
-        #: (2,), over sentences: expected hits of chance and of uniform attention, their squares,
-        #: and expected hits x queries
-        self.expected, self.expected_squared, self.expected_queries = zeros(3, 2)
-        self.null_queries = np.zeros(())  # Expected queries under that draw.
+        self.expected = np.zeros(2)  # Hits that chance and uniform attention expect.
+        self.null_queries = np.zeros(())  # Queries expected where targets are drawn at random.
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
         rare, shape, n_heads = batch.rare, self.hits.shape, rows.word_argmax.shape[1]
-        queries = numpy(rare.query.sum(dim=1))  # (batch,)
-        expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
-        self.sentences += (queries > 0).sum()
-        self.queries += queries.sum()
-        self.queries_squared += (queries**2).sum()
-        self.expected += expected.sum(axis=1)
-        self.expected_squared += (expected**2).sum(axis=1)
-        self.expected_queries += expected @ queries
-        self.null_queries += rare.null_queries
         flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
 
         def attended(mark: Tensor) -> Tensor:
@@ -196,29 +184,27 @@ class Rare(RowMeasure):
 
         query = rare.query[..., None]
         hits = numpy((attended(rare.rarest) & query).sum(dim=1))  # (batch, heads)
-        self.hits += hits.sum(axis=0).reshape(shape)
-        self.hits_squared += (hits**2).sum(axis=0).reshape(shape)
-        self.hits_queries += (queries @ hits).reshape(shape)
-        self.hits_expected += (expected @ hits).reshape(2, *shape)
         two_hits = (attended(rare.two_rarest) & query).sum(dim=(0, 1))
-        self.two_hits += numpy(two_hits).reshape(shape)
         null = attended(rare.candidate) * rare.null_weight[..., None]
+        self.hits += hits.sum(axis=0).reshape(shape)
+        self.two_hits += numpy(two_hits).reshape(shape)
         self.null_hits += numpy(null.sum(dim=(0, 1))).reshape(shape)
+        queries = numpy(rare.query.sum(dim=1))  # (batch,)
+        expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
+        gains = np.stack([hits, *(hits - of_baseline[:, None] for of_baseline in expected)])
+        self.gains += gains.sum(axis=1).reshape(3, *shape)
+        self.squares += (gains**2).sum(axis=1).reshape(3, *shape)
+        self.products += (queries @ gains).reshape(3, *shape)
+        self.sentences += (queries > 0).sum()
+        self.queries += queries.sum()
+        self.queries_squared += (queries**2).sum()
+        self.expected += expected.sum(axis=1)
+        self.null_queries += rare.null_queries
 
-    def errors(self) -> tuple[Array, Array]:
-        """Standard errors by sentence of hits / queries and of (hits - expected) / queries.
-
-        (n_layers, n_heads), and (2, n_layers, n_heads): against chance and uniform attention.
-        """
+    def errors(self) -> Array:
+        """Standard errors by sentence of hits and both gains per query, (3, n_layers, n_heads)."""
         counts = int(self.queries), int(self.queries_squared), int(self.sentences)
-        expected, squared, products = (
-            sums[:, None, None]
-            for sums in (self.expected, self.expected_squared, self.expected_queries)
-        )
-        squares = self.hits_squared - 2 * self.hits_expected + squared
-        gains = (self.hits - expected, squares, self.hits_queries - products)
-        rates = (self.hits, self.hits_squared, self.hits_queries)
-        return ratio_error(*rates, *counts), ratio_error(*gains, *counts)
+        return ratio_error(self.gains, self.squares, self.products, *counts)
 
 
 class HeadMeasures:

@@ -206,7 +206,7 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
         for start in range(0, len(kernel), heads_at_once):
             heads = slice(start, start + heads_at_once)
             weights = kernel[heads][:, index]  # (heads, query, key)
-            for rows in every.split(max(1, _AT_ONCE // weights.numel())):
+            for rows in torch.split(every, max(1, _AT_ONCE // weights.numel())):
                 first = torch.nonzero(batch.first_piece[rows])[:, 1].view(len(rows), count)
                 scores = weights * batch.pieces[rows].gather(1, first)[:, None, None]
                 scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
