@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
-    from headscope.analyses.classify.result import ClassifyResult as ClassifyResult
     from headscope.analyses.classify.options import Thresholds as Thresholds
+    from headscope.analyses.classify.result import ClassifyResult as ClassifyResult
     from headscope.analyses.depth.result import DepthResult as DepthResult
     from headscope.analyses.explain.result import ExplainResult as ExplainResult
     from headscope.analyses.flow.result import FlowResult as FlowResult

@@ -341,44 +341,41 @@ def untestable(
     "Not tested" is not "no head has it". ``trees`` says whether the corpus has gold trees; of the
     thresholds only ``min_trials`` counts. Roles that do not apply to the stack are not among them.
     """
-    reasons: dict[str, str | bool]
-    no_special = "the model adds no special tokens"
-    if stack == "decoder":
-        no_special = "no token sees a special one before it"
+    reasons: dict[str, tuple[bool, str]]  # Whether no head could, and why.
     if isinstance(sums, CrossHeads):
         pairs, long = int(sums.units), int(sums.long_units)
-        few = pairs < MIN_PAIRS and (
-            f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
-        )
-        reasons = {
-            **dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), few),
-            "special": not sums.expected("special_mass") > 0 and "no source has a special token",
-            "broad": long < MIN_LONG
-            and f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}",
+        few = f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
+        ordered = dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), (pairs < MIN_PAIRS, few))
+        short = f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}"
+        no_special = not sums.expected("special_mass") > 0
+        reasons = ordered | {
+            "special": (no_special, "no source has a special token"),
+            "broad": (long < MIN_LONG, short),
         }
     else:
         profile, long = sums.profile, int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
+        duplicates = profile.queries[profile.quantities.index("duplicate_rate")]
         trials: dict[tuple[str, ...], list[int]] = {}
         counts = sums.syntactic.trials.tolist()
         for (half, *name), count in zip(sums.syntactic.relations.names, counts, strict=True):
             trials.setdefault(tuple(name), [0, 0])[half] = count
-        no_relation = not any(min(n) >= thresholds.min_trials for n in trials.values()) and (
-            f"no relation has {thresholds.min_trials} trials in each half of the corpus"
-        )
-        if not trees:
-            no_relation = "plain text has no gold trees (give a treebank)"
-        duplicates = profile.queries[profile.quantities.index("duplicate_rate")]
+        asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
+        no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
+        no_trees = "plain text has no gold trees (give a treebank)"
+        no_rare = "fewer than two sentences have a rarest word outside the 500 most frequent"
+        no_special_token = "the model adds no special tokens"
+        if stack == "decoder":
+            no_special_token = "no token sees a special one before it"
+        short = f"{long} sequences have {LONG} tokens or more, fewer than {MIN_LONG}"
         reasons = {
-            "positional": not sums.positional.queries.any() and "no sentence has two tokens",
-            "syntactic": no_relation,
-            "rare": int(sums.rare.sentences) < 2
-            and "fewer than two sentences have a rarest word outside the 500 most frequent",
-            "special": not uniform["special_mass"] and no_special,
-            "punctuation": not uniform["punctuation_mass"] and "no word is punctuation",
-            "broad": long < MIN_LONG
-            and f"{long} sequences have {LONG} tokens or more, fewer than {MIN_LONG}",
-            "duplicate": not duplicates and "no token occurs twice in a sentence",
+            "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
+            "syntactic": (not (trees and asked), no_relation if trees else no_trees),
+            "rare": (int(sums.rare.sentences) < 2, no_rare),
+            "special": (not uniform["special_mass"], no_special_token),
+            "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
+            "broad": (long < MIN_LONG, short),
+            "duplicate": (not duplicates, "no token occurs twice in a sentence"),
         }
     applying = {role.key for role in roles_of(stack)}
-    return {role: str(why) for role, why in reasons.items() if why and role in applying}
+    return {role: why for role, (none, why) in reasons.items() if none and role in applying}
