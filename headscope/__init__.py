@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
+    from headscope.analyses.classify.options import Thresholds as Thresholds
     from headscope.analyses.classify.result import ClassifyResult as ClassifyResult
-    from headscope.analyses.classify.thresholds import Thresholds as Thresholds
     from headscope.analyses.depth.result import DepthResult as DepthResult
     from headscope.analyses.explain.result import ExplainResult as ExplainResult
     from headscope.analyses.flow.result import FlowResult as FlowResult
@@ -70,7 +70,7 @@ _MODULES = {
     "models.validation": "ValidationResult",
     "pruning.result": "PruneResult",
     "reports.result": "InsightsResult ReportResult",
-    "analyses.classify.thresholds": "Thresholds",
+    "analyses.classify.options": "Thresholds",
     "reports.claims.thresholds": "InsightThresholds",
     "core.errors": "HeadscopeError",
 }

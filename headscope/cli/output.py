@@ -78,7 +78,6 @@ def result_folder(
     when it has.
     """
     from headscope.core.processes import current, own_file
-    from headscope.reports.files import state_name, write_result
     from headscope.show.folders import ready_folder
 
     processes = current()
@@ -86,6 +85,8 @@ def result_folder(
     def write(result: Any) -> None:
         if folder is None:
             return
+        from headscope.reports.files import state_name, write_result
+
         if processes.rank == 0:
             write_result(command, result, folder, **presentation)
         processes.meet("the end of the run")

@@ -15,7 +15,6 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import is_ours
 from headscope.models.checkpoint import Checkpoint
-from headscope.models.cutting import cut_modules
 from headscope.models.layouts import attention_modules
 from headscope.models.manifest import KeptHeads
 from headscope.models.sizes import check_built
@@ -107,6 +106,8 @@ def load_network(
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
     if kept is not None:
+        from headscope.models.cutting import cut_modules
+
         cut_modules(network, kept.of)
     return network
 

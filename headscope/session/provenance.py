@@ -12,7 +12,6 @@ from headscope.data.corpus import Corpus
 from headscope.data.examples import Examples
 from headscope.data.pieces import count_unknown, tokenise
 from headscope.data.plain import PlainText
-from headscope.models.compact import removed_heads
 from headscope.models.loaded import LoadedModel
 
 
@@ -46,10 +45,10 @@ def provenance(
     sha256, whole = loaded.weights_sha256, loaded.whole or loaded
     weights = "in memory" if loaded.file is None else "in memory, changed since loading"
     removed: list[list[str | int]] = []  # layer and head, after the stack if there are several
-    for row, head in removed_heads(whole):
-        site = whole.sites[row]
+    for site in whole.sites:
         stack = [] if whole.stacks == ("encoder",) else [site.stack]
-        removed.append([*stack, site.layer, head])
+        gone = (head for head in range(site.heads_before) if head not in site.head_ids)
+        removed += [[*stack, site.layer, head] for head in gone]
     return {
         **versions(),
         "model": {

@@ -63,10 +63,10 @@ best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
 offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too
     ((1,), from_a)) => ((1,), best))
 rare-gain | analyses/classify/labels.py | gain over chance, not over uniform
-    score.rate - self.uniform >= => score.rate - self.chance >=
+    rate - uniform >= => rate - chance >=
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     (length >= LONG) => (length > LONG)
-dealt-anywhere | analyses/classify/role_tests.py | labels cross layers
+dealt-anywhere | analyses/classify/causes.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
     (torch.special.xlogy(p, p).sum()) => (torch.special.xlogy(p, p).sum() / math.log(2))

@@ -9,7 +9,7 @@ import pytest
 import typer
 import typer.main
 
-from headscope.analyses.classify.thresholds import Thresholds
+from headscope.analyses.classify.options import Thresholds
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
 from headscope.core.roles import PRIMARY

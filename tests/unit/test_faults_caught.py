@@ -17,6 +17,7 @@ from toy_calibration import toy_given
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import (
@@ -25,7 +26,6 @@ from headscope.analyses.classify.syntactic import (
     SyntacticTest,
     judge_syntactic,
 )
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.artefacts.onnx_graph import INPUTS
 from headscope.artefacts.onnx_session import Graph
 from headscope.attention import masked_softmax, with_bias
@@ -153,12 +153,13 @@ def test_a_rare_word_head_gains_on_uniform_attention(uniform, roles):
     rare, expected = sums.rare, 2 * np.array([0.2, uniform])
     for name, value in {"sentences": 50, "queries": 100, "queries_squared": 200}.items():
         vars(rare)[name] += value
-    for name, value in {"hits": 60, "hits_squared": 80, "hits_queries": 120}.items():
-        vars(rare)[name] += value
+    hits = np.repeat([2, 1], [10, 40])
+    rare.hits += hits.sum()
     rare.expected += 50 * expected
-    rare.expected_squared += 50 * expected**2
-    rare.expected_queries += 100 * expected
-    rare.hits_expected += 60 * expected[:, None, None]
+    for i, gain in enumerate((hits, *(hits - of_sentence for of_sentence in expected))):
+        rare.gains[i] += gain.sum()
+        rare.squares[i] += (gain**2).sum()
+        rare.products[i] += 2 * gain.sum()
     head = judge(sums, Thresholds(), [[0]])[0]
     assert head.roles == roles
     assert head.rare is not None

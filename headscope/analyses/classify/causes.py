@@ -1,9 +1,19 @@
-"""What removing each head alone does to a model's output, beside what the head looks at."""
+"""What removing each head alone does to a model's output, and whether heads with a role lose more.
+
+Heads of one layer are similar whatever their roles, so heads are not independent: only what labels
+dealt anew inside the layers do not explain is put down to a role. The same with labels dealt over
+all layers is given as well.
+
+References
+----------
+The statistic inside layers is the sum of the layers' Mann-Whitney U (van Elteren 1960, with equal
+weights); p = (1 + deals as extreme) / (1 + deals), Phipson & Smyth 2010.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +24,17 @@ from torch import Tensor
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import (
     Causes,
-    ClassifyResult,
+    CauseTest,
     EstimateFit,
     HeadCause,
     HeadResult,
     Loss,
 )
-from headscope.analyses.classify.role_tests import role_tests
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.processes import share
 from headscope.core.roles import ROLES
+from headscope.core.rounding import tied
 from headscope.data.examples import Examples
 from headscope.data.halving import halve
 from headscope.models.intervene import Means, gated
@@ -32,33 +42,35 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import less_random_write, replaced_outputs
 from headscope.models.replay import Replay
 from headscope.session.progress import Progress
-from headscope.stats.metrics import Outputs, spearman
+from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
+from headscope.stats.statistics import adjust
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
 from headscope.tasks.head_means import mean_z
-from headscope.tasks.making import check_task, check_two, make_task, read_examples, select
+from headscope.tasks.making import check_two, make_task, read_examples, select
 from headscope.tasks.units import Units, units_of
-
-__all__ = ["CauseSource", "check_task", "find_causes", "mean_loss", "with_causes"]
 
 DIRECTIONS = 2  # Random directions of the label-free estimate; each costs a backward pass.
 ROTATIONS = 5  # Random rotations that the noise of a head is the mean of.
+FEWEST = 3  # Fewest heads with a role, and without, that are compared.
+#: Fewest on either side for an interval: a bootstrap of fewer is too narrow.
+FEWEST_FOR_INTERVAL = 8
+DEALS = 5000  # How often labels are dealt anew.
+LEVEL = 0.05  # Adjusted p below which two kinds of heads are told apart.
 
 
 @dataclass(frozen=True)
 class CauseSource:
     """What the removal of heads is measured on, read but not yet tokenised."""
 
-    task: str  # task, data: What the model is measured by, and the name of what was read
-    data: str
-    #: measured, calibration: Two halves that share no sentence: losses are measured on the first,
-    #: means and gradients taken of the second
-    measured: Examples
-    calibration: Examples
-    limit: int  # limit, seed: Most examples of each half; of the halves and all that is drawn
-    seed: int
+    task: str  # What the model is measured by
+    data: str  # The name of what was read
+    measured: Examples  # The half on which losses are measured
+    calibration: Examples  # The half of which means and gradients are taken; shares no sentence
+    limit: int  # Most examples of each half
+    seed: int  # Of the halves and all that is drawn
 
     @classmethod
     def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
@@ -83,107 +95,110 @@ def find_causes(
     source: CauseSource,
     progress: Progress,
 ) -> tuple[Causes, dict[str, HeadCause]]:
-    """Remove every head alone, in three ways, and hold the losses against the heads' roles."""
+    """Remove every head alone, in three ways, and compare the losses with the heads' roles."""
     view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
-    task, other = (
+    task, calibration = (
         make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
         for i, examples in enumerate((source.measured, source.calibration))
     )
-    units, means = units_of(view), mean_z(view, other, everywhere=True)
-    estimates = [_estimate(view, other, units, given, source.seed) for given in (None, means)]
-    removals = _Removals(view, task, units, means, source.seed)
-    by_unit = list(removals.of_all(estimates[0].tolist(), estimates[1].tolist(), progress))
+    units, means = units_of(view), mean_z(view, calibration, everywhere=True)
+    estimates = [
+        _estimate(view, calibration, units, left, source.seed).tolist() for left in (None, means)
+    ]
+    full = task.outputs(view)
+    losses = _remove_each(view, task, units, means, full, source.seed, progress)
+    by_unit = [
+        HeadCause(**of_unit, zero_estimate=zero, mean_estimate=mean)
+        for of_unit, zero, mean in zip(losses, *estimates, strict=True)
+    ]
     place_of = places(view)
-    there = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
-    at = [place_of[h.stack, h.layer, h.head] for h in there]
-    mine = [by_unit[units.unit(place)] for place in at]
+    measured = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
+    at = [place_of[h.stack, h.layer, h.head] for h in measured]
+    by_head = [by_unit[units.unit(place)] for place in at]
+    notes = list(task.notes)
+    tests: tuple[CauseTest, ...] = ()
+    if units.shared:
+        notes.insert(
+            0,
+            "Layers of this model share one module, so a head goes from all of them at once; "
+            "roles, which differ from layer to layer, are not tested.",
+        )
+    else:
+        has_role = {"any": np.array([bool(head.roles) for head in measured])} | {
+            role.key: np.array([role.key in head.roles for head in measured]) for role in ROLES
+        }
+        layers = np.array([row for row, _ in at])
+        tests = role_tests(_losses(by_head), has_role, layers, size=abs(task.value(full)), seed=0)
+    if problem := task.degenerate(full):
+        notes.insert(0, f"The whole model {problem}, so these losses mean nothing.")
     causes = Causes(
         task=source.task,
         metric=task.metric,
         data=source.data,
         examples=task.n_examples,
-        calibration=other.n_examples,
-        value=task.value(removals.full),
-        estimate="first-order" if other.has_labels else "squared",
-        tests=()
-        if units.shared
-        else role_tests(
-            _losses(mine),
-            _labels(there),
-            np.array([r for r, _ in at]),
-            size=abs(task.value(removals.full)),
-            seed=0,
-        ),
+        calibration=calibration.n_examples,
+        value=task.value(full),
+        estimate="first-order" if calibration.has_labels else "squared",
+        tests=tests,
         fits=tuple(_fits(by_unit, source.seed)),
         seed=source.seed,
-        notes=tuple(_notes(task, removals.full, units)),
+        notes=tuple(notes),
         rotations=ROTATIONS,
     )
-    return causes, {h.name: cause for h, cause in zip(there, mine, strict=True)}
+    return causes, {h.name: cause for h, cause in zip(measured, by_head, strict=True)}
 
 
-class _Removals:
-    """Measures a model without one of its units, against the whole model."""
+def _remove_each(
+    loaded: LoadedModel,
+    task: Task,
+    units: Units,
+    means: Means,
+    full: Outputs,
+    seed: int,
+    progress: Progress,
+) -> Iterator[dict[str, Loss]]:
+    """Take every unit out in every way, and yield its losses against the whole model."""
+    metric, better = task.table[task.metric], task.higher_is_better
+    generator = torch.Generator().manual_seed(seed)
+    few = one_position if loaded.task_head in TOKEN_HEADS else None
+    replay = Replay(loaded, share(task.batches(loaded)), few)
 
-    def __init__(
-        self, loaded: LoadedModel, task: Task, units: Units, means: Means, seed: int
-    ) -> None:
-        self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
-        self._means = means
-        self._generator = torch.Generator().manual_seed(seed)
-        self.full = task.outputs(loaded)
-        few = one_position if loaded.task_head in TOKEN_HEADS else None
-        self._replay, self._start = Replay(loaded, share(task.batches(loaded)), few), 0
+    def outputs(start: int, gates: Tensor | None = None, left: Means | None = None) -> Outputs:
+        with gated(loaded, gates, means=left, start=start) as run:
+            return task.outputs_of(replay.following(run), replay.batches)
 
-    def of_all(
-        self, zero: Sequence[float], mean: Sequence[float], progress: Progress
-    ) -> Iterator[HeadCause]:
-        """Take every unit out, given what the estimates of each are."""
-        rows = self._units.layers.tolist()
-        for row in sorted(set(rows)):
-            with self._replay.before(row) as self._start:
-                for unit in (unit for unit, at in enumerate(rows) if at == row):
-                    yield self._of(unit, zero[unit], mean[unit])
-                    progress("removing heads", unit + 1, len(rows))
-
-    def _of(self, unit: int, zero_estimate: float, mean_estimate: float) -> HeadCause:
-        """Take one unit out in every way."""
-        gates = self._units.expand(self._units.gates([unit])).to(self._loaded.device)
-        zero, mean = (self._outputs(gates, left) for left in (None, self._means))
-        noise = [self._noise(unit) for _ in range(ROTATIONS)]
-        return HeadCause(
-            zero=self._effect([(self.full, zero)]),
-            mean=self._effect([(self.full, mean)]),
-            noise=self._effect([(self.full, one) for one in noise]),
-            beyond_noise=self._effect([(one, zero) for one in noise]),
-            zero_estimate=zero_estimate,
-            mean_estimate=mean_estimate,
-        )
-
-    def _outputs(self, gates: Tensor | None, means: Means | None) -> Outputs:
-        with gated(self._loaded, gates, means=means, start=self._start) as run:
-            return self._task.outputs_of(self._replay.following(run), self._replay.batches)
-
-    def _noise(self, unit: int) -> Outputs:
-        """Layers that share a module share its output map: the first of them stands for all."""
-        row, head = self._units.members[unit][0]
-        other = less_random_write(self._loaded.sites[row], head, self._generator)
-        with replaced_outputs(self._loaded, {row: other}):
-            return self._outputs(None, None)
-
-    def _effect(self, pairs: Sequence[tuple[Outputs, Outputs]]) -> Loss:
-        """Measure the mean loss over pairs of a baseline and what it is held against."""
-        metric = self._task.table[self._task.metric]
+    def loss(*pairs: tuple[Outputs, Outputs]) -> Loss:
+        """Measure the mean loss over pairs of a baseline and what is compared with it."""
         losses, downs, ups = [], [], []
-        for baseline, outputs in pairs:
-            change = paired_change(metric, baseline, outputs, seed=self._seed)
+        for baseline, changed in pairs:
+            change = paired_change(metric, baseline, changed, seed=seed)
             sides = change.difference - change.low, change.high - change.difference
-            better = self._task.higher_is_better
             # No minus zero where nothing changed.
             losses.append(0.0 - change.difference if better else change.difference)
             downs.append(sides[better])
             ups.append(sides[not better])
-        return mean_loss(losses, downs, ups, heads=len(self._units.members))
+        return mean_loss(losses, downs, ups, heads=len(units.members))
+
+    rows = units.layers.tolist()
+    for row in sorted(set(rows)):
+        with replay.before(row) as start:
+            for unit in (unit for unit, at in enumerate(rows) if at == row):
+                gates = units.expand(units.gates([unit])).to(loaded.device)
+                zero, mean = (outputs(start, gates, left) for left in (None, means))
+                # Layers that share a module share its output map: the first stands for all.
+                site, head = units.members[unit][0]
+                noise = []
+                for _ in range(ROTATIONS):
+                    other = less_random_write(loaded.sites[site], head, generator)
+                    with replaced_outputs(loaded, {site: other}):
+                        noise.append(outputs(start))
+                yield {
+                    "zero": loss((full, zero)),
+                    "mean": loss((full, mean)),
+                    "noise": loss(*((full, one) for one in noise)),
+                    "beyond_noise": loss(*((one, zero) for one in noise)),
+                }
+                progress("removing heads", unit + 1, len(rows))
 
 
 def mean_loss(
@@ -191,8 +206,6 @@ def mean_loss(
 ) -> Loss:
     """Average losses that rotations drawn at random gave, and say how sure the mean is.
 
-    Notes
-    -----
     Examples and rotations err independently, so the two parts of either half of the interval add
     up as squares (Zou & Donner 2008): that over examples, mean over rotations, and Student's t of
     the rotations. At the level for all heads the first grows as normal quantiles do.
@@ -233,41 +246,107 @@ def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
     return {name: np.array([getattr(cause, name).loss for cause in causes]) for name in names}
 
 
-def _labels(heads: Sequence[HeadResult]) -> dict[str, Array]:
-    """Say which heads have any role, and which have each."""
-    has_role = {"any": np.array([bool(head.roles) for head in heads])}
-    for role in (role.key for role in ROLES):
-        has_role[role] = np.array([role in head.roles for head in heads])
-    return has_role
-
-
 def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     """Correlate estimates and losses over the units that can be removed."""
     losses = _losses(causes)
     for removal in ("zero", "mean"):
-        guessed = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
-        ranked = {"similarity": guessed, "gold": losses[removal]}
-        fit = interval_of(spearman, ranked, seed=seed)
+        estimated = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
+        fit = interval_of(spearman, {"similarity": estimated, "gold": losses[removal]}, seed=seed)
         ends = fit.ci and (fit.low / 100, fit.high / 100)
         yield EstimateFit(removal, len(causes), fit.value / 100, ends)
 
 
-def _notes(task: Task, full: Outputs, units: Units) -> Iterator[str]:
-    problem = task.degenerate(full)
-    if problem:
-        yield f"The whole model {problem}, so these losses mean nothing."
-    if units.shared:
-        yield (
-            "Layers of this model share one module, so a head goes from all of them at once; "
-            "roles, which differ from layer to layer, are not tested."
-        )
-    yield from task.notes
+def role_tests(
+    losses: Mapping[str, Array],
+    labels: Mapping[str, Array],
+    layers: Array,
+    *,
+    size: float = 1.0,
+    seed: int = 0,
+) -> tuple[CauseTest, ...]:
+    """Compare the losses of labelled heads with those of the others."""
+    sides = {role: (int(has.sum()), int((~has).sum())) for role, has in labels.items()}
+    compared = {role: has for role, has in labels.items() if min(sides[role]) >= FEWEST}
+    everywhere = np.zeros_like(layers)
+    tests = []
+    for removal in losses:
+        # Heads that change nothing lose nothing, but for rounding.
+        values, rng = tied(losses[removal], size=size), np.random.default_rng(seed)
+        within = {role: dealt(values, has, layers, rng) for role, has in compared.items()}
+        anywhere = {role: dealt(values, has, everywhere, rng) for role, has in compared.items()}
+        within_p, p = _p_values(within), _p_values(anywhere)
+        for role, has in compared.items():
+            inside, whole = within[role], anywhere[role]
+            assert whole is not None  # there are heads with the role and without
+            own_p, own_adjusted = within_p.get(role, (None, None))
+            verdict = "not measured"
+            if inside is not None and own_adjusted is not None:
+                verdict = "costs more" if inside[0] > 0.5 else "costs less"
+                verdict = "not told apart" if own_adjusted >= LEVEL else verdict
+            interval: tuple[float, ...] = ()
+            if min(sides[role]) >= FEWEST_FOR_INTERVAL:
+                interval = _bootstrapped(values[has], values[~has], rng)
+            tests.append(
+                CauseTest(
+                    role=role,
+                    removal=removal,
+                    heads=sides[role][0],
+                    others=sides[role][1],
+                    superiority=whole[0],
+                    interval=interval,
+                    p_value=p[role][0],
+                    p_adjusted=p[role][1],
+                    placebo=_middle(whole[1]),
+                    within=inside[0] if inside else None,
+                    within_placebo=_middle(inside[1]) if inside else (),
+                    within_p=own_p,
+                    within_p_adjusted=own_adjusted,
+                    verdict=verdict,
+                )
+            )
+    return tuple(tests)
 
 
-def with_causes(
-    result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
-) -> ClassifyResult:
-    """Remove every head alone and add what that does to the output."""
-    causes, by_head = find_causes(loaded, result.stacks, result.heads, source, progress)
-    heads = (replace(head, cause=by_head.get(head.name)) for head in result.heads)
-    return replace(result, heads=tuple(heads), causes=causes)
+def _p_values(
+    compared: Mapping[str, tuple[float, Array] | None],
+) -> dict[str, tuple[float, float]]:
+    """Two-sided p and adjusted p of one removal's roles, where they could be compared."""
+    p = {}
+    for role, result in compared.items():
+        if result is not None:
+            # Labels at least as far from one half; the labels as they are count as one.
+            beyond = np.abs(result[1] - 0.5) >= abs(result[0] - 0.5) - 1e-12
+            p[role] = float((1 + beyond.sum()) / (1 + DEALS))
+    adjusted = adjust(np.array(list(p.values()))).tolist()
+    return dict(zip(p, zip(p.values(), adjusted, strict=True), strict=True))
+
+
+def dealt(
+    values: Array, has: Array, groups: Array, rng: np.random.Generator
+) -> tuple[float, Array] | None:
+    """Return the superiority inside groups, and those of labels dealt at random inside them."""
+    wins, pairs, random = 0.0, 0, np.zeros(DEALS)
+    for group in np.unique(groups):
+        inside = groups == group
+        ranks, own = stats.rankdata(values[inside]), has[inside]
+        n = int(own.sum())
+        least = n * (n + 1) / 2  # the rank sum of labelled heads that lose against all others
+        wins += float(ranks[own].sum()) - least
+        pairs += n * (len(own) - n)
+        order = rng.random((DEALS, len(own))).argsort(axis=1)[:, :n]
+        random += ranks[order].sum(axis=1) - least
+    return (wins / pairs, random / pairs) if pairs else None
+
+
+def _bootstrapped(ours: Array, theirs: Array, rng: np.random.Generator) -> tuple[float, ...]:
+    """95% interval of the superiority, over the heads of both groups."""
+    wins = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
+    counts = [
+        rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in (len(ours), len(theirs))
+    ]
+    return _middle(((counts[0] @ wins) * counts[1]).sum(axis=1) / wins.size)
+
+
+def _middle(values: Array) -> tuple[float, ...]:
+    """Where 95% of the values lie."""
+    return tuple(np.quantile(values, (0.025, 0.975)).tolist())

@@ -44,32 +44,34 @@ class CrossHeads(QueryMeans):
     """
 
     quantities = (
-        "diagonal",
-        "confidence",
-        "entropy",
-        "relative_entropy",
-        "special_mass",
-        "first_special_mass",
-        "last_special_mass",
-        "long_entropy",
+        *("diagonal", "confidence", "entropy", "relative_entropy"),
+        *("special_mass", "first_special_mass", "last_special_mass", "long_entropy"),
     )
     #: For ``diagonal`` a key drawn at random, as uniform attention has no largest weight.
     baselines = ("diagonal", "confidence", "special_mass")
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         super().__init__(n_layers, n_heads)
-        #: (n_layers, n_heads): Sums over pairs of the rank correlation and of its square
+        #: (n_layers, n_heads): sums over pairs of the rank correlation and of its square
         self.alignment, self.alignment_squares = zeros(2, n_layers, n_heads)
-        #: (n_layers, n_heads): Pairs in which all content queries look at the same key
+        #: (n_layers, n_heads): pairs in which all content queries look at the same key
         self.constant: Array = np.zeros((n_layers, n_heads), dtype=np.int64)
-        #: Left out because they are too short
-        self.skipped: Array = np.zeros((), dtype=np.int64)
+        self.skipped: Array = np.zeros((), dtype=np.int64)  # Pairs that are too short.
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares, and count what no head changes."""
         assert batch.source is not None  # cross-attention reads one
-        self._shared = shared = _shared_by_heads(batch.source)
-        self.count(shared.n_queries, _uniform(shared))
+        self._shared = shared = _Shared.of_source(batch.source)
+        n_keys = widest(shared.n_keys.clamp(min=1))
+        # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
+        near = shared.near_line(shared.key_place[:, None], shared.query_place[..., None])
+        near = (near & shared.key[:, None]).sum(dim=2)
+        expected = (
+            near / widest(shared.m_key.clamp(min=1))[:, None],
+            (1 / n_keys)[:, None],
+            (widest(shared.special[..., 0]).sum(dim=1) / n_keys)[:, None],
+        )
+        self.count(shared.n_queries, [part * shared.query for part in expected])
         self.units += int(shared.used.sum())
         self.skipped += int((~shared.used).sum())
         self.long_units += int((shared.used & shared.long).sum())
@@ -79,18 +81,24 @@ class CrossHeads(QueryMeans):
         if site.stack != "cross":
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        shared = self._shared.of(site.rows)
+        shared = self._shared.of_rows(site.rows)
         no_content = shared.no_content[:, None, None].to(pattern.dtype)
         top, argmax = first_largest(pattern + no_content)
-        # From positions to places among the content keys: (rows, heads, query_pos)
+        # From positions to numbers among the content keys: (rows, heads, query_pos)
         looks_at = shared.key_place[:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
         here = site.layer, site.heads
         correlation, constant = rank_correlation(looks_at, shared.query_place, shared.query)
         self.alignment[here] += numpy(correlation.sum(dim=0))
         self.alignment_squares[here] += numpy(correlation.square().sum(dim=0))
         self.constant[here] += numpy((constant & shared.used[:, None]).sum(dim=0))
-        sums = _sums_of_rows(pattern, top, looks_at, shared)  # (rows, heads, quantities)
-        self.add(here, sums, shared.n_queries)
+        near = shared.near_line(looks_at, shared.query_place[:, None])
+        special = (pattern @ shared.special[:, None].to(pattern.dtype)).unbind(-1)
+        by_row = (near, top, row_entropy(pattern), *special)
+        sums = [torch.einsum("bhi,bi->bh", widest(row), shared.query) for row in by_row]
+        # A pair that counts has three keys or more; the others have no queries.
+        relative = sums[2] / widest(shared.n_keys.clamp(min=2)).log()[:, None]
+        parts = [*sums[:3], relative, *sums[3:], relative * shared.long[:, None]]
+        self.add(here, torch.stack(parts, dim=-1), shared.n_queries)
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""
@@ -114,9 +122,9 @@ class _Shared:
     used: Tensor  # (batch,), bool: long enough to count
     long: Tensor  # (batch,), bool: LONG source tokens or more
     query: Tensor  # (batch, query_pos), float64: 1 at content queries of pairs that count
-    query_place: Tensor  # (batch, query_pos), int64: place among the content queries
+    query_place: Tensor  # (batch, query_pos), int64: number among the content queries
     key: Tensor  # (batch, key_pos), bool: content keys
-    key_place: Tensor  # (batch, key_pos), int64: place among the content keys
+    key_place: Tensor  # (batch, key_pos), int64: number among the content keys
     no_content: Tensor  # (batch, key_pos), float32: takes other keys out of an argmax
     m_query: Tensor  # (batch,), int64: content queries
     m_key: Tensor  # (batch,), int64: content keys
@@ -124,53 +132,49 @@ class _Shared:
     special: Tensor  # (batch, key_pos, 3), float32: all, the first, the last special key
     n_queries: Tensor  # (batch, quantities), int64
 
-    def of(self, rows: slice) -> _Shared:
+    @classmethod
+    def of_source(cls, source: Source) -> _Shared:
+        """Prepare what a batch of pairs shares."""
+        query, key = source.predicts_content, source.content
+        m_query, m_key = query.sum(dim=1), key.sum(dim=1)
+        n_keys = source.attention_mask.sum(dim=1)
+        used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
+        special = source.attention_mask.bool() & ~key
+        first = special & (special.cumsum(1) == 1)
+        last = special & (special.flip(1).cumsum(1).flip(1) == 1)
+        counted = m_query * used
+        asked = [counted * long if q == "long_entropy" else counted for q in CrossHeads.quantities]
+        return cls(
+            used=used,
+            long=long,
+            query=widest(query & used[:, None]),
+            query_place=(query.cumsum(1) - 1).clamp(min=0),
+            key=key,
+            key_place=(key.cumsum(1) - 1).clamp(min=0),
+            no_content=-OUT * (~key).float(),
+            m_query=m_query,
+            m_key=m_key,
+            n_keys=n_keys,
+            special=torch.stack([special, first, last], dim=-1).float(),
+            n_queries=torch.stack(asked, dim=1),
+        )
+
+    def of_rows(self, rows: slice) -> _Shared:
         """The same of some pairs of the batch."""
         return _Shared(**{name: value[rows] for name, value in vars(self).items()})
 
-
-def _shared_by_heads(source: Source) -> _Shared:
-    query, key = source.predicts_content, source.content
-    m_query, m_key = query.sum(dim=1), key.sum(dim=1)
-    n_keys = source.attention_mask.sum(dim=1)
-    used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
-    special = source.attention_mask.bool() & ~key
-    first = special & (special.cumsum(1) == 1)
-    last = special & (special.flip(1).cumsum(1).flip(1) == 1)
-    counted = m_query * used
-    return _Shared(
-        used=used,
-        long=long,
-        query=widest(query & used[:, None]),
-        query_place=(query.cumsum(1) - 1).clamp(min=0),
-        key=key,
-        key_place=(key.cumsum(1) - 1).clamp(min=0),
-        no_content=-OUT * (~key).float(),
-        m_query=m_query,
-        m_key=m_key,
-        n_keys=n_keys,
-        special=torch.stack([special, first, last], dim=-1).float(),
-        n_queries=torch.stack(
-            [
-                counted * long if name == "long_entropy" else counted
-                for name in CrossHeads.quantities
-            ],
-            dim=1,
-        ),
-    )
+    def near_line(self, key: Tensor, query: Tensor) -> Tensor:
+        """Whether key and query, as numbers in their sequences, lie within 1 key of the line."""
+        m_query, m_key = self.m_query[:, None, None], self.m_key[:, None, None]
+        return (key * (m_query - 1) - query * (m_key - 1)).abs() <= m_query - 1
 
 
 def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Spearman correlation of whole numbers with their places, average ranks for ties.
+    """Spearman correlation of whole numbers with their positions, average ranks for ties.
 
-    Parameters
-    ----------
-    values : Tensor of int64, (rows, heads, pos)
-        What is ranked, 0 or more.
-    place : Tensor of int64, (rows, pos)
-        Where it stands, counted from 0 among what is counted.
-    counted : Tensor of float64, (rows, pos)
-        1 at the positions that count, 0 at the others.
+    Shapes: ``values`` (rows, heads, pos), int64, 0 or more; ``place`` (rows, pos), int64, the
+    position from 0 among those that count; ``counted`` (rows, pos), float64, 1 at those. Returns
+    correlations and whether values are constant, (rows, heads).
     """
     weight = counted[:, None].expand(values.shape)
     # How often each value occurs: ranks follow without comparing values with one another.
@@ -179,41 +183,10 @@ def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Te
     below = (count.cumsum(dim=2) - count).gather(2, values)
     rank = below + (count.gather(2, values) + 1) / 2
     n = counted.sum(dim=1)
-    # Ranks and places are halves of whole numbers: these sums are exact.
+    # Ranks and positions are halves of whole numbers: these sums are exact.
     rank = (rank - (n[:, None, None] + 1) / 2) * weight
     position = ((place - (n[:, None] - 1) / 2) * counted)[:, None]
     spread = rank.square().sum(dim=2)
     constant = spread == 0  # exact, too
     norm = (spread * position.square().sum(dim=2)).sqrt()
     return (rank * position).sum(dim=2) / torch.where(constant, 1.0, norm), constant
-
-
-def _near_line(key: Tensor, query: Tensor, m_query: Tensor, m_key: Tensor) -> Tensor:
-    """Whether key and query, as places among m, lie within 1 key of the straight line."""
-    return (key * (m_query - 1) - query * (m_key - 1)).abs() <= m_query - 1
-
-
-def _sums_of_rows(pattern: Tensor, top: Tensor, looks_at: Tensor, shared: _Shared) -> Tensor:
-    """Sum every quantity over a pair's content queries, (rows, heads, quantities)."""
-    per_pair = (m[:, None, None] for m in (shared.m_query, shared.m_key))
-    near = _near_line(looks_at, shared.query_place[:, None], *per_pair)
-    entropy = row_entropy(pattern)
-    rows = (near, top, entropy, *(pattern @ shared.special[:, None].to(pattern.dtype)).unbind(-1))
-    sums = [torch.einsum("bhi,bi->bh", widest(row), shared.query) for row in rows]
-    # A pair that counts has three keys or more; the others have no queries.
-    relative = sums[2] / widest(shared.n_keys.clamp(min=2)).log()[:, None]
-    return torch.stack([*sums[:3], relative, *sums[3:], relative * shared.long[:, None]], dim=-1)
-
-
-def _uniform(shared: _Shared) -> list[Tensor]:
-    """What uniform attention gives, by query."""
-    per_pair = (m[:, None, None] for m in (shared.m_query, shared.m_key))
-    near = _near_line(shared.key_place[:, None], shared.query_place[..., None], *per_pair)
-    near = near & shared.key[:, None]  # (batch, query_pos, key_pos)
-    n_keys = widest(shared.n_keys.clamp(min=1))
-    by_query = (
-        near.sum(dim=2) / widest(shared.m_key.clamp(min=1))[:, None],
-        (1 / n_keys)[:, None],
-        (widest(shared.special[..., 0]).sum(dim=1) / n_keys)[:, None],
-    )
-    return [part * shared.query for part in by_query]

@@ -19,11 +19,11 @@ _ADVICE = "give the classify.json that 'headscope classify MODEL -o DIR' wrote"
 
 @dataclass(frozen=True)
 class KnownRoles:
-    """Roles by the heads' positions in the loaded model, and how they are printed."""
+    """What a classification says of the heads of a loaded model."""
 
     by_place: dict[tuple[int, int], HeadResult]  # By row and position in the loaded model.
-    heads: tuple[HeadRoles, ...] = ()  # By the heads' original numbers.
-    corpus: str | None = None  # What the heads were classified on; None where nothing is known.
+    heads: tuple[HeadRoles, ...] = ()  # With the heads' original numbers.
+    corpus: str | None = None  # What the heads were classified on; None without classification.
     warnings: tuple[str, ...] = ()  # What makes the roles doubtful.
 
 
@@ -73,24 +73,20 @@ def classification_of(
 def find_roles(loaded: LoadedModel, result: ClassifyResult) -> KnownRoles:
     """Look up what each head of a model does; a classification of other weights gives a warning."""
     place_of = places(loaded)
-    there = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
-    by_place = {place_of[head.stack, head.layer, head.head]: head for head in there}
+    heads = [head for head in result.heads if (head.stack, head.layer, head.head) in place_of]
+    by_place = {place_of[head.stack, head.layer, head.head]: head for head in heads}
     if len(by_place) < len(place_of):
         raise InputError(
             f"The classification covers {len(by_place)} of the {len(place_of)} heads of "
             f"{loaded.name}; make it anew with 'headscope classify MODEL -o DIR'."
         )
     theirs, ours = _weights(result), loaded.weights_sha256
-    warnings: tuple[str, ...] = (
-        "The classification (roles) was made with other weights than this model's.",
-    )
-    if theirs is None or ours is None or theirs == ours:
-        warnings = ()
+    warning = "The classification (roles) was made with other weights than this model's."
     return KnownRoles(
         by_place=by_place,
-        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in there),
+        heads=tuple(HeadRoles(h.layer, h.head, h.primary, h.roles, stack=h.stack) for h in heads),
         corpus=result.corpus.name,
-        warnings=warnings,
+        warnings=() if theirs is None or ours is None or theirs == ours else (warning,),
     )
 
 

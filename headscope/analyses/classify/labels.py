@@ -5,20 +5,22 @@ Benjamini-Hochberg adjusted p-value of that comparison is at most q. The family 
 all heads. Syntactic labels have a stricter rule of their own: ``syntactic.py``.
 
 Of cross-attention, ``monotonic`` and ``anti_monotonic`` need an interval of the alignment that lies
-wholly beyond the threshold, and weight behind it: a confidence well above that of uniform
-attention. Without the second condition nearly even attention, whose largest weight creeps along
-with the position, earns the role with random weights.
+wholly beyond the threshold, and a confidence well above that of uniform attention: otherwise nearly
+even attention, whose largest weight creeps along with the position, earns the role with random
+weights.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
 from headscope.analyses.classify.cross import FEWEST, CrossHeads
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import (
     AlignmentScore,
     HeadResult,
@@ -27,12 +29,10 @@ from headscope.analyses.classify.result import (
     RareScore,
     SharpnessScore,
     SwappedControl,
-    SyntacticScore,
 )
 from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
-from headscope.analyses.classify.sums import HeadMeasures, Rare
+from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
 from headscope.analyses.classify.syntactic import KernelHits, SyntacticTest, judge_syntactic
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.core.accumulator import Array
 from headscope.core.roles import primary_of, roles_of
 from headscope.core.rounding import FRACTION, above, tied
@@ -46,27 +46,30 @@ from headscope.stats.statistics import (
     wilson,
 )
 
-Place = tuple[int, int]  # (layer, place among the heads of the layer)
+Place = tuple[int, int]  # (layer, position among the heads of the layer)
+#: One head on one kind of role: the field of a HeadResult for its score (empty: none), the score,
+#: and the labels that it earns.
+Judged = tuple[Place, str, Any, list[Label]]
 #: What the heads of each layer are called: original indices, with gaps where heads were removed.
 HeadIds = Sequence[Sequence[int]]
 
 #: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
 MIN_PAIRS = 50
 MIN_LONG = 50  # Sequences of LONG tokens or more that the broad role needs.
-
-
-class RoleTest(Protocol):
-    """All heads of a stack on one kind of role."""
-
-    @property
-    def field(self) -> str:
-        """The field of a HeadResult that this fills; may be empty."""
-
-    def score(self, place: Place) -> Any:
-        """Return what it is filled with for one head."""
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        """Yield what the head earns."""
+#: The roles that are a mean over queries above a threshold and above uniform attention: the
+#: quantity, the threshold, and whether a mean equal to the threshold is enough.
+MEAN_RULES = {
+    "special": ("special_mass", "special", False),
+    "punctuation": ("punctuation_mass", "punctuation", False),
+    "broad": ("long_entropy", "broad_relative", False),
+    "self": ("self_rate", "self", True),
+    "duplicate": ("duplicate_rate", "duplicate", True),
+}
+#: Fields of a HeadResult that not every stack fills.
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
+    "syntactic": (),
+}
 
 
 def judge(
@@ -86,27 +89,30 @@ def judge(
     target was given another pair's source.
     """
     means = sums if isinstance(sums, CrossHeads) else sums.profile
-    exists = existing(means.sums.shape[:2], head_ids)
-    tests: list[RoleTest]
+    exists = _existing(means.sums.shape[:2], head_ids)
     if isinstance(sums, CrossHeads):
         other = swapped if isinstance(swapped, CrossHeads) else None
-        tests = [_Order(sums, other, exists, thresholds), _Sharp(sums, exists, thresholds)]
+        kinds = [_order(sums, other, exists, thresholds), _sharp(sums, exists, thresholds)]
     else:
-        tests = [_Positional(sums, exists, thresholds)]
+        kinds = [_positional(sums.positional, exists, thresholds)]
         if kernel is not None:
-            tests.append(_Syntactic(judge_syntactic(sums.syntactic, kernel, exists, thresholds)))
+            tests = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
+            kinds.append(_syntactic(tests, exists))
         if stack == "encoder":
-            tests.append(_Rare(sums.rare, exists, thresholds))
-    tests += _mean_tests(means, exists, thresholds, stack)
+            kinds.append(_rare(sums.rare, exists, thresholds))
     values = means.means()
-    results = []
-    for layer, head in np.argwhere(exists).tolist():
-        place = (layer, head)
-        labels = tuple(label for test in tests for label in test.labels(place))
-        roles = tuple(dict.fromkeys(label.role for label in labels))
+    fields, labels = {}, defaultdict[Place, list[Label]](list)
+    for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
-        numbers.pop("diagonal", None)  # stands beside the alignment
-        fields = _EMPTY | numbers | {t.field: t.score(place) for t in tests if t.field}
+        numbers.pop("diagonal", None)  # stands in the alignment
+        fields[place] = _EMPTY | numbers
+    for place, name, score, earned in chain(*kinds, _means(means, exists, thresholds, stack)):
+        fields[place] |= {name: score} if name else {}
+        labels[place] += earned
+    results = []
+    for place in fields:
+        layer, head = place
+        roles = tuple(dict.fromkeys(label.role for label in labels[place]))
         results.append(
             HeadResult(
                 layer=layer,
@@ -114,19 +120,11 @@ def judge(
                 stack=stack,
                 primary=primary_of(roles),
                 roles=roles,
-                labels=labels,
-                **fields,
+                labels=tuple(labels[place]),
+                **fields[place],
             )
         )
     return tuple(results)
-
-
-#: Fields of a HeadResult that not every stack fills.
-_EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
-    **dict.fromkeys(("alignment", "sharpness", "cause", "prefix")),
-    "syntactic": (),
-}
 
 
 def judge_swapped(
@@ -136,13 +134,13 @@ def judge_swapped(
 
     ``kernel`` counts hits of the trials in ``sums.swapped``.
     """
-    exists = existing(sums.positional.hits.shape[:2], head_ids)
+    exists = _existing(sums.positional.hits.shape[:2], head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
     confirmed = np.array([test.confirmed for test in tests]).reshape(-1, *exists.shape)
     return SwappedControl(int(confirmed.sum()), int(confirmed.any(axis=0).sum()))
 
 
-def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
+def _existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
     """Which places of sums of this shape, (n_layers, n_heads), hold a head."""
     exists = np.zeros(shape, dtype=bool)
     for layer, ids in enumerate(head_ids):
@@ -150,253 +148,164 @@ def existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
     return exists
 
 
-class _Positional:
-    """Best offset of every head, against looking at any content token at random."""
+def _places(exists: Array) -> list[Place]:
+    return [(layer, head) for layer, head in np.argwhere(exists).tolist()]
 
-    field = "positional"
 
-    def __init__(self, sums: HeadMeasures, exists: Array, thresholds: Thresholds) -> None:
-        acc, self._thresholds = sums.positional, thresholds
-        self.rates, self.masses = acc.rates(), acc.masses()
-        self.best = np.nan_to_num(self.rates, nan=-1.0).argmax(axis=-1)
-        self.defined = bool((acc.queries > 0).any())
-        hits = np.take_along_axis(acc.hits, self.best[..., None], -1)[..., 0]
-        queries = acc.queries[self.best]
-        self.low, self.high = wilson(hits, queries)
-        self.chance = float(acc.chance / acc.content) if acc.content else 0.0
-        # The best of ten offsets is taken: Bonferroni within the head.
-        p = np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, self.chance))
-        self.p = adjust(p, exists)
+def _at(interval: tuple[Array, ...], place: Place) -> tuple[float, ...]:
+    return tuple(float(end[place]) for end in interval)
 
-    def score(self, place: Place) -> PositionalScore:
-        best = int(self.best[place])
-        rates, masses = (
+
+def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
+    """Judge the best offset of every head, against looking at any content token at random."""
+    rates, masses = sums.rates(), sums.masses()
+    best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
+    hits = np.take_along_axis(sums.hits, best[..., None], -1)[..., 0]
+    queries = sums.queries[best]
+    interval = wilson(hits, queries)
+    chance = float(sums.chance / sums.content) if sums.content else 0.0
+    # The best of ten offsets is taken: Bonferroni within the head.
+    p = adjust(np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, chance)), exists)
+    defined = bool((sums.queries > 0).any())
+    for place in _places(exists):
+        offset, rate = OFFSETS[best[place]], finite(rates[place][best[place]])
+        rate_by_offset, mass_by_offset = (
             {str(r): finite(value) for r, value in zip(OFFSETS, values[place], strict=True)}
-            for values in (self.rates, self.masses)
+            for values in (rates, masses)
         )
-        return PositionalScore(
-            score=finite(self.rates[place][best]),
-            offset=OFFSETS[best] if self.defined else None,
-            rates=rates,
-            mass=masses,
-            interval=(float(self.low[place]), float(self.high[place])),
-            chance=self.chance if self.defined else None,
-            p_adjusted=float(self.p[place]),
+        score = PositionalScore(
+            score=rate,
+            offset=offset if defined else None,
+            rates=rate_by_offset,
+            mass=mass_by_offset,
+            interval=_at(interval, place),
+            chance=chance if defined else None,
+            p_adjusted=float(p[place]),
         )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, p = self.score(place), float(self.p[place])
-        if score.score is None or score.chance is None or p > self._thresholds.q:
-            return
-        if score.score >= self._thresholds.positional and score.score > score.chance:
-            rates = (score.score, score.chance)
-            yield Label("positional", f"{score.offset:+d}", *rates, score.interval, p, "chance")
+        labels = []
+        enough = rate is not None and rate >= thresholds.positional and rate > chance
+        if rate is not None and enough and score.p_adjusted <= thresholds.q:
+            numbers = (rate, chance, score.interval, score.p_adjusted, "chance")
+            labels = [Label("positional", f"{offset:+d}", *numbers)]
+        yield place, "positional", score, labels
 
 
-class _Syntactic:
-    """The relations of every head; a head's labels come with the largest gain first."""
-
-    field = "syntactic"
-
-    def __init__(self, tests: Sequence[SyntacticTest]) -> None:
-        self._tests = tests
-        self._scores: dict[Place, tuple[SyntacticScore, ...]] = {}
-
-    def score(self, place: Place) -> tuple[SyntacticScore, ...]:
-        if place not in self._scores:
-            self._scores[place] = tuple(test.score(place) for test in self._tests)
-        return self._scores[place]
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        scores = [(s, s.confirmed) for s in self.score(place) if s.labelled and s.confirmed]
-        gains = tied([c.accuracy - c.baselines[c.strongest] for _, c in scores])
+def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Iterator[Judged]:
+    """Gather every head's relations; its labels come with the largest gain first."""
+    for place in _places(exists):
+        scores, labels = tuple(test.score(place) for test in tests), []
+        confirmed = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
+        gains = tied([on_half.gain for _, on_half in confirmed])
         for i in np.argsort(-gains, kind="stable").tolist():
-            score, c = scores[i]
-            detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
-            yield Label(
-                "syntactic", detail, c.accuracy, baseline, c.interval, c.p_adjusted, c.strongest
-            )
+            score, c = confirmed[i]
+            numbers = (c.accuracy, c.baselines[c.strongest], c.interval, c.p_adjusted, c.strongest)
+            detail = f"{score.relation} {score.direction}"
+            labels.append(Label("syntactic", detail, *numbers))
+        yield place, "syntactic", scores, labels
 
 
-class _Rare:
-    """The rarest-word rate of every head against chance and uniform attention, by sentence."""
-
-    field = "rare"
-
-    def __init__(self, acc: Rare, exists: Array, thresholds: Thresholds) -> None:
-        self._thresholds = thresholds
-        self.queries, self.sentences = int(acc.queries), int(acc.sentences)
-        n = max(self.queries, 1)
-        self.rate, self.two_rarest = acc.hits / n, acc.two_hits / n
-        self.chance, self.uniform = (acc.expected / n).tolist()
-        self.null = acc.null_hits / (float(acc.null_queries) or 1.0)
-        low, high = normal_interval(self.rate, acc.rate_errors())
-        self.low, self.high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
-        over_chance, over_uniform = (
-            normal_p(self.rate, error, baseline)
-            for baseline, error in zip((self.chance, self.uniform), acc.gain_errors(), strict=True)
+def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
+    """Judge the rarest-word rate of every head against chance and uniform attention."""
+    n = max(int(sums.queries), 1)
+    rates, two_rarest = sums.hits / n, sums.two_hits / n
+    chance, uniform = (sums.expected / n).tolist()
+    null = sums.null_hits / (float(sums.null_queries) or 1.0)
+    rate_errors, *gain_errors = sums.errors()
+    interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(rates, rate_errors))
+    baselines = zip((chance, uniform), gain_errors, strict=True)
+    worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)
+    p = adjust(worst, exists)
+    defined = int(sums.queries) > 0
+    for place in _places(exists):
+        rate = float(rates[place])
+        score = RareScore(
+            rate=rate if defined else None,
+            two_rarest=float(two_rarest[place]) if defined else None,
+            chance=chance if defined else None,
+            queries=int(sums.queries),
+            null=float(null[place]) if defined else None,
+            uniform=uniform if defined else None,
+            interval=_at(interval, place),
+            p_adjusted=float(p[place]),
+            sentences=int(sums.sentences),
         )
-        self.p = adjust(np.maximum(over_chance, over_uniform), exists)
-
-    def score(self, place: Place) -> RareScore:
-        defined = self.queries > 0
-        return RareScore(
-            rate=float(self.rate[place]) if defined else None,
-            two_rarest=float(self.two_rarest[place]) if defined else None,
-            chance=self.chance if defined else None,
-            queries=self.queries,
-            null=float(self.null[place]) if defined else None,
-            uniform=self.uniform if defined else None,
-            interval=(float(self.low[place]), float(self.high[place])),
-            p_adjusted=float(self.p[place]),
-            sentences=self.sentences,
-        )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, t = self.score(place), self._thresholds
-        baseline = max(self.chance, self.uniform)
-        if score.rate is None or score.rate < t.rare or score.p_adjusted > t.q:
-            return
-        if score.rate > baseline and score.rate - self.uniform >= t.rare_gain - FRACTION:
-            against = "uniform" if self.uniform >= self.chance else "chance"
-            p = score.p_adjusted
-            yield Label("rare", "", score.rate, baseline, score.interval, p, against)
+        baseline, against = max((uniform, "uniform"), (chance, "chance"))
+        enough = rate >= thresholds.rare and rate - uniform >= thresholds.rare_gain - FRACTION
+        labels = []
+        if defined and enough and rate > baseline and score.p_adjusted <= thresholds.q:
+            numbers = (rate, baseline, score.interval, score.p_adjusted, against)
+            labels = [Label("rare", "", *numbers)]
+        yield place, "rare", score, labels
 
 
-def _alignment(sums: CrossHeads) -> tuple[Array, Array, Array]:
+def _alignment(sums: CrossHeads) -> tuple[Array, tuple[Array, Array]]:
     """Mean alignment and its interval, within [-1, 1]; what is not known reaches both ends."""
     mean, error = sums.alignments()
     half = np.nan_to_num(t_half_width(error, sums.units), nan=np.inf, posinf=np.inf)
     centre = np.nan_to_num(mean)
-    return mean, (centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0)
+    return mean, ((centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0))
 
 
-class _Order:
-    """The alignment of every cross-attention head, against no order at all."""
-
-    field = "alignment"
-
-    def __init__(
-        self, sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
-    ) -> None:
-        self._sums, self._thresholds = sums, thresholds
-        self._mean, self._low, self._high = _alignment(sums)
-        self._swapped = _alignment(swapped) if swapped is not None and int(swapped.units) else ()
-        _, error = sums.alignments()
-        # Either direction is a finding.
-        both = 2 * normal_p(np.abs(self._mean), error, 0.0)
-        self._p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
-        self._diagonal = sums.mean("diagonal")
-        self._gain = sums.mean("confidence") - sums.expected("confidence")
-
-    def score(self, place: Place) -> AlignmentScore:
-        # Mean, and the two ends of its interval.
-        swapped = [float(part[place]) for part in self._swapped]
-        pairs = int(self._sums.units)
-        return AlignmentScore(
-            score=finite(self._mean[place]),
-            interval=(float(self._low[place]), float(self._high[place])),
-            p_adjusted=float(self._p[place]),
-            swapped=finite(swapped[0]) if swapped else None,
-            swapped_interval=tuple(swapped[1:]),
-            constant=float(self._sums.constant[place]) / pairs if pairs else None,
-            diagonal=finite(self._diagonal[place]),
-            diagonal_uniform=finite(self._sums.expected("diagonal")),
+def _order(
+    sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
+) -> Iterator[Judged]:
+    """Judge the alignment of every cross-attention head, against no order at all."""
+    (mean, interval), (_, error) = _alignment(sums), sums.alignments()
+    # Either direction is a finding.
+    both = 2 * normal_p(np.abs(mean), error, 0.0)
+    p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
+    diagonal, pairs = sums.mean("diagonal"), int(sums.units)
+    gain = sums.mean("confidence") - sums.expected("confidence")
+    with_swapped = None if swapped is None or not int(swapped.units) else _alignment(swapped)
+    for place in _places(exists):
+        score = AlignmentScore(
+            score=finite(mean[place]),
+            interval=_at(interval, place),
+            p_adjusted=float(p[place]),
+            swapped=finite(with_swapped[0][place]) if with_swapped else None,
+            swapped_interval=_at(with_swapped[1], place) if with_swapped else (),
+            constant=float(sums.constant[place]) / pairs if pairs else None,
+            diagonal=finite(diagonal[place]),
+            diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=pairs,
         )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, t = self.score(place), self._thresholds
-        if score.score is None or score.pairs < MIN_PAIRS or score.p_adjusted > t.q:
-            return
-        low, high = score.interval
-        if self._gain[place] >= t.monotonic_gain and max(low, -high) >= t.monotonic:
+        (low, high), least, labels = score.interval, thresholds.monotonic, []
+        tested = pairs >= MIN_PAIRS and score.p_adjusted <= thresholds.q
+        beyond = gain[place] >= thresholds.monotonic_gain and max(low, -high) >= least
+        if score.score is not None and tested and beyond:
             role = "monotonic" if score.score > 0 else "anti_monotonic"
-            yield Label(role, "", score.score, 0.0, score.interval, score.p_adjusted, "no order")
+            numbers = (score.score, 0.0, score.interval, score.p_adjusted, "no order")
+            labels = [Label(role, "", *numbers)]
+        yield place, "alignment", score, labels
 
 
-class _Sharp:
-    """The confidence of every cross-attention head, against uniform attention."""
-
-    field = "sharpness"
-
-    def __init__(self, sums: CrossHeads, exists: Array, thresholds: Thresholds) -> None:
-        self._sums, self._thresholds = sums, thresholds
-        self._mean, error = sums.mean("confidence"), sums.error("confidence")
-        width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
-        low, high = normal_interval(np.nan_to_num(self._mean), width)
-        self._low, self._high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
-        self._uniform = sums.expected("confidence")
-        self._p = adjust(normal_p(self._mean, error, self._uniform), exists)
-
-    def score(self, place: Place) -> SharpnessScore:
-        return SharpnessScore(
-            confidence=finite(self._mean[place]),
-            interval=(float(self._low[place]), float(self._high[place])),
-            uniform=finite(self._uniform),
-            p_adjusted=float(self._p[place]),
+def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
+    """Judge the confidence of every cross-attention head, against uniform attention."""
+    mean, error = sums.mean("confidence"), sums.error("confidence")
+    width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
+    interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(np.nan_to_num(mean), width))
+    uniform = sums.expected("confidence")
+    p = adjust(normal_p(mean, error, uniform), exists)
+    for place in _places(exists):
+        score = SharpnessScore(
+            confidence=finite(mean[place]),
+            interval=_at(interval, place),
+            uniform=finite(uniform),
+            p_adjusted=float(p[place]),
         )
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        score, t = self.score(place), self._thresholds
-        if score.confidence is None or score.uniform is None or self._sums.units < MIN_PAIRS:
-            return
-        if score.interval[0] >= max(t.sharp, score.uniform) and score.p_adjusted <= t.q:
-            rates = (score.confidence, score.uniform)
-            yield Label("sharp", "", *rates, score.interval, score.p_adjusted, "uniform")
-
-
-class _MeanRule(NamedTuple):
-    """A role for a mean over queries that is above a threshold and above uniform attention."""
-
-    quantity: str
-    threshold: str
-    reach: bool  # Whether a mean equal to the threshold is enough
+        labels = []
+        tested = sums.units >= MIN_PAIRS and score.p_adjusted <= thresholds.q
+        beyond = score.interval[0] >= max(thresholds.sharp, uniform)
+        if score.confidence is not None and tested and beyond:
+            numbers = (score.confidence, uniform, score.interval, score.p_adjusted, "uniform")
+            labels = [Label("sharp", "", *numbers)]
+        yield place, "sharpness", score, labels
 
 
-#: Rules of the roles that are no offset, relation or rare word, by role.
-MEAN_RULES = {
-    "special": _MeanRule("special_mass", "special", reach=False),
-    "punctuation": _MeanRule("punctuation_mass", "punctuation", reach=False),
-    "broad": _MeanRule("long_entropy", "broad_relative", reach=False),
-    "self": _MeanRule("self_rate", "self", reach=True),
-    "duplicate": _MeanRule("duplicate_rate", "duplicate", reach=True),
-}
-
-
-@dataclass(frozen=True)
-class MeanTest:
-    """All heads on one such role; arrays (n_layers, n_heads). The sequence is what was sampled."""
-
-    role: str
-    details: Array  # of str: what its labels say besides
-    mean: Array
-    interval: tuple[Array, Array]  # 95%
-    p: Array  # adjusted, against the baseline
-    baseline: float  # what the mean must beat
-    against: str  # which baseline that is
-    passed: Array
-
-    field: ClassVar[str] = ""  # means are fields whether they are tested or not
-
-    def score(self, place: Place) -> None:
-        """There is nothing to add to the mean."""
-
-    def labels(self, place: Place) -> Iterator[Label]:
-        """Yield the label of a head that passes."""
-        if self.passed[place]:
-            low, high = (float(end[place]) for end in self.interval)
-            detail, mean = str(self.details[place]), float(self.mean[place])
-            p = float(self.p[place])
-            yield Label(self.role, detail, mean, self.baseline, (low, high), p, self.against)
-
-
-def _mean_tests(
-    sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str
-) -> Iterator[MeanTest]:
-    """Test every head on every role that is a mean and that the corpus can show."""
+def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) -> Iterator[Judged]:
+    """Judge every head on every role that is a mean; the means themselves are fields already."""
     applying = {role.key for role in roles_of(stack)}
-    for role, (quantity, threshold, reach) in MEAN_RULES.items():
+    for role, (quantity, threshold, reaching) in MEAN_RULES.items():
         if role not in applying or (role == "broad" and int(sums.long_units) < MIN_LONG):
             continue
         mean, error = sums.mean(quantity), sums.error(quantity)
@@ -405,32 +314,19 @@ def _mean_tests(
         if quantity in sums.baselines:
             baseline, against = float(np.nan_to_num(sums.expected(quantity))), "uniform"
         p = adjust(normal_p(mean, error, baseline), exists)
+        interval = normal_interval(mean, error)
         details = np.full(mean.shape, "")
         if role == "special":
             details = which_special(*(sums.mean(f"{e}_special_mass") for e in ("first", "last")))
-        yield MeanTest(
-            role=role,
-            details=details,
-            mean=mean,
-            interval=normal_interval(mean, error),
-            p=p,
-            baseline=baseline,
-            against=against,
-            passed=(mean >= least if reach else mean > least)
-            & (mean > baseline)
-            & (p <= thresholds.q),
-        )
+        passed = (mean >= least if reaching else mean > least) & (mean > baseline)
+        for place in _places(exists & passed & (p <= thresholds.q)):
+            numbers = (float(mean[place]), baseline, _at(interval, place), float(p[place]), against)
+            yield place, "", None, [Label(role, str(details[place]), *numbers)]
 
 
 def which_special(first: Array, last: Array) -> Array:
     """Say which special token has more of the mass: ``first`` or ``last``."""
     return np.where(above(first, last), "first", "last")
-
-
-_NO_SPECIAL = {
-    "encoder": "the model adds no special tokens",
-    "decoder": "no token sees a special one before it",
-}
 
 
 def untestable(
@@ -445,45 +341,41 @@ def untestable(
     "Not tested" is not "no head has it". ``trees`` says whether the corpus has gold trees; of the
     thresholds only ``min_trials`` counts. Roles that do not apply to the stack are not among them.
     """
-    reasons: dict[str, str | bool]
+    reasons: dict[str, tuple[bool, str]]  # Whether no head could, and why.
     if isinstance(sums, CrossHeads):
         pairs, long = int(sums.units), int(sums.long_units)
-        few = pairs < MIN_PAIRS and (
-            f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
-        )
-        reasons = {
-            **dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), few),
-            "special": not sums.expected("special_mass") > 0 and "no source has a special token",
-            "broad": long < MIN_LONG
-            and f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}",
+        few = f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
+        ordered = dict.fromkeys(("monotonic", "anti_monotonic", "sharp"), (pairs < MIN_PAIRS, few))
+        short = f"{long} sources have {LONG} tokens or more, fewer than {MIN_LONG}"
+        no_special = not sums.expected("special_mass") > 0
+        reasons = ordered | {
+            "special": (no_special, "no source has a special token"),
+            "broad": (long < MIN_LONG, short),
         }
     else:
         profile, long = sums.profile, int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
         duplicates = profile.queries[profile.quantities.index("duplicate_rate")]
+        trials: dict[tuple[str, ...], list[int]] = {}
+        counts = sums.syntactic.trials.tolist()
+        for (half, *name), count in zip(sums.syntactic.relations.names, counts, strict=True):
+            trials.setdefault(tuple(name), [0, 0])[half] = count
+        asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
+        no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
+        no_trees = "plain text has no gold trees (give a treebank)"
+        no_rare = "fewer than two sentences have a rarest word outside the 500 most frequent"
+        no_special_token = "the model adds no special tokens"
+        if stack == "decoder":
+            no_special_token = "no token sees a special one before it"
+        short = f"{long} sequences have {LONG} tokens or more, fewer than {MIN_LONG}"
         reasons = {
-            "positional": not sums.positional.queries.any() and "no sentence has two tokens",
-            "syntactic": _no_relation(sums, thresholds, trees),
-            "rare": int(sums.rare.sentences) < 2
-            and "fewer than two sentences have a rarest word outside the 500 most frequent",
-            "special": not uniform["special_mass"] and _NO_SPECIAL[stack],
-            "punctuation": not uniform["punctuation_mass"] and "no word is punctuation",
-            "broad": long < MIN_LONG
-            and f"{long} sequences have {LONG} tokens or more, fewer than {MIN_LONG}",
-            "duplicate": not duplicates and "no token occurs twice in a sentence",
+            "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
+            "syntactic": (not (trees and asked), no_relation if trees else no_trees),
+            "rare": (int(sums.rare.sentences) < 2, no_rare),
+            "special": (not uniform["special_mass"], no_special_token),
+            "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
+            "broad": (long < MIN_LONG, short),
+            "duplicate": (not duplicates, "no token occurs twice in a sentence"),
         }
     applying = {role.key for role in roles_of(stack)}
-    return {role: str(why) for role, why in reasons.items() if why and role in applying}
-
-
-def _no_relation(sums: HeadMeasures, thresholds: Thresholds, trees: bool) -> str:
-    if not trees:
-        return "plain text has no gold trees (give a treebank)"
-    trials: dict[tuple[str, str], list[int]] = {}
-    for (half, *name), count in zip(
-        sums.syntactic.relations.names, sums.syntactic.trials.tolist(), strict=True
-    ):
-        trials.setdefault((name[0], name[1]), [0, 0])[half] = count
-    if any(min(counts) >= thresholds.min_trials for counts in trials.values()):
-        return ""
-    return f"no relation has {thresholds.min_trials} trials in each half of the corpus"
+    return {role: why for role, (none, why) in reasons.items() if none and role in applying}

@@ -6,18 +6,17 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
 import torch
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
-from headscope.analyses.classify.thresholds import Thresholds
-from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import merged, share
 from headscope.data.batch import Batch
@@ -77,23 +76,18 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
     return chosen
 
 
+@dataclass
 class Batches(Generic[Item]):
     """The batches of a corpus, the same ones every time: this process's share of them.
 
-    A small corpus is read, encoded and padded only once; of a larger one nothing is held. ``items``
-    starts a new pass over what is encoded, None for what the model cannot read whole.
+    A small corpus is read, encoded and padded only once; of a larger one nothing is held.
     """
 
-    def __init__(
-        self,
-        n_items: int,
-        items: Callable[[], Iterator[Item | None]],
-        collate: Callable[[Sequence[Item]], Batch],
-    ) -> None:
-        self.n_items = n_items
-        self._items = items
-        self._collate = collate
-        self._kept: list[tuple[int, Batch]] = []
+    n_items: int
+    #: Starts a new pass over what is encoded, None for what the model cannot read whole.
+    items: Callable[[], Iterator[Item | None]]
+    collate: Callable[[Sequence[Item]], Batch]
+    _kept: list[tuple[int, Batch]] = field(default_factory=list)
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
         """Yield (items seen so far, batch), leaving out the first ``done`` batches."""
@@ -101,9 +95,9 @@ class Batches(Generic[Item]):
             yield from self._kept[done:]
             return
         made = []
-        for index, (seen, items) in enumerate(share(counted_batches(self._items()))):
+        for index, (seen, items) in enumerate(share(counted_batches(self.items()))):
             if index >= done:
-                made.append((seen, self._collate(items)))
+                made.append((seen, self.collate(items)))
                 yield made[-1]
             if self.n_items > KEPT_SENTENCES:
                 made.clear()
@@ -117,7 +111,7 @@ class Run:
 
     stacks: tuple[str, ...]  # What is measured
     thresholds: Thresholds
-    progress: Progress  # Told (pass, items done, items)
+    progress: Progress  # Gets (pass, items done, items)
     state: RunState[StackSums]  # Where the sums are saved
     norm_weighted: bool = False  # Whether keys count by what they contribute
 
@@ -133,24 +127,26 @@ class Run:
 
         ``check`` raises if nothing could be measured; no state is left of such a pass.
         """
-        done, sums = self.state.load(blank_sums(loaded, self.stacks), name)
-        takers = sums.observers(stacks)
+        blank = functools.partial(blank_sums, loaded, self.stacks)
+        done, sums = self.state.load(blank(), name)
+        reducers = sums.observers(stacks)
         sites = [site for site in loaded.sites if site.stack in stacks]
         others = [site for site in loaded.sites if site.stack not in stacks]
-        observers: Sequence[SiteObserver] = takers
+        observers: Sequence[SiteObserver] = reducers
         if self.norm_weighted:
-            observers = [NormWeighted(taker, sites) for taker in takers]
+            from headscope.analyses.classify.value_norms import NormWeighted
+
+            observers = [NormWeighted(reducer, sites) for reducer in reducers]
         index = done
         with routed(loaded.model, Router(sites, observers, others=others)) as router:
             # Of an interrupted run the first batches are already in the sums.
             for index, (seen, on_host) in enumerate(batches.after(done), start=done + 1):
                 batch = on_host.to(loaded.device)
-                for taker in takers:
-                    taker.start(batch)
+                for reducer in reducers:
+                    reducer.start(batch)
                 router.run(functools.partial(loaded.forward, *batch.inputs))
                 self.state.note(name, index, sums)
                 self.progress(name, seen, batches.n_items)
-        blank = functools.partial(blank_sums, loaded, self.stacks)
         total = merged(sums, blank, f"the sums of {name}")
         check(total)
         self.state.note(name, index, sums, final=True)
@@ -188,13 +184,12 @@ class Reading:
         Only the model itself has controls of other trees and other sources.
         """
         sums = run.measure(loaded, self.stacks, self.batches, name + self.name, self._measured)
-        skipped, t = self.batches.n_items - self._measured(sums), run.thresholds
+        skipped, thresholds = self.batches.n_items - self._measured(sums), run.thresholds
         for stack in self.stacks:
             part = sums.by_stack[stack]
             ids = [tuple(site.head_ids) for site in loaded.only(stack).sites]
             trees = self.corpus.has_trees and stack == "encoder"
-            kernel = swapped_trees = None
-            swapped_sources: HeadMeasures | CrossHeads | None = None
+            kernel = swapped_trees = swapped_sources = None
             if isinstance(part, CrossHeads):
                 queries = int(part.queries[part.quantities.index("confidence")])
                 # Pairs that are too short to show an order are skipped, too.
@@ -206,23 +201,20 @@ class Reading:
                 queries = int(part.positional.content)
                 read = StackCorpus(stack, int(part.profile.units), skipped, queries)
                 if stack == "encoder":
-                    kernel, by_swapped = self._kernel_hits(part)
-                    swapped_trees = judge_swapped(part, by_swapped, t, ids) if trees else None
-            heads = judge(part, t, ids, stack, kernel=kernel, swapped=swapped_sources)
-            reasons = untestable(part, t, trees=trees, stack=stack)
+                    kernel, swapped_kernel = self._kernel_hits(part)
+                    if trees:
+                        swapped_trees = judge_swapped(part, swapped_kernel, thresholds, ids)
+            heads = judge(part, thresholds, ids, stack, kernel=kernel, swapped=swapped_sources)
+            reasons = untestable(part, thresholds, trees=trees, stack=stack)
             yield StackLabels(heads, reasons, read, swapped_trees)
 
     def _measured(self, sums: StackSums) -> int:
-        """Return how many sentences or pairs could be read."""
+        """Return how many sentences or pairs could be read; none is an error."""
         part = sums.by_stack[self.stacks[0]]
-        if isinstance(part, CrossHeads):
-            measured = int(part.units + part.skipped)
-        else:
-            measured = int(part.profile.units)
+        total = part.units + part.skipped if isinstance(part, CrossHeads) else part.profile.units
+        measured = int(total)
         if measured == 0:
-            what, why = "sentences", _NO_SENTENCE
-            if self.swapped is not None:
-                what, why = "pairs", _NO_PAIR
+            what, why = ("sentences", _NO_SENTENCE) if self.swapped is None else ("pairs", _NO_PAIR)
             raise CorpusError(
                 f"None of the {self.batches.n_items} {what} of {self.corpus.name} could be "
                 f"measured: each {why}."
@@ -263,9 +255,23 @@ def readings(
     deep = tuple(stack for stack in stacks if stack != "encoder")
     texts: list[Reading] = []
     if "encoder" in stacks:
-        first = _sentences(loaded, "encoder", corpus.sources, words, limit)
-        texts.append(dataclasses.replace(first, name=", sources") if deep else first)
-    return [*texts, _pairs(loaded, deep, corpus, limit)] if deep else texts
+        sources = _sentences(loaded, "encoder", corpus.sources, words, limit)
+        texts.append(dataclasses.replace(sources, name=", sources") if deep else sources)
+    if not deep:
+        return texts
+    n, ends = min(corpus.n_pairs, limit or corpus.n_pairs), ends_of(loaded)
+
+    def items() -> Iterator[PairRow | None]:
+        assert corpus.pairs is not None
+        first, second = itertools.tee(itertools.islice(corpus.pairs(), n))
+        sources, targets = (source for source, _ in first), (target for _, target in second)
+        for row in encode_pairs(loaded, sources, targets, ends):
+            # A target without a token has no query.
+            yield row if row is not None and row.decoder_content else None
+
+    padded = functools.partial(collate_pairs, pad_id=loaded.pad_id)
+    swapped = Batches(n, lambda: with_swapped_sources(items()), padded)
+    return [*texts, Reading(deep, corpus, Batches(n, items, padded), ", pairs", swapped)]
 
 
 def _sentences(
@@ -286,21 +292,3 @@ def _sentences(
         return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
 
     return Reading((stack,), corpus, Batches(n, items, padded))
-
-
-def _pairs(
-    loaded: LoadedModel, stacks: tuple[str, ...], corpus: Corpus, limit: int | None
-) -> Reading:
-    n, ends = min(corpus.n_pairs, limit or corpus.n_pairs), ends_of(loaded)
-
-    def items() -> Iterator[PairRow | None]:
-        assert corpus.pairs is not None
-        first, second = itertools.tee(itertools.islice(corpus.pairs(), n))
-        sources, targets = (source for source, _ in first), (target for _, target in second)
-        for row in encode_pairs(loaded, sources, targets, ends):
-            # A target without a token has no query.
-            yield row if row is not None and row.decoder_content else None
-
-    padded = functools.partial(collate_pairs, pad_id=loaded.pad_id)
-    swapped = Batches(n, lambda: with_swapped_sources(items()), padded)
-    return Reading(stacks, corpus, Batches(n, items, padded), ", pairs", swapped)

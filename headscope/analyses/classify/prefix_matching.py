@@ -8,7 +8,7 @@ Elhage et al. 2021 (induction heads); Olsson et al. 2022, arXiv:2209.11895 (pref
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,7 +32,7 @@ PLACES = {"after": 1, "same": 0, "before": -1}
 class PrefixWeights:
     """Mean weight of each head on every place, sequence by sequence.
 
-    The sequences are alike in length: special tokens, a first half, a second half as long, special
+    All sequences have one length: special tokens, a first half, a second half as long, special
     tokens. Queries are the tokens of the second half but its first and last, so that all three
     places are in the first half.
     """
@@ -45,7 +45,7 @@ class PrefixWeights:
         self._first = 0
 
     def begin(self, first: int) -> None:
-        """Say which sequence the next batch starts with."""
+        """Set which sequence the next batch starts with."""
         self._first = first
 
     def observe(self, site: Activations) -> None:
@@ -70,13 +70,10 @@ _AT_ONCE = 32  # Sequences that run at a time.
 class Repeats:
     """Sequences whose second half repeats the first, and their controls."""
 
-    #: repeated, control: Token ids; each control has the second half of its partner after other
-    #: tokens
-    repeated: tuple[tuple[int, ...], ...]
-    control: tuple[tuple[int, ...], ...]
-    start: int  # start, copy: Position of the first random token; tokens of a half
-    copy: int
-    seed: int  # Of the tokens
+    repeated: tuple[tuple[int, ...], ...]  # Token ids
+    control: tuple[tuple[int, ...], ...]  # The same second half after other tokens
+    start: int  # Position of the first random token
+    copy: int  # Tokens of a half
 
     @classmethod
     def draw(cls, loaded: LoadedModel, seed: int) -> Repeats | None:
@@ -95,13 +92,11 @@ class Repeats:
             return None
         rng = np.random.default_rng(seed)
         drawn = [rng.choice(kinds, 2 * copy, replace=False).tolist() for _ in range(SEQUENCES)]
-        halves = [(d[:copy], d[copy:]) for d in drawn]
         return cls(
-            tuple((*before, *second, *second, *after) for _, second in halves),
-            tuple((*before, *first, *second, *after) for first, second in halves),
+            tuple((*before, *tokens[copy:], *tokens[copy:], *after) for tokens in drawn),
+            tuple((*before, *tokens, *after) for tokens in drawn),
             len(before),
             copy,
-            seed,
         )
 
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
@@ -134,26 +129,6 @@ class Repeats:
             for place, head in enumerate(site.head_ids)
         }
 
-    def described(
-        self, loaded: LoadedModel, random: Mapping[str, PrefixScore] | None
-    ) -> PrefixMatching:
-        """Say what was measured; ``random`` are the scores of a model with random weights."""
-        site, n = loaded.sites[0], len(self.repeated[0])
-        queries = np.arange(self.start + self.copy + 1, self.start + 2 * self.copy - 1)
-        seen = queries + 1 if site.causal else np.full(len(queries), n)
-        theirs = random.values() if random else ()
-        gains = {
-            name: max(getattr(score, name).gain for score in theirs) for name in PLACES if theirs
-        }
-        return PrefixMatching(
-            sequences=len(self.repeated),
-            copy=self.copy,
-            uniform=float((1 / seen).mean()),
-            seed=self.seed,
-            stack=site.stack,
-            random_weights=gains,
-        )
-
 
 def with_prefix_matching(
     result: ClassifyResult,
@@ -162,7 +137,10 @@ def with_prefix_matching(
     stacks: Sequence[str],
     seed: int,
 ) -> ClassifyResult:
-    """Add the scores on repeated random tokens, of the stack that sentences run."""
+    """Add the scores on repeated random tokens, of the stack that sentences run.
+
+    ``twin`` is the same architecture with random weights.
+    """
     stack = "encoder" if loaded.encoder_decoder else loaded.stacks[0]
     repeats = Repeats.draw(loaded, seed) if stack in stacks else None
     if repeats is None:
@@ -170,6 +148,21 @@ def with_prefix_matching(
         return replace(result, untestable={**result.untestable, "prefix matching": why})
     view = loaded.only(stack)
     scores = repeats.scores(view)
-    random = None if twin is None else repeats.scores(twin.only(stack))
+    gains = {}
+    if twin is not None:
+        random = repeats.scores(twin.only(stack)).values()
+        gains = {name: max(getattr(score, name).gain for score in random) for name in PLACES}
+    first = repeats.start + repeats.copy + 1
+    seen = np.full(repeats.copy - 2, len(repeats.repeated[0]))
+    if view.sites[0].causal:
+        seen = np.arange(first, first + repeats.copy - 2) + 1
+    measured = PrefixMatching(
+        sequences=len(repeats.repeated),
+        copy=repeats.copy,
+        uniform=float((1 / seen).mean()),
+        seed=seed,
+        stack=stack,
+        random_weights=gains,
+    )
     heads = (replace(head, prefix=scores.get(head.name)) for head in result.heads)
-    return replace(result, heads=tuple(heads), prefix=repeats.described(view, random))
+    return replace(result, heads=tuple(heads), prefix=measured)

@@ -14,44 +14,17 @@ from headscope.stats.compared import Compare, Setting
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "AlignmentScore",
-    "Confirmation",
-    "Label",
-    "PositionalScore",
-    "RareScore",
-    "SharpnessScore",
-    "SyntacticScore",
-    "RoleSurvival",
-    "ValueNorms",
-    "Match",
-    "PrefixMatching",
-    "PrefixScore",
-    "CauseTest",
-    "Causes",
-    "Loss",
-    "EstimateFit",
-    "HeadCause",
-    "ClassifyResult",
-    "ControlResult",
-    "CorpusInfo",
-    "HeadResult",
-    "StackCorpus",
-    "SwappedControl",
-]
-
 
 @dataclass(frozen=True)
 class Label:
     """One role that a head has earned, with what a reader needs to doubt it."""
 
     role: str  # Key of one of :data:`headscope.core.roles.ROLES`
-    #: The offset (``-1``), the relation and direction (``obj dep->head``), the token, or empty.
-    detail: str
-    score: float  # The measured rate or mean, and what it must beat.
-    baseline: float
-    #: 95% interval of the score: Wilson for positional and syntactic rates, Student's t over pairs
-    #: for alignments, for all others normal with the sentence (or pair) as the sampled unit.
+    detail: str  # The offset (``-1``), the relation (``obj dep->head``), the token, or empty
+    score: float  # The measured rate or mean
+    baseline: float  # What it must beat
+    #: 95% interval: Wilson for positional and syntactic rates, Student's t over pairs for
+    #: alignments, for all others normal with the sentence (or pair) as the sampled unit.
     interval: tuple[float, ...]
     p_adjusted: float  # Benjamini-Hochberg adjusted p-value against the baseline
     against: str = ""  # Which baseline that is
@@ -64,13 +37,11 @@ class PositionalScore:
     #: The largest of ``rates``; None without a trial.
     score: Annotated[float | None, Compare("positional score", interval="interval")]
     offset: int | None  # Where it is reached; -1 is the token before
-    #: By offset: share of the queries whose largest weight is there, and mean weight there.
-    rates: dict[str, float | None]
-    mass: dict[str, float | None]
+    rates: dict[str, float | None]  # By offset: share of queries with their largest weight there
+    mass: dict[str, float | None]  # By offset: mean weight there
     interval: tuple[float, ...]  # 95% Wilson interval of ``score``
     chance: float | None  # The rate of a head that picks at random
-    #: Of the score against chance, Benjamini-Hochberg adjusted over heads and offsets.
-    p_adjusted: float
+    p_adjusted: float  # Against chance, Benjamini-Hochberg adjusted over heads and offsets
 
 
 @dataclass(frozen=True)
@@ -97,17 +68,15 @@ class Confirmation:
 class SyntacticScore:
     """One relation and direction of one head."""
 
-    relation: str  # A label of Universal Dependencies, and ``dep->head`` or ``head->dep``.
-    direction: str
+    relation: str  # A label of Universal Dependencies
+    direction: str  # ``dep->head`` or ``head->dep``
     #: Hits / trials over all sentences.
     accuracy: Annotated[float, Compare("all sentences", interval="interval")]
-    #: The same with attention to a word as the mean, not the sum, over its pieces.
-    accuracy_mean: float
-    baseline: float  # Accuracy of the best fixed offset on the same trials, and that offset.
-    baseline_offset: int
-    #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always the sentence's first or
-    #: last word), ``uniform`` (evenly spread attention) and ``kernel`` (the head's own habit of
-    #: looking at a distance).
+    accuracy_mean: float  # With attention to a word as the mean, not the sum, over its pieces
+    baseline: float  # Accuracy of the best fixed offset on the same trials
+    baseline_offset: int  # That offset
+    #: Accuracies of ``offset`` (as before), ``first`` and ``last`` (always that word), ``uniform``
+    #: (evenly spread attention) and ``kernel`` (the head's own habit of looking at a distance).
     baselines: dict[str, float]
     trials: int  # Pairs of the relation in the corpus
     uniform: float  # As in ``baselines``
@@ -121,19 +90,16 @@ class SyntacticScore:
 class RareScore:
     """How often a head looks at the rarest word of the sentence."""
 
-    #: Share of the queries (words) whose largest weight is on the rarest word, on one of the two
-    #: rarest.
+    #: Share of the queries (words) whose largest weight is on the rarest word.
     rate: Annotated[float | None, Compare("rare-word rate", interval="interval")]
-    two_rarest: float | None
-    #: ``chance``, ``null``, ``uniform``: The same rate of a head that picks at random, of this head
-    #: with a random word as target, and of evenly spread attention.
-    chance: float | None
-    queries: int  # ``queries``, ``sentences``: What was counted, and what is taken as sampled.
-    null: float | None
-    uniform: float | None
+    two_rarest: float | None  # On one of the two rarest
+    chance: float | None  # The rate of a head that picks at random
+    queries: int
+    null: float | None  # The rate of this head with a random word as target
+    uniform: float | None  # The rate of evenly spread attention
     interval: tuple[float, ...]  # 95% interval of ``rate``, over sentences
     p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
-    sentences: int = 0
+    sentences: int = 0  # The unit that counts as sampled
 
 
 @dataclass(frozen=True)
@@ -144,21 +110,19 @@ class AlignmentScore:
     #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order.
     score: Annotated[float | None, Compare("alignment", interval="interval")]
     interval: tuple[float, ...]  # 95% interval of ``score`` over pairs (Student's t)
-    #: Of the score against 0 in either direction, Benjamini-Hochberg adjusted over heads.
-    p_adjusted: float
-    #: The same score when each target is given another pair's source of the same length: what
-    #: position explains. None, and empty, without that pass.
+    p_adjusted: float  # Against 0 in either direction, Benjamini-Hochberg adjusted over heads
+    #: The score when each target is given another pair's source of the same length: what position
+    #: explains. None, and empty, without that pass.
     swapped: Annotated[
         float | None, Compare("alignment, swapped sources", interval="swapped_interval")
     ]
     swapped_interval: tuple[float, ...]
-    #: Share of the pairs in which all queries attend to the same key most; their correlation is 0.
-    constant: float | None
+    constant: float | None  # Share of pairs in which all queries attend most to the same key
     #: Share of the queries whose largest weight lies within 1 key of the straight line between the
-    #: ends of both sequences, and the share for keys drawn at random.
+    #: ends of both sequences.
     diagonal: Annotated[float | None, Compare()]
-    diagonal_uniform: float | None
-    pairs: int  # What was counted, and what is taken as sampled
+    diagonal_uniform: float | None  # That share for keys drawn at random
+    pairs: int  # The unit that counts as sampled
 
 
 @dataclass(frozen=True)
@@ -167,8 +131,7 @@ class SharpnessScore:
 
     confidence: float | None  # Mean largest weight on a content key; None without a query
     interval: tuple[float, ...]  # Its 95% interval, over pairs
-    #: The same of evenly spread attention: the mean of 1 / (tokens of the source).
-    uniform: float | None
+    uniform: float | None  # Of evenly spread attention: the mean of 1 / (tokens of the source)
     p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads
 
 
@@ -176,20 +139,17 @@ class SharpnessScore:
 class RoleSurvival:
     """One role of one stack, by the pattern and by the norms of what it adds up."""
 
-    role: str  # Key of the role; ``encoder``, ``decoder`` or ``cross``.
-    stack: str
+    role: str  # Key of the role
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
     heads: int  # That have it by the pattern
-    #: Of those, the ones that have it by norms too; and heads that have it by norms alone.
-    kept: tuple[str, ...]
-    gained: tuple[str, ...]
-    #: 95% Wilson interval of the share that is kept; empty where no head has the role.
-    interval: tuple[float, ...]
-    #: Of special and punctuation: mean share that such tokens have by the pattern and by norms,
-    #: over the heads that have the role by the pattern.
+    kept: tuple[str, ...]  # Those of them that have it by norms too
+    gained: tuple[str, ...]  # Heads that have it by norms alone
+    interval: tuple[float, ...]  # 95% Wilson interval of the share kept; empty for no head
+    #: Of special and punctuation, over the heads that have the role by the pattern: mean share of
+    #: such tokens by the pattern, and by norms.
     mass: float | None = None
     norm_mass: float | None = None
-    #: The same counts with random weights; None unless they were asked for.
-    control_heads: int | None = None
+    control_heads: int | None = None  # The same counts with random weights, if asked for
     control_kept: int | None = None
 
 
@@ -197,8 +157,7 @@ class RoleSurvival:
 class ValueNorms:
     """How the labels of a run by norms differ from those of the same run by the pattern."""
 
-    #: In the order of priority, stack by stack; roles that no head has either way are left out.
-    roles: tuple[RoleSurvival, ...]
+    roles: tuple[RoleSurvival, ...]  # Stack by stack; without roles that no head has either way
 
 
 @dataclass(frozen=True)
@@ -227,50 +186,36 @@ class PrefixScore:
 class PrefixMatching:
     """What the scores were measured on."""
 
-    sequences: int  # Sequences, and random tokens of each of the two copies.
-    copy: int
+    sequences: int
+    copy: int  # Random tokens of each of the two copies
     uniform: float  # What evenly spread attention puts on one place
     seed: int  # Of the random tokens
     stack: str  # Whose heads have a score
-    #: Largest gain of any head with random weights, by place; empty without that control.
+    #: Largest gain of any head with random weights; empty without that control.
     random_weights: dict[str, float] = field(default_factory=dict)
-
-
-def flat_prefix(prefix: PrefixScore | None) -> dict[str, Any]:
-    """Return a head's scores in flat columns, empty for a head that was not measured."""
-    row: dict[str, Any] = {}
-    for name in ("after", "same", "before"):
-        match = getattr(prefix, name, None)
-        low, high = match.interval if match else (None, None)
-        row |= {f"{name}_{x}": getattr(match, x, None) for x in ("score", "control", "gain")}
-        row |= {f"{name}_low": low, f"{name}_high": high}
-    return row
 
 
 @dataclass(frozen=True)
 class Loss:
     """How much worse the model's value gets."""
 
-    #: In the unit of the metric; positive: worse.
+    #: In the unit of the metric; positive is worse.
     loss: Annotated[float, Compare("", interval="interval")]
-    #: Its paired 95% interval over the same examples, and over the rotations of noise; None where
-    #: it is unknown.
+    #: Paired 95% interval over the same examples, and over the rotations of noise; None: unknown.
     interval: tuple[float, ...] | None
-    #: The same at a level at which the intervals of all heads hold at once with 95% (Bonferroni);
-    #: empty in files of earlier versions, and where it is unknown.
+    #: The interval at which those of all heads hold at once with 95% (Bonferroni); empty where it
+    #: is unknown, and in files of earlier versions.
     all_heads: tuple[float, ...] = ()
 
     @property
     def above(self) -> bool:
         """Whether the whole interval lies above zero, all heads taken together."""
-        ends = self.all_heads or self.interval
-        return ends is not None and ends[0] > 0.0
+        return (self.all_heads or self.interval or (0.0, 0.0))[0] > 0.0
 
     @property
     def below(self) -> bool:
         """Whether the whole interval lies below zero, all heads taken together."""
-        ends = self.all_heads or self.interval
-        return ends is not None and ends[1] < 0.0
+        return (self.all_heads or self.interval or (0.0, 0.0))[1] < 0.0
 
 
 @dataclass(frozen=True)
@@ -282,14 +227,11 @@ class HeadCause:
 
     zero: Annotated[Loss, Compare("zero")]  # Nothing is left in its place
     mean: Annotated[Loss, Compare("mean")]  # Its mean output over other text is left in its place
-    #: The head stays, and what it writes is taken away once more in a random direction: an
-    #: intervention of the same size, token by token, that knows nothing of the head. The mean over
-    #: several random rotations, whose spread is part of the intervals.
+    #: The head stays, and a randomly rotated copy of what it writes is taken away: as large, token
+    #: by token, but unrelated to the head. Mean over rotations; their spread is in the intervals.
     noise: Annotated[Loss, Compare("noise")]
-    #: Of ``zero`` less that of ``noise``, on the same examples.
-    beyond_noise: Annotated[Loss, Compare("beyond noise")]
-    #: What gradients at the whole model say that ``zero`` and ``mean`` would be.
-    zero_estimate: float
+    beyond_noise: Annotated[Loss, Compare("beyond noise")]  # ``zero`` less ``noise``, paired
+    zero_estimate: float  # What gradients at the whole model say that ``zero`` would be
     mean_estimate: float
 
 
@@ -299,27 +241,24 @@ class CauseTest:
 
     role: str  # Key of a role, or ``any``: at least one role
     removal: str  # ``zero``, ``mean`` or ``noise``: which loss is compared
-    heads: int  # Heads with the role, and without.
-    others: int
+    heads: int  # Heads with the role
+    others: int  # Heads without
     #: Chance that a head with the role loses more than one without (ties half): 0.5 is no
     #: difference, and twice it less 1 is the rank-biserial correlation.
     superiority: Annotated[float, Compare("{0.role} against others", interval="interval")]
-    #: Its 95% interval, bootstrap over the heads of both groups; empty with fewer than eight heads
-    #: on a side.
+    #: 95% interval, bootstrap over the heads of both groups; empty below eight heads on a side.
     interval: tuple[float, ...]
     #: Two-sided, of ``superiority`` against labels dealt at random over all layers;
-    #: Benjamini-Hochberg over the tests of this removal. They stand beside and decide nothing:
-    #: heads of a layer are not independent.
+    #: Benjamini-Hochberg over the tests of this removal. They decide nothing: heads of a layer are
+    #: not independent.
     p_value: float
     p_adjusted: float
-    #: Where 95% of the superiorities lie when as many heads get the role at random.
-    placebo: tuple[float, ...]
-    #: The superiority over pairs of heads of one layer; None where no layer has both kinds.
-    within: float | None
+    placebo: tuple[float, ...]  # Where 95% of the superiorities of such labels lie
+    within: float | None  # Superiority over pairs of one layer; None where no layer has both kinds
     #: Where 95% of those lie when each layer's labels are dealt anew among its heads.
     within_placebo: tuple[float, ...]
-    #: Two-sided p-value of ``within`` against these: (1 + as extreme) / (1 + deals);
-    #: Benjamini-Hochberg over the tests of this removal.
+    #: Two-sided p of ``within`` against these: (1 + as extreme) / (1 + deals); Benjamini-Hochberg
+    #: over the tests of this removal.
     within_p: float | None
     within_p_adjusted: float | None = None
     #: ``costs more``, ``costs less`` or ``not told apart`` by ``within_p_adjusted``; ``not
@@ -335,8 +274,7 @@ class EstimateFit:
     heads: int  # What is ranked
     #: Rank correlation of the estimate and the measured loss.
     spearman: Annotated[float, Compare("gradients' rank correlation", interval="interval")]
-    #: Its 95% interval, bootstrap over heads; None where it is unknown.
-    interval: tuple[float, ...] | None
+    interval: tuple[float, ...] | None  # 95%, bootstrap over heads; None where it is unknown
 
 
 @dataclass(frozen=True)
@@ -346,16 +284,12 @@ class Causes:
     task: Annotated[str, Setting("removal task")]  # What the model is measured by.
     metric: str
     data: str  # What the examples were read from
-    #: Examples that losses are measured on; others, of which means and gradients were taken.
-    examples: Annotated[int, Setting("removal examples")]
-    calibration: int
+    examples: Annotated[int, Setting("removal examples")]  # That losses are measured on.
+    calibration: int  # Others, of which means and gradients were taken
     value: float  # The whole model's
-    #: ``squared``: half the squared first-order change of the embedding; ``first-order``: of the
-    #: labelled loss.
-    estimate: str
+    estimate: str  # ``squared`` (change of the embedding) or ``first-order`` (labelled loss)
     #: For any role and for each role that three heads have and three lack.
     tests: Annotated[tuple[CauseTest, ...], Compare(where="removed, {0.removal}")]
-    #: Of both estimates.
     fits: Annotated[tuple[EstimateFit, ...], Compare(where="removed, {0.removal}")]
     seed: int  # Of halves, random directions and resamples
     notes: tuple[str, ...] = ()  # What makes the numbers doubtful
@@ -366,26 +300,11 @@ class Causes:
         return tuple(test for test in self.tests if test.removal == removal)
 
 
-def flat_cause(cause: HeadCause | None) -> dict[str, Any]:
-    """Return what removing a head does in flat columns, empty for a head that was not removed."""
-    row: dict[str, Any] = {}
-    for name in ("zero", "mean", "noise", "beyond_noise"):
-        effect = getattr(cause, name, None)
-        low, high = (effect.interval if effect else None) or (None, None)
-        least, most = (effect.all_heads if effect else ()) or (None, None)
-        loss = effect.loss if effect else None
-        row |= {f"{name}_loss": loss, f"{name}_low": low, f"{name}_high": high}
-        row |= {f"{name}_all_low": least, f"{name}_all_high": most}
-    return row | {x: getattr(cause, x, None) for x in ("zero_estimate", "mean_estimate")}
-
-
 @dataclass(frozen=True)
 class HeadResult(Head):
     """Everything measured about one head; a rate is None where nothing could be counted."""
 
-    #: The first of its roles in the order positional, syntactic, rare, monotonic, anti_monotonic,
-    #: sharp, special, punctuation, broad, self, duplicate; ``none`` if it has no role.
-    primary: str
+    primary: str  # The first of its roles in the order of PRIMARY; ``none`` if it has no role
     roles: tuple[str, ...]  # All of its roles, as in :data:`headscope.core.roles.ROLES`
     labels: tuple[Label, ...]  # One for each role, and one for each relation of a syntactic head
     #: Its fixed offsets, labelled or not; None of cross-attention.
@@ -396,19 +315,14 @@ class HeadResult(Head):
     rare: Annotated[RareScore | None, Compare()]
     confidence: float | None  # Mean largest weight on a content key
     entropy: float | None  # Mean row entropy, nats
-    #: ``relative_entropy``, ``long_entropy``: Mean of row entropy / ln n, n the keys that the row
-    #: may see: over all rows, and over those of sequences of 20 tokens or more (under a causal
-    #: mask: that see as many).
-    relative_entropy: float | None
-    #: Mean mass on special tokens, on the first and the last of them, on punctuation.
-    special_mass: float | None
+    relative_entropy: float | None  # Mean of row entropy / ln n, n the keys that the row may see
+    special_mass: float | None  # Mean mass on special tokens, on the first, on the last of them
     first_special_mass: float | None
     last_special_mass: float | None
     punctuation_mass: float | None
-    #: Share of rows that look at themselves; of repeated tokens that look at another copy.
-    self_rate: float | None
-    duplicate_rate: float | None
-    long_entropy: float | None = None
+    self_rate: float | None  # Share of rows that look at themselves
+    duplicate_rate: float | None  # Share of repeated tokens that look at another copy
+    long_entropy: float | None = None  # ``relative_entropy`` over rows that see 20 tokens or more
     #: How it follows the order of the source; only of cross-attention.
     alignment: Annotated[AlignmentScore | None, Compare()] = None
     #: How much weight it puts on one key; only of cross-attention.
@@ -433,10 +347,8 @@ class StackCorpus:
     """What one stack of an encoder-decoder model has read."""
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
-    #: Sources (of the encoder) or pairs that were measured, and that were left out; of
-    #: cross-attention those that are too short to show an order, too.
-    sentences: int
-    skipped: int
+    sentences: int  # Sources (of the encoder) or pairs that were measured
+    skipped: int  # Left out; of cross-attention also those too short to show an order
     queries: int  # Tokens that were measured
 
 
@@ -446,19 +358,15 @@ class CorpusInfo:
 
     name: str  # Of the text or treebank, or of the pairs.
     sha256: str
-    #: Measured, and left out because they are longer than the model allows or have an empty word;
-    #: pairs of source and target where ``pairs`` says so.
-    sentences: int
-    skipped: int
-    #: Tokens that were measured; of pairs those of the targets, unless only sources were read.
-    queries: int
+    sentences: int  # Measured; pairs of source and target where ``pairs`` says so
+    skipped: int  # Left out: longer than the model allows, or with an empty word
+    queries: int  # Tokens measured; of pairs those of the targets, unless only sources were read
     trees: bool  # Whether it has dependency trees
     language: Annotated[str | None, Setting()]  # Two-letter code, where it is known
     frequencies: Annotated[str, Setting()]  # Where the words' frequencies come from
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     pairs: bool = False  # Whether it holds pairs of source and target
-    #: What each stack has read of the pairs; empty for sentences.
-    by_stack: tuple[StackCorpus, ...] = ()
+    by_stack: tuple[StackCorpus, ...] = ()  # Of the pairs; empty for sentences
 
 
 @dataclass(frozen=True)
@@ -477,9 +385,7 @@ class ControlResult:
     """What the same rules find where there is nothing to find."""
 
     swapped: SwappedControl | None = None  # None for text without trees
-    #: Of the same architecture with random weights; None unless it was asked for, like all that
-    #: follows.
-    seed: int | None = None
+    seed: int | None = None  # Of the random weights; None, like all below, unless asked for
     heads: int | None = None
     #: Heads with random weights that earned such a label. For syntactic and rare these are false
     #: positives; for others they say what the role is worth: random heads are broad, too.
@@ -491,8 +397,7 @@ class ControlResult:
     broad: int | None = None
     self: int | None = None
     duplicate: int | None = None
-    #: Each syntactic and rare label, as ``L0H3 syntactic obj dep->head``.
-    false_positives: tuple[str, ...] = ()
+    false_positives: tuple[str, ...] = ()  # As ``L0H3 syntactic obj dep->head``
     monotonic: int | None = None  # The same of cross-attention heads.
     anti_monotonic: int | None = None
     sharp: int | None = None
@@ -521,17 +426,14 @@ class ClassifyResult(Measured):
     thresholds: dict[str, Any]  # The values of :class:`headscope.Thresholds` that were used.
     #: In the order of stack (encoder, decoder, cross), layer, head.
     heads: Annotated[tuple[HeadResult, ...], Compare(where="{0.name}")]
-    #: None for text without trees, unless random weights were asked for.
-    control: ControlResult | None = None
+    control: ControlResult | None = None  # None without trees, unless random weights were asked for
     #: Roles that this corpus cannot show, each with the reason; outside the encoder a role is
     #: named with its stack, as heads are: ``cross:broad``.
     untestable: dict[str, str] = field(default_factory=dict)
     #: How heads were removed, and whether those with a role matter more; None unless asked for.
     causes: Annotated[Causes | None, Compare(), Setting()] = None
-    #: What the scores of repeated tokens were measured on; None unless asked for.
-    prefix: PrefixMatching | None = None
-    #: Which labels of the pattern are left by norms. None where the heads above were labelled by
-    #: the pattern itself.
+    prefix: PrefixMatching | None = None  # Of the scores on repeated tokens; None unless asked for
+    #: Which labels of the pattern norms leave; None where heads were labelled by the pattern.
     norms: ValueNorms | None = None
 
     @property
@@ -557,56 +459,65 @@ class ClassifyResult(Measured):
         """One row per head, the flat numbers only (pandas).
 
         ``best_...`` are of the head's best relation on the held-out half of the sentences; empty
-        where none of its relations was selected on the other half.
-        Heads outside an encoder add a column that says where they are.
+        where none of its relations was selected on the other half. Heads outside an encoder add
+        columns for their stack and for cross-attention; removals and repeated tokens add theirs
+        where they were measured.
         """
         import pandas as pd
 
         stacked = self.stacks not in ((), ("encoder",))
-        return pd.DataFrame(
-            {**_flat(head, stacked), **self._flat_asked(head)} for head in self.heads
-        )
-
-    def _flat_asked(self, head: HeadResult) -> dict[str, Any]:
-        """What not every run measures, in flat columns: none where it was not asked for."""
-        causes = {} if self.causes is None else flat_cause(head.cause)
-        return causes | ({} if self.prefix is None else flat_prefix(head.prefix))
+        rows = []
+        for head in self.heads:
+            row = _flat(head, stacked)
+            if self.causes is not None:
+                for name in ("zero", "mean", "noise", "beyond_noise"):
+                    loss = getattr(head.cause, name, None)
+                    row[f"{name}_loss"] = loss.loss if loss else None
+                    row |= _ends(name, loss.interval if loss else None)
+                    row |= _ends(f"{name}_all", loss.all_heads if loss else None)
+                for name in ("zero_estimate", "mean_estimate"):
+                    row[name] = getattr(head.cause, name, None)
+            if self.prefix is not None:
+                for name in ("after", "same", "before"):
+                    match = getattr(head.prefix, name, None)
+                    for part in ("score", "control", "gain"):
+                        row[f"{name}_{part}"] = getattr(match, part, None)
+                    row |= _ends(name, match.interval if match else None)
+            rows.append(row)
+        return pd.DataFrame(rows)
 
     def relations_frame(self) -> pandas.DataFrame:
-        """One row per head, relation and direction (pandas)."""
+        """One row per head, relation and direction (pandas); ``confirmed_...``: second half."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {"layer": head.layer, "head": head.head, **_flat_score(score)}
-            for head in self.heads
-            for score in head.syntactic
-        )
+        rows = []
+        for head in self.heads:
+            for score in head.syntactic:
+                row: dict[str, Any] = to_dict(score)
+                del row["baselines"], row["uniform"], row["confirmed"], row["interval"]
+                row |= _ends("", score.interval) | score.baselines
+                c = score.confirmed
+                row["confirmed_accuracy"] = c.accuracy if c else None
+                row |= _ends("confirmed", c.interval if c else None)
+                row["confirmed_strongest"] = c.strongest if c else None
+                row["confirmed_baseline"] = c.baselines[c.strongest] if c else None
+                row["confirmed_p_adjusted"] = c.p_adjusted if c else None
+                row["confirmed_trials"] = c.trials if c else None
+                rows.append({"layer": head.layer, "head": head.head, **row})
+        return pd.DataFrame(rows)
 
 
-def _flat_score(score: SyntacticScore) -> dict[str, Any]:
-    """One relation and direction in flat columns; ``confirmed_...`` are of the second half."""
-    row: dict[str, Any] = to_dict(score)
-    confirmed = row.pop("confirmed") or {}
-    low, high = row.pop("interval")
-    del row["baselines"], row["uniform"]
-    row |= {"low": low, "high": high, **score.baselines}
-    confirmed_low, confirmed_high = confirmed.get("interval") or (None, None)
-    strongest = confirmed.get("strongest")
-    return row | {
-        "confirmed_accuracy": confirmed.get("accuracy"),
-        "confirmed_low": confirmed_low,
-        "confirmed_high": confirmed_high,
-        "confirmed_strongest": strongest,
-        "confirmed_baseline": confirmed["baselines"][strongest] if strongest else None,
-        "confirmed_p_adjusted": confirmed.get("p_adjusted"),
-        "confirmed_trials": confirmed.get("trials"),
-    }
+def _ends(name: str, interval: tuple[float, ...] | None) -> dict[str, float | None]:
+    """Both ends of an interval as columns; empty where it is unknown."""
+    low, high = interval or (None, None)
+    prefix = f"{name}_" if name else ""
+    return {f"{prefix}low": low, f"{prefix}high": high}
 
 
 def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
     best, confirmed = head.best_relation or (None, None)
     means = ("confidence", "entropy", "special_mass", "punctuation_mass")
-    return {
+    row = {
         **({"stack": head.stack} if stacked else {}),
         "layer": head.layer,
         "head": head.head,
@@ -619,26 +530,17 @@ def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
         "best_labelled": best.labelled if best else None,
         **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
         **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
-        **(_flat_order(head) if stacked else {}),
     }
-
-
-def _flat_order(head: HeadResult) -> dict[str, Any]:
-    """What only cross-attention has, in flat columns."""
-    order, sharp = head.alignment, head.sharpness
-    low, high = order.interval if order else (None, None)
-    swapped_low, swapped_high = (order and order.swapped_interval) or (None, None)
-    return {
-        "alignment": order.score if order else None,
-        "alignment_low": low,
-        "alignment_high": high,
-        "alignment_swapped": order.swapped if order else None,
-        "alignment_swapped_low": swapped_low,
-        "alignment_swapped_high": swapped_high,
-        "diagonal": order.diagonal if order else None,
-        "diagonal_uniform": order.diagonal_uniform if order else None,
-        "confidence_uniform": sharp.uniform if sharp else None,
-    }
+    if stacked:
+        order, sharp = head.alignment, head.sharpness
+        row["alignment"] = order.score if order else None
+        row |= _ends("alignment", order.interval if order else None)
+        row["alignment_swapped"] = order.swapped if order else None
+        row |= _ends("alignment_swapped", order.swapped_interval if order else None)
+        row["diagonal"] = order.diagonal if order else None
+        row["diagonal_uniform"] = order.diagonal_uniform if order else None
+        row["confidence_uniform"] = sharp.uniform if sharp else None
+    return row
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ while the chunk is in the processor's cache; what is left is a few times n numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,38 +35,28 @@ WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
 class RowSummary:
     """What is left of all patterns of one batch.
 
-    The heads of all layers stand in one axis, layer by layer; where a layer has lost heads the last
-    places of its share are 0.
+    The heads of all layers are one axis, layer by layer; where a layer has lost heads the last
+    entries of its share are 0. Sums are over content queries, in float64.
     """
 
-    #: (batch, n_layers * n_heads, pos): Position of the largest weight on a content key; ties, also
+    #: (batch, n_layers * n_heads, pos): position of the largest weight on a content key; ties, also
     #: those to rounding: the lowest
     argmax: Tensor
-    #: (batch, n_layers * n_heads, pos): At first pieces: first piece of the word attended to most,
-    #: itself excluded; attention to a word is the sum over its pieces, attention from a word the
-    #: mean over its pieces
+    #: The same shape, at first pieces: first piece of the word attended to most, itself excluded;
+    #: attention to a word is the sum over its pieces, attention from a word the mean over its own
     word_argmax: Tensor
-    #: (batch, n_layers * n_heads, pos): The same, with the mean over the attended word's pieces
-    word_argmax_mean: Tensor
-    #: (batch, n_layers * n_heads), float64: Sum over content queries of the largest weight on a
-    #: content key
+    word_argmax_mean: Tensor  # The same, with the mean over the attended word's pieces
+    #: (batch, n_layers * n_heads): largest weight on a content key; entropy of the full row (nats)
     top: Tensor
-    #: (batch, n_layers * n_heads), float64: Sum over content queries of the entropy of the full
-    #: row, in nats
     entropy: Tensor
-    #: (batch, n_layers * n_heads, 2), float64: Sum over content queries of that entropy / ln n, n
-    #: the keys that the row may see: over rows of two keys or more, and over rows of LONG keys or
-    #: more
+    #: (..., 2): entropy / ln n, n the keys that the row may see: over rows of two keys or more, and
+    #: over rows of LONG keys or more
     relative: Tensor
-    #: (batch, n_layers * n_heads, 4), float64: Sum over content queries of the mass on special
-    #: tokens, on the first special, the last special, punctuation
-    mass: Tensor
-    #: (batch, n_layers * n_heads, len(OFFSETS)), float64: Sum over content queries of P[i, i + r]
-    #: for each offset r, 0 outside the sequence
-    band: Tensor
-    #: (batch, n_layers * n_heads, len(WORD_OFFSETS)), float64: Sums over word pairs at each word
-    #: offset of the attention to a word (mean over its pieces) from a word (mean over its pieces).
-    #: Only of sentences in the first half; 0 for the others.
+    mass: Tensor  # (..., 4): mass on special tokens, the first special, the last, punctuation
+    band: Tensor  # (..., len(OFFSETS)): P[i, i + r] for each offset r, 0 outside the sequence
+    #: (..., len(WORD_OFFSETS)): over word pairs at each word offset, the attention to a word (mean
+    #: over its pieces) from a word (mean over its pieces). Only of sentences in the first half; 0
+    #: for the others.
     by_distance: Tensor
 
 
@@ -89,12 +79,12 @@ class QueryMeans(Accumulator):
     baselines: ClassVar[tuple[str, ...]]  # Those of which it is known what uniform attention gives.
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        #: (n_layers, n_heads, quantities): Over sequences: of the sequence's sum, of its square,
+        #: (n_layers, n_heads, quantities), over sequences: of the sequence's sum, of its square,
         #: and of sum x number of queries
         self.sums, self.squares, self.products = zeros(3, n_layers, n_heads, len(self.quantities))
-        #: (quantities,): Over sequences: number of queries, and its square
+        #: (quantities,), over sequences: number of queries, and its square
         self.queries, self.queries_squared = zeros(2, len(self.quantities), dtype=np.int64)
-        #: (baselines,): Sum over the same queries of what uniform attention gives
+        #: (baselines,): sum over the same queries of what uniform attention gives
         self.uniform: Array = np.zeros(len(self.baselines))
         #: Sequences measured, and those with LONG tokens or more
         self.units, self.long_units = zeros(2, dtype=np.int64)
@@ -109,8 +99,8 @@ class QueryMeans(Accumulator):
         """Add each sequence's sums, (batch, heads, quantities), to the heads at an index."""
         by_query = torch.einsum("bhq,bq->hq", sums, queries.to(sums))
         parts = (sums.sum(dim=0), sums.square().sum(dim=0), by_query)
-        for mine, part in zip((self.sums, self.squares, self.products), parts, strict=True):
-            mine[at] += numpy(part).reshape(mine[at].shape)
+        for total, part in zip((self.sums, self.squares, self.products), parts, strict=True):
+            total[at] += numpy(part).reshape(total[at].shape)
 
     def means(self) -> Array:
         """Means over queries, (n_layers, n_heads, quantities); NaN where there is no query."""
@@ -148,26 +138,37 @@ class RowReducer:
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
         self._batch = batch
-        self._content = widest(batch.content)
-        self._whole = self._room()
-        _, n = batch.size
-        position = torch.arange(n, device=batch.input_ids.device)
-        target = position[:, None] + torch.tensor(OFFSETS, device=position.device)
+        (n_rows, n), device = batch.size, batch.input_ids.device
+        content = self._content = widest(batch.content)
+        # Every quantity is allocated before the first chunk: nothing small is then left among a
+        # layer's large temporaries, which would keep the C library from using their memory again.
+        heads = (n_rows, *self._shape)
+        self._whole = {
+            name: content.new_zeros(*heads, n, dtype=torch.int64)
+            for name in ("argmax", "word_argmax", "word_argmax_mean")
+        }
+        self._whole |= {"top": content.new_zeros(heads), "entropy": content.new_zeros(heads)}
+        last = {"relative": 2, "mass": 4, "band": len(OFFSETS), "by_distance": len(WORD_OFFSETS)}
+        self._whole |= {name: content.new_zeros(*heads, size) for name, size in last.items()}
+        target = torch.arange(n, device=device)[:, None] + torch.tensor(OFFSETS, device=device)
         self._band_index = target.clamp(0, n - 1)  # (pos, offsets)
         self._band_valid = (target >= 0) & (target < n)
         # Added to weights to take keys out of an argmax: several times as fast as filling them in
-        # through a mask.
+        # through a mask. All but first pieces are no word of their own.
         self._no_content = -OUT * (~batch.content).float()
+        self._no_word = -OUT * (~batch.first_piece).float()
         self._features = torch.stack(
             [batch.special, batch.first_special, batch.last_special, batch.punctuation], dim=-1
         ).float()
-        # Keys that are no word of their own: all but first pieces.
-        self._no_word = -OUT * (~batch.first_piece).float()
         # 1 / pieces at first pieces, 0 elsewhere: from sums over pieces to means.
         self._per_piece = batch.first_piece / batch.pieces.clamp(min=1).float()
         self._distances = _Distances(batch, self._per_piece)
-        self._per_log = _per_log(batch) if batch.causal else None
-        starts = torch.arange(batch.size[0] + 1, device=position.device)
+        if batch.causal:
+            # 1 / ln n at content queries that see n keys: n >= 2, and n >= LONG; (batch, pos, 2)
+            enough = torch.stack([batch.visible >= least for least in (2, LONG)], dim=-1)
+            log = widest(batch.visible.clamp(min=2)).log()[..., None]
+            self._per_log = (enough & batch.content[..., None]) / log
+        starts = torch.arange(n_rows + 1, device=device)
         self._bounds = [torch.searchsorted(fold[0], starts).tolist() for fold in batch.folds]
 
     def observe(self, site: Activations) -> None:
@@ -175,23 +176,46 @@ class RowReducer:
         if self._stack is not None and site.stack != self._stack:
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        rows = site.rows
-        masked = pattern + self._no_content[rows, None, None, :].to(pattern.dtype)
-        top, argmax = first_largest(masked)
-        mass = pattern @ self._features[rows, None].to(pattern.dtype)
-        word_argmax, word_argmax_mean, by_distance = self._word_level(masked, rows)
-        content = self._content[rows]
-        row_entropies = widest(row_entropy(pattern))
-        entropy = torch.einsum("bhi,bi->bh", row_entropies, content)
+        rows, dtype, content = site.rows, pattern.dtype, self._content[site.rows]
+        merged = pattern + self._no_content[rows, None, None, :].to(dtype)
+        top, argmax = first_largest(merged)
+        mass = pattern @ self._features[rows, None].to(dtype)
+        # To words: a word attends with all its pieces (their sum has the argmax of their mean), and
+        # is attended to in all its pieces.
+        by_query = merged.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)
+        by_key = merged.permute(0, 3, 1, 2)  # (rows, key_pos, n_heads, query_pos)
+        folds = [
+            fold[:, bounds[rows.start] : bounds[rows.stop]]
+            - fold.new_tensor([[rows.start], [0], [0]])
+            for fold, bounds in zip(self._batch.folds, self._bounds, strict=True)
+        ]
+        for side in (by_query, by_key):
+            for row, piece, target in folds:
+                side[row, target] += side[row, piece]
+        per_piece = merged * self._per_piece[rows, None, None, :].to(dtype)
+        by_distance = self._distances.sums(per_piece, rows)
+        no_word = self._no_word[rows, None, None, :].to(dtype)
+        word_argmax, word_argmax_mean = (_other_argmax(m, no_word) for m in (merged, per_piece))
+
+        by_row = widest(row_entropy(pattern))
+        entropy = torch.einsum("bhi,bi->bh", by_row, content)
+        if self._batch.causal:
+            relative = torch.einsum("bhi,bic->bhc", by_row, self._per_log[rows])
+        else:  # all rows of a sequence see all of it
+            length = self._batch.attention_mask[rows].sum(dim=1)
+            share = entropy / length.clamp(min=2).log()[:, None]
+            relative = torch.stack([share, share * (length >= LONG)[:, None]], dim=-1)
+        at_offsets = pattern.gather(-1, self._band_index.expand(*pattern.shape[:2], -1, -1))
+        inside = (self._band_valid * content[..., None]).to(dtype)
         reduced = {
             "argmax": argmax,
             "word_argmax": word_argmax,
             "word_argmax_mean": word_argmax_mean,
             "top": torch.einsum("bhi,bi->bh", widest(top), content),
             "entropy": entropy,
-            "relative": self._relative(row_entropies, entropy, rows),
+            "relative": relative,
             "mass": torch.einsum("bhim,bi->bhm", widest(mass), content),
-            "band": self._band(pattern, rows),
+            "band": torch.einsum("bhir,bir->bhr", at_offsets, inside),
             "by_distance": by_distance,
         }
         for name, part in reduced.items():
@@ -204,64 +228,6 @@ class RowReducer:
         summary = RowSummary(**{name: part.flatten(1, 2) for name, part in self._whole.items()})
         for measure in self._measures:
             measure.update(summary, self._batch)
-
-    def _room(self) -> dict[str, Tensor]:
-        """Allocate every quantity of a batch before its first chunk.
-
-        Nothing small is then left among a layer's large temporaries, which would keep the C library
-        from using their memory again.
-        """
-        batch, pos = self._batch.size
-        places, sums = (batch, *self._shape), self._content.new_zeros
-        index = sums(3, *places, pos, dtype=torch.int64)
-        return dict(zip(("argmax", "word_argmax", "word_argmax_mean"), index, strict=True)) | {
-            "top": sums(places),
-            "entropy": sums(places),
-            "relative": sums(*places, 2),
-            "mass": sums(*places, 4),
-            "band": sums(*places, len(OFFSETS)),
-            "by_distance": sums(*places, len(WORD_OFFSETS)),
-        }
-
-    def _relative(self, by_row: Tensor, entropy: Tensor, rows: slice) -> Tensor:
-        """Sums of entropy / ln n, (rows, n_heads, 2), from entropies of rows and their sums."""
-        if self._per_log is not None:
-            return torch.einsum("bhi,bic->bhc", by_row, self._per_log[rows])
-        # All rows of a sequence see all of it.
-        length = self._batch.attention_mask[rows].sum(dim=1)
-        relative = entropy / length.clamp(min=2).log()[:, None]
-        return torch.stack([relative, relative * (length >= LONG)[:, None]], dim=-1)
-
-    def _band(self, pattern: Tensor, rows: slice) -> Tensor:
-        """Sum of P[i, i + r] over content queries, (rows, n_heads, offsets)."""
-        index = self._band_index.expand(*pattern.shape[:2], -1, -1)
-        weight = self._band_valid * self._content[rows, :, None]
-        return torch.einsum("bhir,bir->bhr", pattern.gather(-1, index), weight.to(pattern.dtype))
-
-    def _word_level(self, merged: Tensor, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Argmax over words by sum and by mean, and attention by distance.
-
-        ``merged`` (content weights, negative elsewhere) is overwritten.
-        """
-        by_query = merged.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)
-        by_key = merged.permute(0, 3, 1, 2)  # (rows, key_pos, n_heads, query_pos)
-        # A word attends with all its pieces (their sum has the argmax of their mean), and is
-        # attended to in all its pieces.
-        folds = list(self._folds_in(rows))
-        for side in (by_query, by_key):
-            for row, piece, target in folds:
-                side[row, target] += side[row, piece]
-        per_piece = merged * self._per_piece[rows, None, None, :].to(merged.dtype)
-        by_distance = self._distances.sums(per_piece, rows)
-        no_word = self._no_word[rows, None, None, :].to(merged.dtype)
-        return _other_argmax(merged, no_word), _other_argmax(per_piece, no_word), by_distance
-
-    def _folds_in(self, rows: slice) -> Iterator[Tensor]:
-        """The folds of these examples, with rows counted from the first of them."""
-        for fold, bounds in zip(self._batch.folds, self._bounds, strict=True):
-            part = fold[:, bounds[rows.start] : bounds[rows.stop]]
-            if part.shape[1]:
-                yield part - part.new_tensor([[rows.start], [0], [0]])
 
 
 class _Distances:
@@ -278,7 +244,10 @@ class _Distances:
         target = word[..., None] + near  # (batch, pos, near offsets): words
         valid = (target >= 0) & (target < n_words[..., None])
         self._near = valid * per_piece[..., None]
-        first = _first_positions(batch.first_piece, word)
+        # Position of each word's first piece, (batch, words); 0 behind the last word.
+        positions = torch.arange(word.shape[1], device=word.device).expand_as(word)
+        positions = torch.where(batch.first_piece, positions, 0)
+        first = torch.zeros_like(word).scatter_reduce(1, word.clamp(min=0), positions, "amax")
         index = target.clamp(min=0).minimum((n_words - 1)[..., None])
         self._index = first.gather(1, index.flatten(1)).view_as(index)
         # Words FARTHEST or more to the left and to the right: (2, batch, query_pos, key_pos)
@@ -307,20 +276,6 @@ class _Distances:
             far = torch.einsum("bhij,sbij->bhs", part, self._far[:, whole].to(part))
         out[chosen] = torch.cat([far[..., :1], near, far[..., 1:]], dim=-1)
         return out
-
-
-def _per_log(batch: Batch) -> Tensor:
-    """1 / ln n at content queries that see n keys: n >= 2, and n >= LONG; (batch, pos, 2)."""
-    enough = torch.stack([batch.visible >= least for least in (2, LONG)], dim=-1)
-    log = widest(batch.visible.clamp(min=2)).log()[..., None]
-    return (enough & batch.content[..., None]) / log
-
-
-def _first_positions(first_piece: Tensor, word: Tensor) -> Tensor:
-    """Position of each word's first piece, (batch, words); 0 behind the last word."""
-    positions = torch.arange(word.shape[1], device=word.device).expand_as(word)
-    at_first = torch.where(first_piece, positions, 0)
-    return torch.zeros_like(word).scatter_reduce(1, word.clamp(min=0), at_first, "amax")
 
 
 def _other_argmax(merged: Tensor, no_word: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headscope.analyses.classify.options import ClassifyOptions
+from headscope.analyses.classify.options import ClassifyOptions, Thresholds
 from headscope.analyses.classify.passes import (
     Run,
     StackLabels,
@@ -15,24 +15,20 @@ from headscope.analyses.classify.passes import (
     readings,
     stacks_for,
 )
-from headscope.analyses.classify.prefix_matching import with_prefix_matching
-from headscope.analyses.classify.result import ClassifyResult, ControlResult, CorpusInfo, HeadResult
-from headscope.analyses.classify.thresholds import Thresholds
-from headscope.analyses.classify.value_norms import compare
+from headscope.analyses.classify.result import (
+    ClassifyResult,
+    ControlResult,
+    CorpusInfo,
+    HeadResult,
+    SwappedControl,
+)
 from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS, WINDOW
-from headscope.data.corpus import Corpus
 from headscope.data.examples import open_corpus
-from headscope.data.frequencies import Frequencies, find_frequencies
-from headscope.models.copies import random_twin
+from headscope.data.frequencies import find_frequencies
 from headscope.models.loaded import LoadedModel
-from headscope.session.opening import (
-    Model,
-    need_tokenizer,
-    open_for_tasks,
-    open_model,
-)
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume, open_state
 from headscope.session.validate import require_valid
@@ -40,28 +36,27 @@ from headscope.session.validate import require_valid
 
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     """Say what each attention head does on a corpus."""
-    thresholds = options.thresholds or Thresholds()
-    frequencies, language = options.frequencies, options.language
-    task, limit, seed = options.task, options.limit, options.seed
+    thresholds, limit, seed = options.thresholds or Thresholds(), options.limit, options.seed
     check_resume(options.state, options.resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
-    as_given = open_corpus(options.corpus)
+    corpus = open_corpus(options.corpus)
     removal = None
     if options.ablate:
         from headscope.analyses.classify import causes
+        from headscope.tasks.making import check_task
 
-        removal = causes.CauseSource.read(task, options.data, options.ablate_limit, seed)
-    words = find_frequencies(as_given, frequencies, language)
+        removal = causes.CauseSource.read(options.task, options.data, options.ablate_limit, seed)
+    words = find_frequencies(corpus, options.frequencies, options.language)
     opened = (open_for_tasks if options.ablate else open_model)(model, **options.loading)
     need_tokenizer(opened, "classify")
     if removal is not None:
-        causes.check_task(task, opened)  # before everything else is measured
-    read = corpus_for(opened, as_given)
+        check_task(options.task, opened)  # before everything else is measured
+    read = corpus_for(opened, corpus)
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
     stacks = stacks_for(opened, options.stack, pairs=read.n_pairs > 0)
-    if read is not as_given:
-        words = find_frequencies(read, frequencies, language)
+    if read is not corpus:
+        words = find_frequencies(read, options.frequencies, options.language)
     validation = require_valid(opened, options.validate)
     loaded = opened.whole or opened
     texts = readings(loaded, stacks, read, words, limit)
@@ -93,17 +88,38 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         return [labels for text in texts for labels in text.label(model, run, name)]
 
     by_stack = labelled(loaded, shared, "model")
-    twin = random_twin(loaded, seed) if options.control else None
-    random = labelled(twin, shared, "control") if twin else None
+    heads = _heads(by_stack)
+    swapped = next((item.swapped for item in by_stack if item.swapped is not None), None)
+    control = None if swapped is None else ControlResult(swapped=swapped)
+    twin, random = None, []
+    if options.control:
+        from headscope.models.copies import random_twin
+
+        twin = random_twin(loaded, seed)
+        random = labelled(twin, shared, "control")
+        control = _random_control(swapped, random, seed)
+    *_, last = [i.corpus for i in by_stack if i.corpus.stack != "cross"] or [by_stack[-1].corpus]
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
         schema=SCHEMA,
         provenance=provenance(measured, command=options.command, seed=seed, data=read),
         validation=validation,
-        corpus=_describe(read, words, by_stack, language),
+        corpus=CorpusInfo(
+            name=read.name,
+            sha256=read.sha256,
+            sentences=last.sentences,
+            skipped=last.skipped,
+            queries=last.queries,
+            trees=read.has_trees,
+            language=options.language or read.language,
+            frequencies=words.source,
+            note=read.note,
+            pairs=read.n_pairs > 0,
+            by_stack=tuple(item.corpus for item in by_stack) if read.n_pairs else (),
+        ),
         thresholds=dataclasses.asdict(thresholds),
-        heads=_heads(by_stack),
-        control=_controls(by_stack, random, seed),
+        heads=heads,
+        control=control,
         untestable={
             role_in(role, item.corpus.stack): why
             for item in by_stack
@@ -111,36 +127,38 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         },
     )
     if options.norm_weighted:  # the pattern itself too, and which of its labels norms leave
-        pattern = dataclasses.replace(shared, norm_weighted=False)
-        of_twin = None
-        if twin is not None and random is not None:
+        from headscope.analyses.classify.value_norms import compare
+
+        pattern, of_twin = replace(shared, norm_weighted=False), None
+        if twin is not None:
             of_twin = _heads(labelled(twin, pattern, "control by the pattern")), _heads(random)
         by_pattern = _heads(labelled(loaded, pattern, "by the pattern"))
-        result = replace(result, norms=compare(by_pattern, result.heads, of_twin))
+        result = replace(result, norms=compare(by_pattern, heads, of_twin))
     if options.prefix_matching:
+        from headscope.analyses.classify.prefix_matching import with_prefix_matching
+
         result = with_prefix_matching(result, loaded, twin, stacks, seed)
-    if removal is None:
-        return result
-    return causes.with_causes(result, loaded, removal, options.tell)
+    if removal is not None:
+        summary, by_head = causes.find_causes(loaded, result.stacks, heads, removal, options.tell)
+        heads = tuple(replace(head, cause=by_head.get(head.name)) for head in result.heads)
+        result = replace(result, heads=heads, causes=summary)
+    return result
 
 
 def _heads(items: Sequence[StackLabels]) -> tuple[HeadResult, ...]:
     return tuple(head for item in items for head in item.heads)
 
 
-def _controls(
-    items: Sequence[StackLabels], random: Sequence[StackLabels] | None, seed: int
-) -> ControlResult | None:
-    """Gather what was found where there is nothing to find.
+def _random_control(
+    swapped: SwappedControl | None, random: Sequence[StackLabels], seed: int
+) -> ControlResult:
+    """Count what the rules find in the same architecture with random weights of this seed."""
 
-    ``random`` is what the rules find in the same architecture with random weights, drawn with this
-    seed.
-    """
-    swapped = next((item.swapped for item in items if item.swapped is not None), None)
-    if random is None:
-        return None if swapped is None else ControlResult(swapped=swapped)
+    def counts(heads: Sequence[HeadResult], *stacks: str) -> dict[str, int]:
+        return {r.key: sum(r.key in head.roles for head in heads) for r in roles_of(*stacks)}
+
     by_stack = {
-        item.corpus.stack: {"heads": len(item.heads), **_counts(item.heads, item.corpus.stack)}
+        item.corpus.stack: {"heads": len(item.heads), **counts(item.heads, item.corpus.stack)}
         for item in random
     }
     heads = _heads(random)
@@ -155,29 +173,5 @@ def _controls(
             if label.role in ("syntactic", "rare")
         ),
         by_stack=by_stack if len(by_stack) > 1 else {},
-        **_counts(heads, *by_stack),
-    )
-
-
-def _counts(heads: Sequence[HeadResult], *stacks: str) -> dict[str, int]:
-    """Count heads by role, for every role that heads of these stacks can have."""
-    return {r.key: sum(r.key in head.roles for head in heads) for r in roles_of(*stacks)}
-
-
-def _describe(
-    corpus: Corpus, words: Frequencies, items: Sequence[StackLabels], language: str | None
-) -> CorpusInfo:
-    *_, last = [i.corpus for i in items if i.corpus.stack != "cross"] or [items[-1].corpus]
-    return CorpusInfo(
-        name=corpus.name,
-        sha256=corpus.sha256,
-        sentences=last.sentences,
-        skipped=last.skipped,
-        queries=last.queries,
-        trees=corpus.has_trees,
-        language=language or corpus.language,
-        frequencies=words.source,
-        note=corpus.note,
-        pairs=corpus.n_pairs > 0,
-        by_stack=tuple(item.corpus for item in items) if corpus.n_pairs else (),
+        **counts(heads, *by_stack),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,22 +39,31 @@ class Positional(RowMeasure):
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        #: (n_layers, n_heads, offsets): Queries whose largest content weight lies at the offset
+        #: (n_layers, n_heads, offsets): queries whose largest content weight lies at the offset
         self.hits = np.zeros((n_layers, n_heads, len(OFFSETS)), dtype=np.int64)
-        #: (n_layers, n_heads, offsets): Sum of the weights at the offset
-        self.mass = np.zeros((n_layers, n_heads, len(OFFSETS)))
-        #: (offsets,): Queries that can hit, and that have a key there; the same for every head
+        self.mass = np.zeros((n_layers, n_heads, len(OFFSETS)))  # Sum of the weights there.
+        #: (offsets,): queries that can hit, and that have a key there; the same for every head
         self.queries, self.mass_queries = zeros(2, len(OFFSETS), dtype=np.int64)
-        #: Sum over content queries of 1 / (content tokens that the query sees)
-        self.chance = np.zeros(())
-        #: Content queries
-        self.content = np.zeros((), dtype=np.int64)
+        #: Sum over content queries of 1 / (content tokens that the query sees); content queries
+        self.chance, self.content = np.zeros(()), np.zeros((), dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        self._count_queries(batch)
-        position = torch.arange(batch.size[1], device=rows.argmax.device)
-        step = rows.argmax - position  # (batch, heads, pos)
+        content, real = numpy(batch.content), numpy(batch.attention_mask).astype(bool)
+        n = batch.size[1]
+        for i, r in enumerate(OFFSETS):
+            if abs(r) < n and not (batch.causal and r > 0):
+                query, target = slice(max(-r, 0), min(n, n - r)), slice(max(r, 0), min(n, n + r))
+                self.queries[i] += (content[:, query] & content[:, target]).sum()
+                self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
+        per_sentence = content.sum(axis=1)
+        self.content += per_sentence.sum()
+        if batch.causal:
+            seen = np.arange(1, int(per_sentence.max(initial=0)) + 1)
+            self.chance += float(sum((1 / seen[:n]).sum() for n in per_sentence))
+        else:
+            self.chance += float((per_sentence > 0).sum())
+        step = rows.argmax - torch.arange(n, device=rows.argmax.device)  # (batch, heads, pos)
         by_head = step.transpose(0, 1)[:, batch.content]  # (heads, content tokens)
         # One bin for each step from -FAR to FAR, what lies beyond in the last ones.
         n_bins = 2 * _FAR + 1
@@ -64,21 +74,6 @@ class Positional(RowMeasure):
         self.hits += numpy(hits).reshape(self.hits.shape)
         self.mass += numpy(rows.band.sum(dim=0)).reshape(self.mass.shape)
 
-    def _count_queries(self, batch: Batch) -> None:
-        content, real = numpy(batch.content), numpy(batch.attention_mask).astype(bool)
-        for i, r in enumerate(OFFSETS):
-            if batch.causal and r > 0:
-                continue
-            self.queries[i] += _pairs(content, content, r)
-            self.mass_queries[i] += _pairs(content, real, r)
-        per_sentence = content.sum(axis=1)
-        self.content += per_sentence.sum()
-        if batch.causal:
-            place = np.arange(1, int(per_sentence.max(initial=0)) + 1)
-            self.chance += float(sum((1 / place[:n]).sum() for n in per_sentence))
-        else:
-            self.chance += float((per_sentence > 0).sum())
-
     def rates(self) -> Array:
         """Hit rates, (n_layers, n_heads, offsets); NaN where there is no query."""
         return ratio(self.hits, self.queries)
@@ -86,16 +81,6 @@ class Positional(RowMeasure):
     def masses(self) -> Array:
         """Mean mass, (n_layers, n_heads, offsets); NaN where there is no query."""
         return ratio(self.mass, self.mass_queries)
-
-
-def _pairs(query: Array, target: Array, r: int) -> int:
-    """Count positions i with ``query[i]`` and ``target[i + r]``."""
-    n = query.shape[1]
-    if abs(r) >= n:
-        return 0
-    if r > 0:
-        return int((query[:, : n - r] & target[:, r:]).sum())
-    return int((query[:, -r:] & target[:, : n + r]).sum())
 
 
 class Profile(QueryMeans, RowMeasure):
@@ -109,85 +94,56 @@ class Profile(QueryMeans, RowMeasure):
     #: Fields of a HeadResult; ``duplicate_rate`` is a mean over queries whose token occurs again,
     #: ``relative_entropy`` over those that see two tokens or more.
     quantities = (
-        "confidence",
-        "entropy",
-        "relative_entropy",
-        "special_mass",
-        "first_special_mass",
-        "last_special_mass",
-        "punctuation_mass",
-        "self_rate",
-        "duplicate_rate",
-        "long_entropy",
+        *("confidence", "entropy", "relative_entropy"),
+        *("special_mass", "first_special_mass", "last_special_mass", "punctuation_mass"),
+        *("self_rate", "duplicate_rate", "long_entropy"),
     )
     baselines = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        repeated = _same_token(batch)
-        queries = self._count_queries(batch, repeated)
-        position = torch.arange(batch.size[1], device=rows.argmax.device)
-        itself = rows.argmax == position
-        ids = batch.input_ids[:, None].expand_as(rows.argmax)
-        copy = (ids.gather(2, rows.argmax) == ids) & ~itself & repeated.any(dim=2)[:, None]
-        relative, long = rows.relative.unbind(dim=-1)
-        # (batch, heads, quantities): each sentence's sum over its content queries
-        rates = [(mark & batch.content[:, None]).sum(dim=2) for mark in (itself, copy)]
-        parts = (rows.top, rows.entropy, relative, *rows.mass.unbind(dim=-1), *rates)
-        sums = torch.stack([*parts, long], dim=-1)
-        self.add(..., sums, queries)
-
-    def _count_queries(self, batch: Batch, same: Tensor) -> Tensor:
-        """Count queries, (batch, quantities), and what uniform attention would give them."""
-        content, visible = batch.content, batch.visible
-        own = {
+        content, visible, ids = batch.content, batch.visible, batch.input_ids
+        # Whether two different content positions hold the same token, (batch, pos, pos); under a
+        # causal mask: whether the token of the second stands before the first.
+        same = (ids[:, :, None] == ids[:, None, :]) & content[:, :, None] & content[:, None, :]
+        same.diagonal(dim1=1, dim2=2).fill_(False)
+        same = same.tril() if batch.causal else same
+        asked = dict.fromkeys(self.quantities, content) | {
             "relative_entropy": content & (visible >= 2),
             "duplicate_rate": same.any(dim=2),
             "long_entropy": content & (visible >= LONG),
         }
-        queries = torch.stack(
-            [own.get(name, content).sum(dim=1) for name in self.quantities], dim=1
-        )
-        self.count(queries, (_expected_causal if batch.causal else _expected)(batch, same))
+        queries = torch.stack([mask.sum(dim=1) for mask in asked.values()], dim=1)
+        self.count(queries, _expected(batch, same))
         self.units += batch.size[0]
         self.long_units += int((queries[:, self.quantities.index("long_entropy")] > 0).sum())
-        return queries
+
+        position = torch.arange(batch.size[1], device=rows.argmax.device)
+        itself = rows.argmax == position
+        own = ids[:, None].expand_as(rows.argmax)
+        copy = (own.gather(2, rows.argmax) == own) & ~itself & same.any(dim=2)[:, None]
+        rates = [(mark & content[:, None]).sum(dim=2) for mark in (itself, copy)]
+        relative, long = rows.relative.unbind(dim=-1)
+        parts = (rows.top, rows.entropy, relative, *rows.mass.unbind(dim=-1), *rates, long)
+        self.add(..., torch.stack(parts, dim=-1), queries)
 
 
 def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
-    """Per sentence: what uniform attention over the whole of it gives, in the order of UNIFORM."""
-    content = batch.content.sum(dim=1)
-    length = widest(batch.attention_mask.sum(dim=1))
-    return (
-        content * batch.special.sum(dim=1) / length,
-        content * batch.punctuation.sum(dim=1) / length,
-        content > 0,
-        same.sum(dim=(1, 2)) / content.clamp(min=1),
-    )
+    """What uniform attention gives, in the order of ``Profile.baselines``.
 
-
-def _expected_causal(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
-    """By query: what uniform attention over what it sees gives, in the order of UNIFORM."""
-    visible = widest(batch.visible.clamp(min=1))
-    before = widest(batch.content.cumsum(dim=1).clamp(min=1))
-    return (
-        batch.content * batch.special.cumsum(dim=1) / visible,
-        batch.content * batch.punctuation.cumsum(dim=1) / visible,
-        batch.content / before,
-        same.sum(dim=2) / before,
-    )
-
-
-def _same_token(batch: Batch) -> Tensor:
-    """Whether two different content positions hold the same token: (batch, pos, pos).
-
-    Under a causal mask: whether the token of the second stands before the first.
+    Summed over the queries of each sentence, or by query under a causal mask.
     """
-    ids = batch.input_ids
-    same = ids[:, :, None] == ids[:, None, :]
-    same &= batch.content[:, :, None] & batch.content[:, None, :]
-    same.diagonal(dim1=1, dim2=2).fill_(False)
-    return same.tril() if batch.causal else same
+    content = batch.content
+    if batch.causal:
+        visible = widest(batch.visible.clamp(min=1))
+        before = widest(content.cumsum(dim=1).clamp(min=1))
+        special, punctuation = (m.cumsum(dim=1) for m in (batch.special, batch.punctuation))
+        shares = (content * special / visible, content * punctuation / visible)
+        return (*shares, content / before, same.sum(dim=2) / before)
+    n, length = content.sum(dim=1), widest(batch.attention_mask.sum(dim=1))
+    special, punctuation = (m.sum(dim=1) for m in (batch.special, batch.punctuation))
+    shares = (n * special / length, n * punctuation / length)
+    return (*shares, n > 0, same.sum(dim=(1, 2)) / n.clamp(min=1))
 
 
 class Rare(RowMeasure):
@@ -204,86 +160,51 @@ class Rare(RowMeasure):
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        places = (n_layers, n_heads)
-        #: (n_layers, n_heads): Queries that attend to a rarest word, to one of the two rarest
-        self.hits, self.two_hits = zeros(2, *places, dtype=np.int64)
-        #: (n_layers, n_heads): Expected hits, had the targets been drawn at random
-        self.null_hits = np.zeros(places)
-        #: (n_layers, n_heads): Over sentences: of hits^2 and of hits x queries
-        self.hits_squared, self.hits_queries = zeros(2, *places, dtype=np.int64)
-        #: (2, n_layers, n_heads): Over sentences: of hits x what chance and uniform attention
-        #: expect
-        self.hits_expected = np.zeros((2, *places))
+        shape = (n_layers, n_heads)
+        #: Queries that attend to a rarest word, to one of the two rarest; and expected hits, had
+        #: the targets been drawn at random
+        self.hits, self.two_hits = zeros(2, *shape, dtype=np.int64)
+        self.null_hits = np.zeros(shape)
+        #: (3, n_layers, n_heads): hits, hits less those that chance expects, and less those that
+        #: uniform attention expects; over sentences, of their squares and of them x queries
+        self.gains, self.squares, self.products = zeros(3, 3, *shape)
         #: Sentences that count, their queries, and over sentences: of queries^2
         self.sentences, self.queries, self.queries_squared = zeros(3, dtype=np.int64)
-        #: (2,): Over sentences: expected hits of chance and of uniform attention, their squares,
-        #: and expected hits x queries
-        self.expected, self.expected_squared, self.expected_queries = zeros(3, 2)
-        #: Expected queries under that draw
-        self.null_queries = np.zeros(())
+        self.expected = np.zeros(2)  # Hits that chance and uniform attention expect.
+        self.null_queries = np.zeros(())  # Queries expected where targets are drawn at random.
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
-        rare = batch.rare
-        queries, expected = self._prepare(batch)
-        places, n_heads = self.hits.shape, rows.word_argmax.shape[1]
+        rare, shape, n_heads = batch.rare, self.hits.shape, rows.word_argmax.shape[1]
         flat = rows.word_argmax.transpose(1, 2).flatten(1)  # (batch, pos * heads)
 
-        def attended(mark: torch.Tensor) -> torch.Tensor:
+        def attended(mark: Tensor) -> Tensor:
             """Whether the attended word is marked: (batch, pos, heads)."""
             return mark.gather(1, flat).view(*mark.shape, n_heads)
 
         query = rare.query[..., None]
         hits = numpy((attended(rare.rarest) & query).sum(dim=1))  # (batch, heads)
-        self.hits += hits.sum(axis=0).reshape(places)
-        self.hits_squared += (hits**2).sum(axis=0).reshape(places)
-        self.hits_queries += (queries @ hits).reshape(places)
-        self.hits_expected += (expected @ hits).reshape(2, *places)
         two_hits = (attended(rare.two_rarest) & query).sum(dim=(0, 1))
-        self.two_hits += numpy(two_hits).reshape(places)
         null = attended(rare.candidate) * rare.null_weight[..., None]
-        self.null_hits += numpy(null.sum(dim=(0, 1))).reshape(places)
-
-    def _prepare(self, batch: Batch) -> tuple[Array, Array]:
-        """Count a batch's queries and what the baselines would hit of them: by sentence."""
-        rare = batch.rare
+        self.hits += hits.sum(axis=0).reshape(shape)
+        self.two_hits += numpy(two_hits).reshape(shape)
+        self.null_hits += numpy(null.sum(dim=(0, 1))).reshape(shape)
         queries = numpy(rare.query.sum(dim=1))  # (batch,)
         expected = np.stack([numpy(rare.chance), numpy(rare.uniform.sum(dim=1))])
+        gains = np.stack([hits, *(hits - of_baseline[:, None] for of_baseline in expected)])
+        self.gains += gains.sum(axis=1).reshape(3, *shape)
+        self.squares += (gains**2).sum(axis=1).reshape(3, *shape)
+        self.products += (queries @ gains).reshape(3, *shape)
         self.sentences += (queries > 0).sum()
         self.queries += queries.sum()
         self.queries_squared += (queries**2).sum()
         self.expected += expected.sum(axis=1)
-        self.expected_squared += (expected**2).sum(axis=1)
-        self.expected_queries += expected @ queries
         self.null_queries += rare.null_queries
-        return queries, expected
 
-    def rate_errors(self) -> Array:
-        """Standard errors of hits / queries by sentence, (n_layers, n_heads)."""
-        return self._errors(self.hits, self.hits_squared, self.hits_queries)
-
-    def gain_errors(self) -> Array:
-        """Standard errors of (hits - expected) / queries by sentence, (2, n_layers, n_heads).
-
-        Against chance, and against uniform attention.
-        """
-        expected, squared, with_queries = (
-            sums[:, None, None]
-            for sums in (self.expected, self.expected_squared, self.expected_queries)
-        )
-        return self._errors(
-            self.hits - expected,
-            self.hits_squared - 2 * self.hits_expected + squared,
-            self.hits_queries - with_queries,
-        )
-
-    def _errors(self, sums: Array, squares: Array, products: Array) -> Array:
-        queries = (int(self.queries), int(self.queries_squared))
-        return ratio_error(sums, squares, products, *queries, int(self.sentences))
-
-
-#: Tables of names that belong to sums.
-_NAMED = [(part, table) for part in ("syntactic", "swapped") for table in ("relations", "offsets")]
+    def errors(self) -> Array:
+        """Standard errors by sentence of hits and both gains per query, (3, n_layers, n_heads)."""
+        counts = int(self.queries), int(self.queries_squared), int(self.sentences)
+        return ratio_error(self.gains, self.squares, self.products, *counts)
 
 
 class HeadMeasures:
@@ -300,43 +221,31 @@ class HeadMeasures:
 
     def reducer(self, stack: str | None = None) -> RowReducer:
         """Return the observer that feeds these sums, from the sites of one stack if it is given."""
-        places = self.positional.hits.shape[:2]
-        return RowReducer(*places, *self._parts.values(), stack=stack)
-
-    @property
-    def _parts(self) -> dict[str, RowMeasure]:
-        return {name: part for name, part in vars(self).items() if isinstance(part, RowMeasure)}
+        return RowReducer(*self.rare.hits.shape, *vars(self).values(), stack=stack)
 
     def merge(self, other: HeadMeasures) -> None:
         """Add the sums of another pass over other sentences with the same model."""
-        for name, part in self._parts.items():
-            part.merge(other._parts[name])
+        for name, part in vars(self).items():
+            part.merge(getattr(other, name))
 
     def state(self) -> dict[str, Array]:
         """Return all sums as named arrays; names of relations and offsets as the bytes of JSON."""
-        arrays = {
-            f"{name}.{key}": np.array(array, order="C")
-            for name, part in self._parts.items()
-            for key, array in part.state().items()
-        }
-        names = {f"{p}.{table}": getattr(self._parts[p], table).names for p, table in _NAMED}
-        text = json.dumps(names)
-        return arrays | {"names": np.frombuffer(text.encode(), dtype=np.uint8)}
+        tables = [[p.relations.names, p.offsets.names] for p in (self.syntactic, self.swapped)]
+        names = np.frombuffer(json.dumps(tables).encode(), dtype=np.uint8)
+        return {"names": names} | _joined(vars(self))
 
     def load_state(self, arrays: dict[str, Array]) -> None:
         """Go on from what :meth:`state` gave."""
-        for name, part in self._parts.items():
-            part.load_state({key: arrays[f"{name}.{key}"] for key in part.state()})
-        known = json.loads(arrays["names"].tobytes())
-        for p, table in _NAMED:
-            setattr(self._parts[p], table, Keys(map(tuple, known[f"{p}.{table}"])))
+        _load(vars(self), arrays)
+        tables = json.loads(arrays["names"].tobytes())
+        for part, (relations, offsets) in zip((self.syntactic, self.swapped), tables, strict=True):
+            part.relations, part.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
 
 
 class StackSums:
     """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
-        #: Of self-attention, and of cross-attention
         self.by_stack: dict[str, HeadMeasures | CrossHeads] = {
             stack: CrossHeads(*shape) if stack == "cross" else HeadMeasures(*shape)
             for stack, shape in shapes.items()
@@ -349,20 +258,28 @@ class StackSums:
 
     def state(self) -> dict[str, Array]:
         """Return all sums as named arrays."""
-        return {
-            f"{stack}.{name}": array
-            for stack, part in self.by_stack.items()
-            for name, array in part.state().items()
-        }
+        return _joined(self.by_stack)
 
     def load_state(self, arrays: dict[str, Array]) -> None:
         """Go on from what :meth:`state` gave."""
-        for stack, part in self.by_stack.items():
-            prefix = f"{stack}."
-            mine = ((name, array) for name, array in arrays.items() if name.startswith(prefix))
-            part.load_state({name.removeprefix(prefix): array for name, array in mine})
+        _load(self.by_stack, arrays)
 
     def merge(self, other: StackSums) -> None:
         """Add the sums of another pass over other sentences with the same model."""
         for stack, part in self.by_stack.items():
             part.merge(other.by_stack[stack])  # type: ignore[arg-type]  # of one stack
+
+
+def _joined(parts: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the states of several accumulators as one."""
+    states = ((name, part.state()) for name, part in parts.items())
+    return {
+        f"{name}.{key}": np.array(array, order="C")
+        for name, state in states
+        for key, array in state.items()
+    }
+
+
+def _load(parts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+    for name, part in parts.items():
+        part.load_state({key: arrays[f"{name}.{key}"] for key in part.state()})

@@ -2,38 +2,38 @@
 
 ``dep->head``: one trial per edge, the dependent asks, a hit when its argmax is its head.
 ``head->dep``: one trial per (head, relation), a hit when the argmax is any dependent with that
-relation. Everything is counted apart for the two halves of the corpus, so that what is chosen on
-one can be confirmed on the other.
-
-Counted beside a head's hits are those of its piece means, and of baselines that know nothing of
-words: every fixed offset, always the first or the last word, evenly spread attention.
-
-References
-----------
-Voita et al. 2019, arXiv:1905.09418, section 5.2.
+relation. Everything is counted separately for the two halves of the corpus, so that what is chosen
+on one can be confirmed on the other. Counted as well are the hits of piece means, and of baselines
+that know nothing of words: every fixed offset, always the first or the last word, evenly spread
+attention (Voita et al. 2019, arXiv:1905.09418, section 5.2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Self, TypedDict
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import Confirmation, SyntacticScore
 from headscope.analyses.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.core.accumulator import Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.rounding import FRACTION, tied
 from headscope.data.batch import Batch, EdgeTrials, OffsetName, RelationName
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
+#: Relations that are scored but never make a label: punctuation has a role of its own.
+NEVER = ("punct", "root")
+#: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
+_POSITIONAL = ("offset", "first", "last")
+_WORDLESS = ("first", "last", "uniform")  # Baselines that :class:`Syntactic` counts by relation.
 _BY_OFFSET = ("offset_trials", "both_offset")
+_AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time.
 
 
 class Syntactic(RowMeasure):
@@ -43,22 +43,21 @@ class Syntactic(RowMeasure):
         self._swapped = swapped
         #: (half, relation, direction), and the same with a word offset
         self.relations, self.offsets = Keys[RelationName](), Keys[OffsetName]()
-        places = (0, n_layers, n_heads)
-        #: (relations,): Trials, and those that the sentence's first or last word would hit
+        shape = (0, n_layers, n_heads)
+        #: (relations,): trials, and those that the sentence's first or last word would hit
         self.trials, self.first, self.last = zeros(3, 0, dtype=np.int64)
-        #: (relations,): Sums of the probability that uniform attention hits, and of its square
+        #: (relations,): sums of the probability that uniform attention hits, and of its square
         self.uniform, self.uniform_squared = zeros(2, 0)
-        #: (relations, n_layers, n_heads): Trials that the head hits, by sum and by mean over the
+        #: (relations, n_layers, n_heads): trials that the head hits, by sum and by mean over the
         #: attended word's pieces; those that the first or last word hits too
-        self.hits, self.mean_hits = zeros(2, *places, dtype=np.int64)
-        self.both_first, self.both_last = zeros(2, *places, dtype=np.int64)
-        #: (relations, n_layers, n_heads): Uniform's probability, summed over the trials that the
-        #: head hits
-        self.both_uniform = np.zeros(places)
-        #: (offsets,): Trials that the offset hits
+        self.hits, self.mean_hits = zeros(2, *shape, dtype=np.int64)
+        self.both_first, self.both_last = zeros(2, *shape, dtype=np.int64)
+        #: The same shape: uniform's probability, summed over the trials that the head hits
+        self.both_uniform = np.zeros(shape)
+        #: (offsets,) and (offsets, n_layers, n_heads): trials that the offset hits, and that head
+        #: and offset both hit
         self.offset_trials = np.zeros(0, dtype=np.int64)
-        #: (offsets, n_layers, n_heads): Trials that head and offset both hit
-        self.both_offset = np.zeros(places, dtype=np.int64)
+        self.both_offset = np.zeros(shape, dtype=np.int64)
 
     def edges_of(self, batch: Batch) -> EdgeTrials | None:
         """Return the trials that this accumulator counts; None where there are none."""
@@ -80,27 +79,26 @@ class Syntactic(RowMeasure):
         np.add.at(self.uniform, relation, uniform)
         np.add.at(self.uniform_squared, relation, uniform**2)
         np.add.at(self.offset_trials, offset, 1)
-        hits = trial_hits(rows.word_argmax, edges)
+        hits = _trial_hits(rows.word_argmax, edges)
         for sums, counted in (
             (self.hits, hits),
-            (self.mean_hits, trial_hits(rows.word_argmax_mean, edges)),
+            (self.mean_hits, _trial_hits(rows.word_argmax_mean, edges)),
             (self.both_first, hits * edges.first[:, None]),
             (self.both_last, hits * edges.last[:, None]),
             (self.both_uniform, hits * edges.uniform[:, None]),
         ):
-            sums += grouped(counted, relation, len(self.relations)).reshape(sums.shape)
+            _add_grouped(sums, counted, relation)
         # Every pair of a trial has an offset of its own, so none is counted twice.
-        by_pair = grouped(hits[edges.trial], offset, len(self.offsets))
-        self.both_offset += by_pair.reshape(self.both_offset.shape)
+        _add_grouped(self.both_offset, hits[edges.trial], offset)
 
     def merge(self, other: Self) -> None:
         """Add the sums of another accumulator, whose names may come in another order."""
         relation = self.relations.indices(other.relations.names)
         offset = self.offsets.indices(other.offsets.names)
         self._grow()
-        mine = self.state()
+        sums = self.state()
         for name, array in other.state().items():
-            mine[name][offset if name in _BY_OFFSET else relation] += array
+            sums[name][offset if name in _BY_OFFSET else relation] += array
 
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
@@ -122,14 +120,13 @@ class KernelHits:
         self.hits = np.zeros_like(counted.hits)
 
     def update(self, looks_at: Tensor, batch: Batch) -> None:
-        """Add one batch; ``looks_at`` as :func:`.kernel.kernel_argmax` gives it."""
+        """Add one batch; ``looks_at`` as :func:`kernel_argmax` gives it."""
         edges = self._counted.edges_of(batch)
-        if edges is None:
-            return
-        relations = self._counted.relations
-        relation = relations.indices(edges.relation_names)[numpy(edges.relation_key)]
-        hits = grouped(trial_hits(looks_at, edges), relation, len(relations))
-        self.hits += hits.reshape(self.hits.shape)
+        if edges is not None:
+            relation = self._counted.relations.indices(edges.relation_names)
+            _add_grouped(
+                self.hits, _trial_hits(looks_at, edges), relation[numpy(edges.relation_key)]
+            )
 
     def add_up(self, what: str) -> None:
         """Add the hits of all processes that share the run; ``what`` says of what they are."""
@@ -137,7 +134,7 @@ class KernelHits:
         self.hits = numpy(total)
 
 
-def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
+def _trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
     """Whether each head hits each trial: (trials, n_heads), 0 or 1.
 
     ``word_argmax`` (batch, n_heads, pos) has the first piece of the word attended to.
@@ -148,14 +145,11 @@ def trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
     return hits.index_add_(0, edges.trial, pair_hits)
 
 
-def grouped(hits: Tensor, group: Array, n_groups: int) -> Array:
-    """Sum hits (items, n_heads) within groups: (n_groups, n_heads)."""
-    sums = hits.new_zeros(n_groups, hits.shape[1])
-    sums.index_add_(0, torch.from_numpy(group).to(hits.device), hits)
-    return numpy(sums)
-
-
-_AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time.
+def _add_grouped(sums: Array, hits: Tensor, group: Array) -> None:
+    """Add hits (items, heads of all layers) to the sums (groups, n_layers, n_heads)."""
+    by_group = hits.new_zeros(len(sums), hits.shape[1])
+    by_group.index_add_(0, torch.from_numpy(group).to(hits.device), hits)
+    sums += numpy(by_group).reshape(sums.shape)
 
 
 class Kernel(RowMeasure):
@@ -171,30 +165,25 @@ class Kernel(RowMeasure):
     """
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
-        #: (n_layers, n_heads, offsets): Attention per piece of the attended word, by
+        #: (n_layers, n_heads, offsets): attention per piece of the attended word, by
         #: :data:`.rows.WORD_OFFSETS`
         self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
-        #: (offsets,): Ordered word pairs at each offset
+        #: (offsets,): ordered word pairs at each offset, far ones together at the ends
         self.pairs = np.zeros(len(WORD_OFFSETS), dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
         for n_words in batch.first_piece[batch.half == 0].sum(dim=1).tolist():
-            self.pairs += _pairs(n_words)
+            distance = np.arange(1, n_words)
+            near = np.minimum(distance, FARTHEST)
+            counts = np.bincount(near, weights=n_words - distance, minlength=FARTHEST + 1)
+            one_side = counts[1:].astype(np.int64)
+            self.pairs += np.concatenate([one_side[::-1], one_side])
         self.sums += numpy(rows.by_distance.sum(dim=0)).reshape(self.sums.shape)
 
     def means(self) -> Array:
         """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""
         return np.asarray(self.sums / np.maximum(self.pairs, 1))
-
-
-def _pairs(n_words: int) -> Array:
-    """Count the ordered pairs of n words at each offset, far ones together at the ends."""
-    distance = np.arange(1, n_words)
-    near = np.minimum(distance, FARTHEST)
-    counts = np.bincount(near, weights=n_words - distance, minlength=FARTHEST + 1)
-    one_side = counts[1:].astype(np.int64)
-    return np.concatenate([one_side[::-1], one_side])
 
 
 def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
@@ -205,99 +194,54 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
     # An even kernel, or one that does not tell near from far, has no largest entry of its own.
     kernel = torch.from_numpy(tied(kernel.cpu().numpy()))
     n_words = batch.first_piece.sum(dim=1)
-    found = torch.zeros(batch.size[0], kernel.shape[0], batch.size[1], dtype=torch.int64)
-    for count in sorted(set(n_words.tolist())):
-        rows = torch.nonzero(n_words == count)[:, 0]
-        if count < 2:
-            continue
-        first = torch.nonzero(batch.first_piece[rows])[:, 1].view(len(rows), count)
-        looks_at = _looks_at(kernel, batch.pieces[rows].gather(1, first))
-        at = first[:, None].expand_as(looks_at)
-        found[rows] = found[rows].scatter(2, at, at.gather(2, looks_at))
-    return found
+    result = torch.zeros(batch.size[0], len(kernel), batch.size[1], dtype=torch.int64)
+    for count in sorted(set(n_words.tolist()) - {0, 1}):  # sentences of as many words at a time
+        words = torch.arange(count)
+        offset = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
+        # There is no offset 0: offsets to the right are stored one index further left.
+        index = offset + FARTHEST - (offset > 0).long()
+        index.fill_diagonal_(0)
+        every = torch.nonzero(n_words == count)[:, 0]
+        heads_at_once = max(1, _AT_ONCE // count**2)
+        for start in range(0, len(kernel), heads_at_once):
+            heads = slice(start, start + heads_at_once)
+            weights = kernel[heads][:, index]  # (heads, query, key)
+            for rows in torch.split(every, max(1, _AT_ONCE // weights.numel())):
+                first = torch.nonzero(batch.first_piece[rows])[:, 1].view(len(rows), count)
+                scores = weights * batch.pieces[rows].gather(1, first)[:, None, None]
+                scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
+                looks_at = scores.max(dim=-1).indices  # (sentences, heads, words)
+                at = first[:, None].expand_as(looks_at)
+                result[rows, heads] = result[rows, heads].scatter(2, at, at.gather(2, looks_at))
+    return result
 
 
-def _looks_at(kernel: Tensor, pieces: Tensor) -> Tensor:
-    """Return the argmax for sentences of as many words, (sentences, n_heads, words).
-
-    ``kernel`` is (n_heads, offsets), ``pieces`` (sentences, words).
-    """
-    n_words = pieces.shape[1]
-    words = torch.arange(n_words)
-    offset = (words - words[:, None]).clamp(-FARTHEST, FARTHEST)  # (query, key)
-    # There is no offset 0: offsets to the right stand one place further left.
-    index = offset + FARTHEST - (offset > 0).long()
-    index.fill_diagonal_(0)
-    found = torch.empty(len(pieces), len(kernel), n_words, dtype=torch.int64)
-    heads_at_once = max(1, _AT_ONCE // n_words**2)
-    for start in range(0, len(kernel), heads_at_once):
-        heads = slice(start, start + heads_at_once)
-        weights = kernel[heads][:, index]  # (heads, query, key)
-        sentences_at_once = max(1, _AT_ONCE // weights.numel())
-        for row in range(0, len(pieces), sentences_at_once):
-            rows = slice(row, row + sentences_at_once)
-            scores = weights * pieces[rows, None, None]
-            scores.diagonal(dim1=2, dim2=3).fill_(-1.0)
-            found[rows, heads] = scores.max(dim=-1).indices
-    return found
-
-
-#: Relations that are scored but never make a label: punctuation has a role of its own.
-NEVER = ("punct", "root")
-#: Baselines that the piece-mean accuracy must exceed too; the others are made for sums.
-_POSITIONAL = ("offset", "first", "last")
-#: Baselines that are counted by relation, as :class:`.syntactic.Syntactic` names them.
-_WORDLESS = ("first", "last", "uniform")
-_HALVES = (0, 1)
-
-
-class _Fields(TypedDict):
-    """What a SyntacticScore (of all sentences) and a Confirmation (of a half) have in common."""
-
-    accuracy: float
-    accuracy_mean: float
-    baselines: dict[str, float]
-    interval: tuple[float, float]
-    trials: int
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Counts:
-    """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number.
-
-    ``joint`` has the trials that head and baseline both hit; uniform's are sums of probabilities.
-    """
+    """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number."""
 
     trials: int
     hits: Array
-    mean_hits: Array
-    baselines: Mapping[str, Array | float]
+    mean_hits: Array  # By piece means
+    baselines: Mapping[str, Array | float]  # Their hits
+    #: Trials that head and baseline both hit; uniform's are sums of probabilities.
     joint: Mapping[str, Array]
     uniform_squared: float
 
-    @cached_property
-    def accuracy(self) -> Array:
-        """Shares of hits."""
-        return np.asarray(self.hits / max(self.trials, 1))
+    def __post_init__(self) -> None:
+        n = max(self.trials, 1)
+        #: Shares of hits, by sums and by piece means; the 95% Wilson interval of the first
+        self.accuracy: Array = self.hits / n
+        self.mean_accuracy: Array = self.mean_hits / n
+        self.interval = wilson(self.hits, self.trials)
+        #: Every baseline's accuracy for every head, (n_layers, n_heads)
+        self.rates: dict[str, Array] = {
+            name: np.broadcast_to(np.divide(hits, n), self.hits.shape)
+            for name, hits in self.baselines.items()
+        }
 
-    @cached_property
-    def mean_accuracy(self) -> Array:
-        """Shares of hits by piece means."""
-        return np.asarray(self.mean_hits / max(self.trials, 1))
-
-    @cached_property
-    def rates(self) -> dict[str, Array]:
-        """Every baseline's accuracy for every head, (n_layers, n_heads)."""
-        shape, n = self.hits.shape, max(self.trials, 1)
-        return {k: np.broadcast_to(np.divide(v, n), shape) for k, v in self.baselines.items()}
-
-    @cached_property
-    def interval(self) -> tuple[Array, Array]:
-        """95% Wilson interval of :attr:`accuracy`."""
-        return wilson(self.hits, self.trials)
-
-    def at(self, place: tuple[int, int]) -> _Fields:
-        """Return one head's values."""
+    def at(self, place: tuple[int, int]) -> dict[str, Any]:
+        """One head's values: what a SyntacticScore and a Confirmation have in common."""
         low, high = self.interval
         return {
             "accuracy": float(self.accuracy[place]),
@@ -317,24 +261,28 @@ class _Counts:
         over_uniform = paired_p(self.hits, self.joint["uniform"], *expected, self.trials)
         return np.asarray(np.max([*exact, over_uniform], axis=0))
 
+    def exceeds(self, accuracy: Array, names: Sequence[str], thresholds: Thresholds) -> Array:
+        """Which heads' accuracies exceed all these baselines by the margin."""
+        passed = np.ones(accuracy.shape, dtype=bool)
+        for baseline in (self.rates[name] for name in names):
+            margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
+            passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
+        return passed
+
 
 @dataclass(frozen=True)
 class SyntacticTest:
-    """All heads on one relation and direction."""
+    """All heads on one relation and direction; arrays are (n_layers, n_heads)."""
 
-    relation: str  # relation, direction: As ``nsubj`` and ``dep->head``
-    direction: str
+    relation: str  # As ``nsubj``
+    direction: str  # As ``dep->head``
     offset: int  # The best word offset on all sentences; ``whole`` is measured with it
-    #: whole, chosen, held_out: On all sentences, on half A, on half B; the last two with A's best
-    #: offset
-    whole: _Counts
-    chosen: _Counts
-    held_out: _Counts
-    #: selected, confirmed: (n_layers, n_heads): Which heads half A selects, and which of them half
-    #: B confirms: the labels
-    selected: Array
-    confirmed: Array
-    p_adjusted: Array  # (n_layers, n_heads): 1 where not selected
+    whole: _Counts  # On all sentences
+    chosen: _Counts  # On half A, with its best offset
+    held_out: _Counts  # On half B, with the best offset of half A
+    selected: Array  # Which heads half A selects
+    confirmed: Array  # Which of them half B confirms: the labels
+    p_adjusted: Array  # 1 where not selected
 
     def score(self, place: tuple[int, int]) -> SyntacticScore:
         """Everything about one head."""
@@ -370,66 +318,46 @@ def judge_syntactic(
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
     a label. Relations with too few trials in either half are not asked.
 
-    ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks the places of heads.
+    ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks where heads are.
     """
+
+    def best_offset(name: tuple[str, str], halves: Sequence[int]) -> int:
+        """Return the word offset that hits most trials; ties: the shortest, then the left one."""
+        hits: dict[int, int] = {}
+        for (half, *own, offset), count in zip(sums.offsets.names, sums.offset_trials, strict=True):
+            if half in halves and tuple(own) == name:
+                hits[offset] = hits.get(offset, 0) + int(count)
+        return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset), default=-1)
+
+    def counts(name: tuple[str, str], halves: Sequence[int], offset: int) -> _Counts:
+        at = sums.relations.known((half, *name) for half in halves)
+        by_offset = sums.offsets.known((half, *name, offset) for half in halves)
+        baselines = {
+            "offset": float(sums.offset_trials[by_offset].sum()),
+            **{baseline: float(getattr(sums, baseline)[at].sum()) for baseline in _WORDLESS},
+            "kernel": kernel.hits[at].sum(axis=0),
+        }
+        joint = {"offset": sums.both_offset[by_offset].sum(axis=0)}
+        joint |= {other: getattr(sums, f"both_{other}")[at].sum(axis=0) for other in _WORDLESS}
+        hits, mean_hits = (part[at].sum(axis=0) for part in (sums.hits, sums.mean_hits))
+        squared = float(sums.uniform_squared[at].sum())
+        return _Counts(int(sums.trials[at].sum()), hits, mean_hits, baselines, joint, squared)
+
     drafts, selected = [], []
     for name in sorted({(relation, way) for _, relation, way in sums.relations.names}):
-        best, from_a = (_best_offset(sums, *name, halves) for halves in (_HALVES, (0,)))
-        parts = ((_HALVES, best), ((0,), from_a), ((1,), from_a))
-        whole, a, b = (_count(sums, kernel, name, halves, offset) for halves, offset in parts)
+        best, from_a = best_offset(name, (0, 1)), best_offset(name, (0,))
+        parts = (((0, 1), best), ((0,), from_a), ((1,), from_a))
+        whole, a, b = (counts(name, halves, offset) for halves, offset in parts)
         drafts.append((name, best, whole, a, b))
         asked = name[0] not in NEVER and min(a.trials, b.trials) >= thresholds.min_trials
-        selected.append(exists & asked & _exceeds(a.accuracy, a, tuple(a.baselines), thresholds))
+        selected.append(exists & asked & a.exceeds(a.accuracy, tuple(a.baselines), thresholds))
     if not drafts:
         return []
     p_adjusted = adjust(np.stack([b.p_value() for *_, b in drafts]), np.stack(selected))
     tests = []
-    for (name, best, whole, a, b), chosen, p in zip(drafts, selected, p_adjusted, strict=True):
-        again = _exceeds(b.accuracy, b, tuple(b.baselines), thresholds)
-        again &= _exceeds(b.mean_accuracy, b, _POSITIONAL, thresholds)
-        confirmed = chosen & (p <= thresholds.q) & again
-        tests.append(SyntacticTest(*name, best, whole, a, b, chosen, confirmed, p))
+    for (name, best, whole, a, b), selects, p in zip(drafts, selected, p_adjusted, strict=True):
+        again = b.exceeds(b.accuracy, tuple(b.baselines), thresholds)
+        again &= b.exceeds(b.mean_accuracy, _POSITIONAL, thresholds)
+        confirmed = selects & (p <= thresholds.q) & again
+        tests.append(SyntacticTest(*name, best, whole, a, b, selects, confirmed, p))
     return tests
-
-
-def _best_offset(sums: Syntactic, relation: str, direction: str, halves: Sequence[int]) -> int:
-    """Return the word offset that hits most trials; ties: the shortest, then the left one."""
-    hits: dict[int, int] = {}
-    for index, (half, *name, offset) in enumerate(sums.offsets.names):
-        if half in halves and name == [relation, direction]:
-            hits[offset] = hits.get(offset, 0) + int(sums.offset_trials[index])
-    return max(hits, key=lambda offset: (hits[offset], -abs(offset), -offset), default=-1)
-
-
-def _count(
-    sums: Syntactic, kernel: KernelHits, name: tuple[str, str], halves: Sequence[int], offset: int
-) -> _Counts:
-    at = sums.relations.known((half, *name) for half in halves)
-    by_offset = sums.offsets.known((half, *name, offset) for half in halves)
-    return _Counts(
-        trials=int(sums.trials[at].sum()),
-        hits=sums.hits[at].sum(axis=0),
-        mean_hits=sums.mean_hits[at].sum(axis=0),
-        baselines={
-            "offset": float(sums.offset_trials[by_offset].sum()),
-            **{name: float(getattr(sums, name)[at].sum()) for name in _WORDLESS},
-            "kernel": kernel.hits[at].sum(axis=0),
-        },
-        joint={
-            "offset": sums.both_offset[by_offset].sum(axis=0),
-            **{name: getattr(sums, f"both_{name}")[at].sum(axis=0) for name in _WORDLESS},
-        },
-        uniform_squared=float(sums.uniform_squared[at].sum()),
-    )
-
-
-def _exceeds(
-    accuracy: Array, counts: _Counts, names: Sequence[str], thresholds: Thresholds
-) -> Array:
-    """Which heads' accuracies exceed all these baselines by the margin."""
-    passed = np.ones(accuracy.shape, dtype=bool)
-    for name in names:
-        baseline = counts.rates[name]
-        margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
-        passed &= (accuracy - baseline >= margin - FRACTION) & (accuracy > baseline)
-    return passed

@@ -12,7 +12,7 @@ Kobayashi et al. 2020, arXiv:2004.10102, section 3.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -81,48 +81,40 @@ Heads = Sequence[HeadResult]
 def compare(
     plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None = None
 ) -> ValueNorms:
-    """Hold the labels by norms against those by the pattern."""
-    stacks = dict.fromkeys(head.stack for head in plain)
-    return ValueNorms(
-        tuple(
-            found
-            for stack in stacks
-            for role in roles_of(stack)
-            for found in _survival(role.key, stack, plain, weighted, control)
-        )
-    )
-
-
-def _survival(
-    role: str, stack: str, plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None
-) -> Iterator[RoleSurvival]:
-    before, after = (_with_role(heads, role, stack) for heads in (plain, weighted))
-    if not (before or after):
-        return
-    kept = tuple(name for name in before if name in after)
-    low, high = wilson(len(kept), len(before))
-    random = [_with_role(heads, role, stack) for heads in control] if control else []
-    yield RoleSurvival(
-        role=role,
-        stack=stack,
-        heads=len(before),
-        kept=kept,
-        gained=tuple(name for name in after if name not in before),
-        interval=(float(low), float(high)) if before else (),
-        mass=_mass(role, before),
-        norm_mass=_mass(role, {h.name: h for h in weighted if h.name in before}),
-        control_heads=len(random[0]) if random else None,
-        control_kept=len(random[0].keys() & random[1].keys()) if random else None,
-    )
+    """Compare the labels by norms with those by the pattern."""
+    result = []
+    for stack in dict.fromkeys(head.stack for head in plain):
+        for role in (role.key for role in roles_of(stack)):
+            before, after = (_with_role(heads, role, stack) for heads in (plain, weighted))
+            if not (before or after):
+                continue
+            kept = tuple(name for name in before if name in after)
+            low, high = wilson(len(kept), len(before))
+            random = [_with_role(heads, role, stack).keys() for heads in control or ()]
+            result.append(
+                RoleSurvival(
+                    role=role,
+                    stack=stack,
+                    heads=len(before),
+                    kept=kept,
+                    gained=tuple(name for name in after if name not in before),
+                    interval=(float(low), float(high)) if before else (),
+                    mass=_mass(role, before, plain),
+                    norm_mass=_mass(role, before, weighted),
+                    control_heads=len(random[0]) if random else None,
+                    control_kept=len(random[0] & random[1]) if random else None,
+                )
+            )
+    return ValueNorms(tuple(result))
 
 
 def _with_role(heads: Heads, role: str, stack: str) -> dict[str, HeadResult]:
     return {head.name: head for head in heads if head.stack == stack and role in head.roles}
 
 
-def _mass(role: str, heads: Mapping[str, HeadResult]) -> float | None:
-    """Average what a role is a mean of, over some heads."""
-    if role not in _MASSES or not heads:
+def _mass(role: str, names: Collection[str], heads: Heads) -> float | None:
+    """Average what a role is a mean of, over the heads of these names."""
+    if role not in _MASSES:
         return None
-    known = [getattr(head, _MASSES[role]) for head in heads.values()]
-    return None if None in known else float(sum(known) / len(known))
+    values = [getattr(head, _MASSES[role]) for head in heads if head.name in names]
+    return None if not values or None in values else float(sum(values) / len(values))

@@ -10,9 +10,9 @@ import torch
 from hand_made import activations
 
 from headscope.analyses.classify.labels import judge
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.data.batch import Batch
 from headscope.data.batches import collate
 from headscope.data.encode import EncodedSentence

@@ -9,6 +9,7 @@ import torch
 from hand_made import encode
 from scipy import stats
 
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import WORD_OFFSETS, RowSummary
 from headscope.analyses.classify.syntactic import (
     KernelHits,
@@ -17,7 +18,6 @@ from headscope.analyses.classify.syntactic import (
     judge_syntactic,
     kernel_argmax,
 )
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.data.batch import Batch
 from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence

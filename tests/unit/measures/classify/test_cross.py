@@ -17,8 +17,8 @@ from scipy import stats
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, untestable
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.data.batch import Source
 
 N_LAYERS, N_HEADS = 2, 3

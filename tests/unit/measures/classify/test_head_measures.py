@@ -7,10 +7,10 @@ import pytest
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import MEAN_RULES, judge, untestable
+from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import KernelHits
-from headscope.analyses.classify.thresholds import Thresholds
 from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus

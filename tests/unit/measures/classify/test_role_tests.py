@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headscope.analyses.classify.role_tests import DEALS, role_tests
+from headscope.analyses.classify.causes import DEALS, role_tests
 from headscope.core.rounding import ROUNDING
 
 LAYERS = np.repeat(np.arange(6), 8)
