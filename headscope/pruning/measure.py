@@ -18,7 +18,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.repair import Repaired
 from headscope.pruning.result import Baseline, Draw, Point
-from headscope.pruning.resume import Findings, name_of
+from headscope.pruning.resume import SavedWork, name_of
 from headscope.stats.metrics import Outputs
 from headscope.stats.paired_change import Change
 from headscope.tasks.base import Task
@@ -32,7 +32,7 @@ class Measurer:
 
     Heads are removed for real before a model is measured, so a point of a curve is the value of
     the very model that is saved. ``task`` is on the evaluation data, ``roles`` go by the heads'
-    positions in the loaded model, ``findings`` are what an interrupted run had measured.
+    positions in the loaded model, ``work`` is what an interrupted run had measured.
     """
 
     def __init__(
@@ -42,16 +42,14 @@ class Measurer:
         units: Units,
         seed: int,
         roles: Mapping[Head, HeadResult],
-        findings: Findings,
+        work: SavedWork,
     ) -> None:
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
-        self._roles, self._findings = roles, findings
+        self._roles, self._work = roles, work
         self._examples: Array | None = None
         self._n_heads = sum(site.n_heads for site in loaded.sites)
         #: The unpruned model's outputs, example by example.
-        self.full: Outputs = findings.arrays(
-            ["full"], lambda: task.outputs(loaded, all_metrics=True)
-        )
+        self.full: Outputs = work.arrays(["full"], lambda: task.outputs(loaded, all_metrics=True))
         self._drawn = task.resampled(self.full, seed=seed)
         self._points: dict[tuple[tuple[int, ...], bool], Point] = {}
         self._values: dict[tuple[int, ...], float] = {}
@@ -130,6 +128,10 @@ class Measurer:
         values = task.resampled(outputs, seed=seed)
         value = task.interval(outputs, seed=seed, values=values)
         change = task.change(full, outputs, seed=seed, drawn=self._drawn, values=values)
+        left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
+        removed = set(self._units.heads(repaired.removed))
+        for head in self._roles.keys() - removed:
+            left.update(self._roles[head].roles)
         point = Point(
             fraction=self._fraction(repaired),
             heads_removed=self._names(repaired),
@@ -139,7 +141,7 @@ class Measurer:
             difference_ci=None if itself else change.ci,
             p_value=1.0 if itself else change.p_value,
             metrics=task.metrics(outputs),
-            roles_left=self._roles_left(repaired),
+            roles_left=dict(sorted(left.items())) if self._roles else None,
         )
         self._measured[id(point)] = (point, outputs, values)
         return point
@@ -167,9 +169,8 @@ class Measurer:
         """Run a pruned model over all evaluation data: its outputs, example by example."""
         if not repaired.removed:
             return self.full
-
         what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
-        return self._findings.arrays(what, lambda: self._run(repaired, all_metrics))
+        return self._work.arrays(what, lambda: self._run(repaired, all_metrics))
 
     def _run(self, repaired: Repaired, all_metrics: bool) -> Outputs:
         if len(repaired.removed) == len(self._units):  # no model is left that could be built
@@ -184,16 +185,6 @@ class Measurer:
 
     def _names(self, repaired: Repaired) -> tuple[Name, ...]:
         return original_names(self._loaded, self._units.heads(repaired.removed))
-
-    def _roles_left(self, repaired: Repaired) -> dict[str, int] | None:
-        if not self._roles:
-            return None
-        removed = set(self._units.heads(repaired.removed))
-        left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
-        for head, role in self._roles.items():
-            if head not in removed:
-                left.update(role.roles)
-        return dict(sorted(left.items()))
 
 
 def at(outputs: Outputs, examples: Array | None) -> Outputs:
