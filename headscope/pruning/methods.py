@@ -27,7 +27,8 @@ Voita et al. 2019, arXiv:1905.09418: section 4 (confidence), and which roles sur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -46,8 +47,6 @@ from headscope.pruning.elimination import (
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.trained_gates import gates, topk
-from headscope.tasks.base import LossBatch
-from headscope.tasks.units import Head, Units
 
 
 def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
@@ -64,54 +63,39 @@ def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranki
             f"{name} needs to know what the heads do; give roles (the classify.json of "
             "this model), or let the model be classified."
         )
-    if normalise is None or not info.can_normalise:
-        return _RUN[name](context)
-    return _RUN[name](context, normalise=normalise)
+    options = {} if normalise is None or not info.can_normalise else {"normalise": normalise}
+    return _RUN[name](context, **options)
 
 
 # --- derivatives of the loss ----------------------------------------------------------------------
 
 
-def importance_token(context: Context, *, normalise: bool = True) -> Ranking:
-    """Mean over real tokens of ``abs(z . dL/dz)``, divided by each layer's l2 norm by default."""
-    return _importance(context, "token", normalise)
+def importance(kind: str, context: Context, *, normalise: bool = True) -> Ranking:
+    """Mean absolute derivative of the loss by a head, divided by each layer's l2 norm by default.
 
-
-def importance_example(context: Context, *, normalise: bool = True) -> Ranking:
-    """Mean over examples of ``abs(dL/dxi)``, normalised as :func:`importance_token` is."""
-    return _importance(context, "example", normalise)
-
-
-def _importance(context: Context, kind: str, normalise: bool) -> Ranking:
-    name = f"importance-{kind}"
-    total = torch.zeros(len(context.units), dtype=torch.float64)
+    By ``token``: mean over real tokens of ``abs(z . dL/dz)``; by ``example``: mean over examples
+    of ``abs(dL/dxi)``. A stack's tokens are those that its queries are made from (of the source for
+    the encoder, of the target for the decoder and cross-attention).
+    """
+    units = context.units
+    total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
-        sizes, real = _absolute_derivatives(batch, kind, context.units)
-        total += (sizes * real).sum(dim=0)
-        count += real.sum(dim=0)
-    total, count = summed(name, total, count)
+        ones = batch.gates(kind)
+        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
+        if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
+            gradient = gradient.permute(0, 3, 1, 2)
+        sizes = units.contract(exact(gradient)).abs().cpu()  # ([rows, pos or] examples, n_units)
+        real = torch.ones_like(sizes)
+        if kind == "token":
+            real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
+        total += (sizes * real).flatten(0, -2).sum(dim=0)
+        count += real.flatten(0, -2).sum(dim=0)
+    total, count = summed(f"importance-{kind}", total, count)
     values = total / count
     if normalise:
-        values = per_layer(values, context.units.layers)
+        values = per_layer(values, units.layers)
     return Ranking(values, passes={"forward": 1, "backward": 1})
-
-
-def _absolute_derivatives(batch: LossBatch, kind: str, units: Units) -> tuple[Tensor, Tensor]:
-    """Absolute derivatives of a batch, and 1 where they count: (examples or tokens, n_units).
-
-    A stack's tokens are those that its queries are made from (of the source for the encoder, of the
-    target for the decoder and cross-attention), so units of different stacks count different ones.
-    """
-    ones = batch.gates(kind)
-    (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
-    if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
-        gradient = gradient.permute(0, 3, 1, 2)
-    sizes = units.contract(exact(gradient)).abs().cpu()
-    if kind != "token":
-        return sizes, torch.ones_like(sizes)
-    real = batch.query_mask.cpu()[:, units.layers].transpose(1, 2)  # (rows, pos, n_units)
-    return sizes.flatten(0, 1), widest(real.flatten(0, 1))
 
 
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
@@ -213,7 +197,7 @@ def ablation_greedy(context: Context) -> Ranking:
         order.append(best)
         rest = sorted((u for u in qualities if u != best), key=lambda u: -level[u])
         values[rest] = torch.tensor([before - qualities[u] for u in rest], dtype=torch.float64)
-    order += [unit for unit in rest if unit not in order] if len(order) < n else []
+    order += rest if len(order) < n else []
     return Ranking(values, order, {"forward": passes, "backward": 0})
 
 
@@ -224,7 +208,7 @@ def _quality(context: Context, removed: tuple[int, ...]) -> float:
 # --- what the classification says -----------------------------------------------------------------
 
 
-def roles(context: Context) -> Ranking:
+def by_role(context: Context) -> Ranking:
     """Keep heads with a role, the strongest first.
 
     The value is the largest gain of a labelled score over its baseline, plus 1 for having a label
@@ -239,25 +223,11 @@ def roles(context: Context) -> Ranking:
     return _by_largest(context, value)
 
 
-def confidence(context: Context) -> Ranking:
-    """Mean largest attention weight on a content token."""
-    return _by_largest(context, lambda head: head.confidence or 0.0)
-
-
 def _by_largest(context: Context, value: Callable[[HeadResult], float]) -> Ranking:
     """Rank units by the largest value among their heads; 0 for a head that was not classified."""
     values = {head: value(result) for head, result in context.roles.items()}
     largest = [max(values.get(head, 0.0) for head in heads) for heads in context.units.members]
     return Ranking(torch.tensor(largest, dtype=torch.float64))
-
-
-def without_roles(units: Units, roles: Mapping[Head, HeadResult], wanted: set[str]) -> list[int]:
-    """List the units none of whose heads has a role of ``wanted``."""
-    return [
-        unit
-        for unit, heads in enumerate(units.members)
-        if not any(wanted & set(roles[head].roles) for head in heads if head in roles)
-    ]
 
 
 # --- what any method must beat --------------------------------------------------------------------
@@ -288,14 +258,15 @@ _RUN: dict[str, Callable[..., Ranking]] = {
     "fisher-relinearised": fisher_relinearised,
     "fisher-mean": fisher_mean,
     "fisher": fisher,
-    "importance-token": importance_token,
-    "importance-example": importance_example,
+    "importance-token": partial(importance, "token"),
+    "importance-example": partial(importance, "example"),
     "gates": gates,
     "topk": topk,
     "ablation": ablation,
     "ablation-greedy": ablation_greedy,
-    "roles": roles,
+    "roles": by_role,
     "magnitude": magnitude,
-    "confidence": confidence,
+    # Mean largest attention weight on a content token.
+    "confidence": partial(_by_largest, value=lambda head: head.confidence or 0.0),
     "random": random,
 }
