@@ -323,7 +323,7 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
         for curve in curves:
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
     areas, gaps = [], []
-    for name, of_stack in by_name.items():
+    for (method, repair), of_stack in by_name.items():
         inner = inner_range(curve.shares for curve in of_stack.values())
 
         def whole_and_inner(
@@ -332,9 +332,14 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
             whole = _area(curve, other, None)
             return (*whole, *((None, None) if inner is None else _area(curve, other, inner)))
 
-        areas += [Area(stack, *name, *whole_and_inner(curve)) for stack, curve in of_stack.items()]
+        areas += [
+            Area(stack, method, repair, *whole_and_inner(curve))
+            for stack, curve in of_stack.items()
+        ]
         gaps += [
-            AreaGap(stack, other, *name, *whole_and_inner(of_stack[stack], of_stack[other]))
+            AreaGap(
+                stack, other, method, repair, *whole_and_inner(of_stack[stack], of_stack[other])
+            )
             for stack, other in permutations(of_stack, 2)
         ]
     return tuple(areas), tuple(gaps)

@@ -74,8 +74,8 @@ def export_measured(
                 max_difference=difference,
                 value=version.point.value,
                 measured=task.value(outputs),
-                difference=change and change.difference,
-                difference_ci=change and change.ci,
+                difference=None if change is None else change.difference,
+                difference_ci=None if change is None else change.ci,
             )
         )
     return tuple(models)

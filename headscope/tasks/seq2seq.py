@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -14,17 +12,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import CorpusError
 from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
-from headscope.data.token_rows import Ends, Padded, PairRow, encode_pairs
+from headscope.data.token_rows import Ends, Padded, encode_pairs
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import wide
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Select, ends_of
 from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
-from headscope.tasks.base import TokenTask, guesses, need_logits, one_position
+from headscope.tasks.base import TokenTask, numbered, one_position
 from headscope.tasks.bleu import COUNTS, WORDS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
@@ -47,18 +44,17 @@ class Seq2Seq(TokenTask):
     """
 
     name = "seq2seq"
+    words = "accuracy of target tokens; sources with targets, and an encoder-decoder"
+    same_guess = "gives the same token at every position"
 
     def __init__(
-        self,
-        examples: Examples,
-        loaded: LoadedModel,
-        rows: Sequence[PairRow],
-        skipped: int,
-        targets: Sequence[str],
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        super().__init__(examples, loaded, rows, skipped)
-        self._targets = tuple(text.strip() for text in targets)
-        self._ends = ends_of(loaded)
+        targets, self._ends = examples.second or (), ends_of(loaded)
+        encoded = encode_pairs(loaded, examples.first, targets, self._ends)
+        rows, kept = numbered(loaded, encoded, f"{len(examples)} pairs", " on either side")
+        super().__init__(examples, loaded, rows, len(examples) - len(rows))
+        self._targets = tuple(targets[i].strip() for i in kept)
         self._longest = max(len(row.labels) for row in rows)
         self.table: dict[str, Metric] = {
             "token_accuracy": TokenRate("correct", "tokens"),
@@ -124,18 +120,7 @@ class Seq2Seq(TokenTask):
         """Say so where one text, or one token, is written whatever the source is."""
         if "text" in outputs and np.ptp(outputs["text"]) == 0:
             return "writes the same text for every source"
-        if outputs["most_guess"].max() > outputs["least_guess"].min():
-            return None
-        return "gives the same token at every position"
-
-    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
-        zeros = torch.zeros(size, device=guess.device)
-        return {
-            "correct": zeros.index_add(0, rows, (guess == batch.gold).float()),
-            "tokens": torch.bincount(rows, minlength=size).float(),
-            **guesses(batch, guess),
-        }
+        return super().degenerate(outputs)
 
     def _select_embed(self, batch: Padded) -> Select | None:
         return one_position
@@ -151,23 +136,6 @@ class Seq2Seq(TokenTask):
         real = batch.hidden_mask.to(wide(hidden).dtype)
         states = wide(hidden) * (real / real.sum(dim=1, keepdim=True).sqrt())[..., None]
         return F.pad(states, (0, 0, 0, self._longest - states.shape[1])).flatten(1)
-
-
-def seq2seq_task(
-    examples: Examples, loaded: LoadedModel, _seed: int = 0, _limit: int | None = None
-) -> Seq2Seq:
-    """Tokenise sources and targets for a model."""
-    sources, targets = examples.first, examples.second or ()
-    encoded = encode_pairs(loaded, sources, targets, ends_of(loaded))
-    kept = [row for row in encoded if row is not None]
-    if len(kept) < 2:
-        raise CorpusError(
-            f"{len(kept)} of {len(examples)} pairs fit the model's limit of {loaded.max_length} "
-            "tokens on either side; give shorter ones (nothing is ever cut)."
-        )
-    rows = [dataclasses.replace(row, index=i) for i, row in enumerate(kept)]
-    wanted = [targets[row.index] for row in kept]
-    return Seq2Seq(examples, loaded, rows, len(examples) - len(rows), wanted)
 
 
 def decode_greedily(
