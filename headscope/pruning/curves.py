@@ -9,7 +9,7 @@ but one), and section 4 (encoder, decoder and cross-attention apart).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
@@ -324,7 +324,13 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
     areas, gaps = [], []
     for (method, repair), of_stack in by_name.items():
-        inner = inner_range(curve.shares for curve in of_stack.values())
+        # From the first to the last head removed, as far as all curves go.
+        shares = [[s for s in curve.shares if 0.0 < s < 1.0] for curve in of_stack.values()]
+        low, high = (
+            max(min(s, default=2.0) for s in shares),
+            min(max(s, default=-1.0) for s in shares),
+        )
+        inner = (low, high) if low <= high else None
 
         def whole_and_inner(
             curve: Swept, other: Swept | None = None, inner: Interval | None = inner
@@ -379,15 +385,3 @@ def area_weights(shares: Sequence[float], between: Interval | None = None) -> Ar
     of_points = np.array([np.interp(grid, points, unit) for unit in np.eye(len(points))])
     weights: Array = of_points @ (counts / counts.sum())
     return weights
-
-
-def inner_range(curves: Iterable[Sequence[float]]) -> Interval | None:
-    """Return the shares between the first and the last head removed that all curves cover.
-
-    None where a curve has no point between 0 and 1, or they have no share in common.
-    """
-    inner = [[share for share in shares if 0.0 < share < 1.0] for shares in curves]
-    if not all(inner):
-        return None
-    low, high = max(map(min, inner)), min(map(max, inner))
-    return (low, high) if low <= high else None

@@ -163,11 +163,7 @@ class PruneOptions(ResumableOptions):
     )
 
     task: Annotated[
-        str,
-        Option(
-            help="What the model is measured by; fidelity needs no labels.",
-            choices=TASKS,
-        ),
+        str, Option(help="What the model is measured by; fidelity needs no labels.", choices=TASKS)
     ] = "fidelity"
     data: Annotated[
         Data | None,
@@ -294,8 +290,7 @@ class PruneOptions(ResumableOptions):
         ),
     ] = None
     quantize: Annotated[
-        str | None,
-        Option(help="Also export 8-bit weights, measured again.", choices=("int8",)),
+        str | None, Option(help="Also export 8-bit weights, measured again.", choices=("int8",))
     ] = None
     limit: Annotated[int | None, Option(help="Only the first examples of the data.")] = None
     calibration_limit: Annotated[
