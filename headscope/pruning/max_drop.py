@@ -42,7 +42,7 @@ from headscope.pruning.repair import Repaired
 from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, OneMore
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, after_search, units_at_once
-from headscope.stats.metrics import RESAMPLES, Outputs
+from headscope.stats.metrics import RESAMPLES
 from headscope.stats.paired_change import Change, paired_change
 from headscope.tasks.base import Task
 
@@ -121,33 +121,33 @@ class Search:
         #: The largest number that leaves a head.
         self.most = len(pruner.units) // self.step - 1
         self.looks: list[DropLook] = []
-        self._models: dict[tuple[str, Repair, int], tuple[Repaired, Outputs]] = {}
+        self._models: dict[tuple[str, Repair, int], Repaired] = {}
         self._judged: dict[tuple[str, Repair, int, str, float], Judged] = {}
 
-    def model(self, candidate: Candidate, number: int) -> tuple[Repaired, Outputs]:
-        """Return a candidate's model that lost this number, and its outputs on all examples."""
+    def model(self, candidate: Candidate, number: int) -> Repaired:
+        """Return a candidate's model that lost this number; made and measured once."""
         key = candidate.method, candidate.repair, number
         if key not in self._models:
             removed = candidate.ranking.remove(number * self.step)
-            made = self._pruner.repaired(candidate.repair, removed)
-            self._models[key] = made, self._pruner.measure.outputs(made, False)
+            self._models[key] = self._pruner.repaired(candidate.repair, removed)
+            self._pruner.measure.outputs(self._models[key], False)
             self._pruner.steps.did("measured")
         return self._models[key]
 
     def heads(self, candidate: Candidate, number: int) -> int:
         """Return how many heads that model lost."""
-        return len(self._pruner.units.heads(self.model(candidate, number)[0].removed))
+        return len(self._pruner.units.heads(self.model(candidate, number).removed))
 
     def judge(self, candidate: Candidate, number: int, part: str, level: float = LEVEL) -> Judged:
         """Say what a model loses on the ``choosing`` or ``confirming`` half; each once."""
         key = candidate.method, candidate.repair, number, part, level
         if key in self._judged:
             return self._judged[key]
-        task, half = self._task, getattr(self.halves, part)
+        task, half, measure = self._task, getattr(self.halves, part), self._pruner.measure
         change = paired_change(
             task.table[task.metric],
-            at(self._pruner.measure.full, half),
-            at(self.model(candidate, number)[1], half),
+            at(measure.full, half),
+            at(measure.outputs(self.model(candidate, number), False), half),
             level=level,
             seed=self._pruner.options.seed,
             resamples=RESAMPLES if level == LEVEL else _RESAMPLES_FAR,
@@ -318,8 +318,8 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     counts = (0, number * search.step)
     pruner = dataclasses.replace(pruner, counts=counts, measure=measure)
     steps.expect(after_search(options, candidate.repair))
-    made, outputs = search.model(candidate, number)
-    point = measure.judged(measure.point(made, outputs=outputs), confirmed.judged.change)
+    made = search.model(candidate, number)
+    point = measure.judged(measure.point(made), confirmed.judged.change)
     version = Version(candidate.method, candidate.repair, made, point, examples)
     nothing = pruner.point(pruner.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
@@ -328,8 +328,7 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
         curves.append(Curve("random", "none", points))
     one_more = None
     if number < search.most:
-        made, outputs = search.model(candidate, number + 1)
-        more = measure.point(made, all_metrics=False, outputs=outputs)
+        more = measure.point(search.model(candidate, number + 1), all_metrics=False)
         assert more.difference is not None  # only random draws have none
         one_more = OneMore(
             heads=len(more.heads_removed),

@@ -43,6 +43,8 @@ class Task:
     has_labels: ClassVar[bool] = True  # whether :meth:`loss_batches` can use labels
     #: Whether the outputs of the model's head are compared, and not its embeddings.
     needs_head: ClassVar[bool] = False
+    #: Whether some metrics are of texts that the model writes, which takes far longer.
+    writes: ClassVar[bool] = False
     notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
     table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
 
@@ -347,11 +349,7 @@ class LossBatch:
     #: Which positions the head reads for the loss, and for the embedding.
     _select_loss: Select | None = None
     _select_embed: Select | None = None
-    _means: Means | None = None  # What a gate of zero leaves behind; zeros unless given.
-
-    def leaving(self, means: Means) -> LossBatch:
-        """Return the same batch, in which a gate of zero leaves the head's mean behind."""
-        return replace(self, _means=means)
+    means: Means | None = None  # What a gate of zero leaves behind; zeros unless given.
 
     @property
     def size(self) -> int:
@@ -394,5 +392,5 @@ class LossBatch:
         by_row = gates[self._owner] if gates.dim() == 3 else gates
         batch = self._batch
         # Without gradients to record, the faster products serve.
-        with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self._means) as run:
+        with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self.means) as run:
             return read(batch, *run(*batch.inputs, **batch.decoder_inputs, select=select))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -53,7 +53,7 @@ class TaskCalibration:
         Without labels the loss is the distance to the full model.
         """
         for batch in self.task.loss_batches(self.loaded, labels=labels):
-            yield batch if self.means is None else batch.leaving(self.means)
+            yield replace(batch, means=self.means)
 
     def leaving_means(self) -> TaskCalibration:
         """Return the same examples for heads that leave their mean z behind: m + xi (z - m)."""

@@ -64,6 +64,7 @@ class Seq2Seq(TokenTask):
     """
 
     name = "seq2seq"
+    writes = True
     words = "accuracy of target tokens; sources with targets, and an encoder-decoder"
     same_guess = "gives the same token at every position"
 
