@@ -13,7 +13,6 @@ from headscope.analyses.flow.options import FlowOptions
 from headscope.analyses.flow.result import FlowResult
 from headscope.analyses.linear.options import LinearOptions
 from headscope.analyses.linear.result import LinearResult
-from headscope.analyses.prune_options import PruneOptions
 from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.options import SpectrumOptions
@@ -24,6 +23,7 @@ from headscope.analyses.transfer.options import TransferOptions
 from headscope.analyses.transfer.result import TransferResult
 from headscope.analyses.validate.options import ValidateOptions
 from headscope.models.validation import ValidationResult
+from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.reports.options import InsightsOptions, ReportOptions
 from headscope.reports.result import InsightsResult, ReportResult

@@ -13,7 +13,6 @@ from headscope.analyses.depth.options import DepthFlags, DepthOptions
 from headscope.analyses.explain.options import ExplainOptions
 from headscope.analyses.flow.options import FlowOptions
 from headscope.analyses.linear.options import LinearOptions
-from headscope.analyses.prune_options import PruneOptions
 from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.symmetric.options import SymmetricOptions
@@ -23,6 +22,7 @@ from headscope.cli.command import Call
 from headscope.cli.made import section_settings
 from headscope.cli.output import print_note
 from headscope.cli.report import run_report
+from headscope.pruning.options import PruneOptions
 from headscope.reports.options import InsightsOptions, ReportFlags, ReportOptions, SectionFlags
 from headscope.session.options import ModelOptions
 

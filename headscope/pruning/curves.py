@@ -9,7 +9,6 @@ but one), and section 4 (encoder, decoder and cross-attention apart).
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +24,8 @@ from headscope.core.errors import InputError
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.models.loaded import LoadedModel
-from headscope.pruning.areas import area_weights, bootstrap_interval, draws_interval, inner_range
 from headscope.pruning.measure import original_names
-from headscope.pruning.methods import rank, without_roles
+from headscope.pruning.methods import rank
 from headscope.pruning.options import MANUAL, PruneOptions, Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.pruning.repair import Repaired
@@ -44,12 +42,12 @@ from headscope.pruning.result import (
     StackResult,
 )
 from headscope.pruning.setup import Inputs, Pruner, prepare
-from headscope.pruning.steps import Steps, running_steps, units_at_once
-from headscope.stats.statistics import adjust
-from headscope.tasks.head_list import parse_heads
-from headscope.tasks.units import Head, Units
+from headscope.pruning.steps import Steps, stacks_pruned_alone, units_at_once
+from headscope.stats.statistics import adjust, standard_error, t_half_width
+from headscope.tasks.units import Head, Units, parse_heads
 
 Q = 0.05  # False discovery rate of the tables of single heads.
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Swept:
-    """A whole curve with everything that is known of how its values vary together."""
+    """A whole curve, and how its values vary together."""
 
     method: str
     repair: str
@@ -94,12 +92,14 @@ class Outcome:
 def run_curves(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     """Remove more and more heads by every method, or those that were named."""
     pruner = prepare(inputs, options, steps)
+    units, loaded = pruner.units, inputs.loaded
     curves, versions = list[Curve](), list[Version]()
     scores, even = list[HeadScores](), list[EvenPrice]()
     rankings = pruner.rankings()
     for name in options.method_names:
         if name not in rankings:
-            curves.append(random_curve(pruner))
+            points = [random_point(pruner, count) for count in pruner.counts]
+            curves.append(Curve("random", "none", tuple(points)))
             continue
         for kind in options.repair_kinds:
             points = []
@@ -109,17 +109,34 @@ def run_curves(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
                 version = Version(name, kind, made, points[-1])
                 if options.keeps and count:
                     versions.append(version)
-                if 0 < count < len(pruner.units):
+                if 0 < count < len(units):
                     even += even_prices(pruner, rankings[name], version)
             curves.append(Curve(name, kind.value, tuple(points)))
-        scores.append(scores_of(name, rankings[name], inputs.loaded, pruner.units))
+        scores.append(scores_of(name, rankings[name], loaded, units))
     if options.manual:
-        versions = _by_hand(pruner)
-        curves = [Curve(MANUAL, v.repair.value, (v.point,)) for v in versions]
+        roles, keep = inputs.roles.by_place, options.keep_roles or ()
+        removed = units_by_hand(loaded, units, options.heads, roles, keep)
+        repaired = [(kind, pruner.repaired(kind, removed)) for kind in options.repair_kinds]
+        versions = [Version(MANUAL, kind, made, pruner.point(made)) for kind, made in repaired]
+        curves = [Curve(MANUAL, version.repair.value, (version.point,)) for version in versions]
         if options.keep_roles:
-            removed = len(versions[0].made.removed)
-            curves.append(Curve("random", "none", (_random_point(pruner, removed),)))
+            curves.append(Curve("random", "none", (random_point(pruner, len(removed)),)))
     ablation, kept_alone = tables(pruner)
+    swept = []
+    for curve in curves:
+        shares = tuple(point.fraction for point in curve.points)
+        if (shares[0], shares[-1]) != (0.0, 1.0):
+            continue
+        random = curve.method == "random"
+        values = [
+            # Where nothing or everything is removed, there is nothing to draw.
+            np.full(options.draws, point.value)
+            if random and not point.draws
+            else pruner.measure.resamples(point)
+            for point in curve.points
+        ]
+        means = tuple(point.value for point in curve.points)
+        swept.append(Swept(curve.method, curve.repair, shares, means, np.stack(values), random))
     return Outcome(
         baseline=pruner.measure.baseline(),
         curves=tuple(curves),
@@ -128,36 +145,13 @@ def run_curves(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
         kept_alone=kept_alone,
         degenerate=pruner.measure.degenerate(),
         versions=tuple(versions),
-        swept=tuple(
-            _swept(pruner, curve)
-            for curve in curves
-            if (curve.points[0].fraction, curve.points[-1].fraction) == (0.0, 1.0)
-        ),
+        swept=tuple(swept),
         even=tuple(even),
     )
 
 
-def _swept(pruner: Pruner, curve: Curve) -> Swept:
-    random, draws = curve.method == "random", pruner.options.draws
-    # Where nothing or everything is removed, there is nothing to draw.
-    rows = [
-        np.full(draws, point.value)
-        if random and not point.draws
-        else pruner.measure.resamples(point)
-        for point in curve.points
-    ]
-    shares = tuple(point.fraction for point in curve.points)
-    means = tuple(point.value for point in curve.points)
-    return Swept(curve.method, curve.repair, shares, means, np.stack(rows), random)
-
-
-def random_curve(pruner: Pruner) -> Curve:
-    """Measure as many random heads as the points of the other curves remove."""
-    points = tuple(_random_point(pruner, count) for count in pruner.counts)
-    return Curve("random", "none", points)
-
-
-def _random_point(pruner: Pruner, count: int) -> Point:
+def random_point(pruner: Pruner, count: int) -> Point:
+    """Measure the model without ``count`` units, drawn at random several times."""
     seed, made = pruner.options.seed, []
     for draw in range(seed, seed + pruner.options.draws):
         ranking = rank("random", dataclasses.replace(pruner.context, seed=draw))
@@ -167,27 +161,12 @@ def _random_point(pruner: Pruner, count: int) -> Point:
 
 
 def scores_of(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
-    """Lay a ranking's values out as layers x heads."""
-    grid: list[list[float]] = units.expand(ranking.values).tolist()
-    heads = {head for members in units.members for head in members}
-    rows = tuple(
-        tuple(value if (layer, head) in heads else None for head, value in enumerate(row))
-        for layer, row in enumerate(grid)
-    )
+    """Lay a ranking's values out as layers x heads; None where a layer has fewer heads."""
+    grid: list[list[float | None]] = units.expand(ranking.values).tolist()
+    for site, row in zip(loaded.sites, grid, strict=True):
+        row[site.n_heads :] = [None] * (len(row) - site.n_heads)
     layers = tuple((site.stack, site.layer) for site in loaded.sites)
-    return HeadScores(name, rows, ranking.passes, layers)
-
-
-# --- named heads ----------------------------------------------------------------------------------
-
-
-def _by_hand(pruner: Pruner) -> list[Version]:
-    """Make and measure the model without the named heads, with each repair."""
-    inputs, options = pruner.inputs, pruner.options
-    roles, keep = inputs.roles.by_place, options.keep_roles or ()
-    removed = units_by_hand(inputs.loaded, pruner.units, options.heads, roles, keep)
-    made = [(kind, pruner.repaired(kind, removed)) for kind in options.repair_kinds]
-    return [Version(MANUAL, kind, model, pruner.point(model)) for kind, model in made]
+    return HeadScores(name, tuple(map(tuple, grid)), ranking.passes, layers)
 
 
 def units_by_hand(
@@ -202,19 +181,20 @@ def units_by_hand(
     ``heads`` are such as ``L0H1,L3H*``; without them those stay that have a role of ``keep``.
     """
     if heads is not None:
+        what = f"heads {heads}"
         names = parse_heads(heads, {(s.stack, s.layer): s.head_ids for s in loaded.sites})
         place_of = places(loaded)
         removed = {units.unit(place_of[name]) for name in names}
-        what = f"heads {heads}"
     else:
-        known = [role.key for role in ROLES]
+        what = f"keep_roles {','.join(keep)}"
+        role_names = [role.key for role in ROLES]
         for name in keep:
-            if name not in known:
-                raise InputError(f"There is no role {name!r}; choose {', '.join(known)}.")
+            if name not in role_names:
+                raise InputError(f"There is no role {name!r}; choose {', '.join(role_names)}.")
         if not roles:
             raise InputError("keep_roles needs to know what the heads do; roles must not be False.")
-        removed = set(without_roles(units, roles, set(keep)))
-        what = f"keep_roles {','.join(keep)}"
+        kept = {head for head, result in roles.items() if set(keep) & set(result.roles)}
+        removed = {unit for unit, members in enumerate(units.members) if kept.isdisjoint(members)}
     if len(removed) == len(units):
         raise InputError(
             f"{what} would remove every head of {loaded.name}; at least one must stay."
@@ -224,20 +204,15 @@ def units_by_hand(
     return tuple(sorted(removed))
 
 
-# --- layers that lose equally many heads ----------------------------------------------------------
-
-
 def even_prices(pruner: Pruner, ranking: Ranking, version: Version) -> tuple[EvenPrice, ...]:
-    """Measure the model that may take as many heads from any layer, beside the even ``version``."""
+    """Compare an even ``version`` with the model that may take as many heads from any layer."""
     if not isinstance(ranking, EvenRanking):
         return ()
     made, point = version.made, version.point
     count = len(made.removed)
     free = ranking.free.remove(count)
-    # The same heads: the same model, repaired the same way.
-    other = point
-    if free != made.removed:
-        other = pruner.point(pruner.repaired(version.repair, free))
+    same = free == made.removed  # then it is the same model, repaired the same way
+    other = point if same else pruner.point(pruner.repaired(version.repair, free))
     price = EvenPrice(
         method=version.method,
         repair=version.repair.value,
@@ -246,7 +221,7 @@ def even_prices(pruner: Pruner, ranking: Ranking, version: Version) -> tuple[Eve
         value=point.value,
         uneven=other.value,
         difference=point.value - other.value,
-        ci=None if other is point else pruner.measure.change(other, point).ci,
+        ci=None if same else pruner.measure.change(other, point).ci,
     )
     return (price,)
 
@@ -255,13 +230,13 @@ def even_prices(pruner: Pruner, ranking: Ranking, version: Version) -> tuple[Eve
 
 
 def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
-    """Make the tables of single heads, where they are wanted."""
+    """Measure the model without each head, and with the best head of each layer alone."""
     if not pruner.options.tables:
         return (), ()
     units, measure, loaded = pruner.units, pruner.measure, pruner.inputs.loaded
-    alone = []
+    without = []
     for unit in range(len(units)):
-        alone.append(measure.point(Repaired.bare(units, [unit]), all_metrics=False))
+        without.append(measure.point(Repaired.bare(units, [unit]), all_metrics=False))
         pruner.steps.did("alone")
     kept, names = [], []
     for layer in sorted(set(units.layers.tolist())):
@@ -271,20 +246,17 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))
             what = ["kept alone", list(loaded.stacks), unit]
             quality = partial(pruner.context.calibration.quality, gates)
-            qualities.append(pruner.inputs.findings.number(what, quality))
+            qualities.append(pruner.inputs.work.number(what, quality))
             pruner.steps.did("kept alone")
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data
         others = Repaired.bare(units, [unit for unit in of_layer if unit != best])
         kept.append(measure.point(others, all_metrics=False))
         names.append(original_names(loaded, units.members[best])[0])
-    return _effects([point.heads_removed[0] for point in alone], alone), _effects(names, kept)
+    return _effects([point.heads_removed[0] for point in without], without), _effects(names, kept)
 
 
 def _effects(names: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple[HeadEffect, ...]:
-    """Put points into a table, p-values adjusted over all of them.
-
-    A model that is the full one differs with p = 1.
-    """
+    """Put points into a table, p-values adjusted over all of them; p = 1 for the full model."""
     p_values = np.array([1.0 if point.p_value is None else point.p_value for point in points])
     rows = zip(names, points, p_values.tolist(), adjust(p_values).tolist(), strict=True)
     effects = []
@@ -310,7 +282,7 @@ def _effects(names: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple
 # --- stacks apart ---------------------------------------------------------------------------------
 
 
-class Apart(NamedTuple):
+class StacksApart(NamedTuple):
     """Every stack pruned alone; nothing where there is only one, or heads were named."""
 
     stacks: tuple[StackResult, ...] = ()
@@ -318,26 +290,10 @@ class Apart(NamedTuple):
     gaps: tuple[AreaGap, ...] = ()
 
 
-def _apart(loaded: LoadedModel, options: PruneOptions) -> tuple[str, ...]:
-    """List the stacks that are pruned alone besides."""
-    stacks = loaded.stacks
-    joint_only = options.manual or options.max_drop is not None
-    return () if len(stacks) < 2 or joint_only else stacks
-
-
-def steps_of_runs(loaded: LoadedModel, options: PruneOptions) -> list[tuple[str, Counter[str]]]:
-    """List the steps of the joint run and of those of each stack alone, in this order, by name."""
-    alone = options.of_one_stack()
-    return [
-        ("", running_steps(loaded, options)),
-        *((stack, running_steps(loaded.only(stack), alone)) for stack in _apart(loaded, options)),
-    ]
-
-
-def run_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> Apart:
+def run_stacks_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> StacksApart:
     """Prune each stack of a model alone, and compare the areas under their curves."""
     results, swept = [], {}
-    for stack in _apart(inputs.loaded, options):
+    for stack in stacks_pruned_alone(inputs.loaded, options):
         steps.begin()
         view = inputs.loaded.only(stack)
         row_of = {(site.stack, site.layer): site.row for site in view.sites}
@@ -346,15 +302,14 @@ def run_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> Apart:
             site = inputs.loaded.sites[row]
             if site.stack == stack:
                 by_place[row_of[stack, site.layer], head] = roles
-        known = dataclasses.replace(inputs.roles, by_place=by_place)
-        alone = dataclasses.replace(inputs, loaded=view, roles=known)
+        own_roles = dataclasses.replace(inputs.roles, by_place=by_place)
+        alone = dataclasses.replace(inputs, loaded=view, roles=own_roles)
         outcome = run_curves(alone, options.of_one_stack(), steps)
         n_heads = sum(site.n_heads for site in view.sites)
-        results.append(
-            StackResult(stack, n_heads, outcome.curves, scores=outcome.scores, even=outcome.even)
-        )
+        curves, scores = outcome.curves, outcome.scores
+        results.append(StackResult(stack, n_heads, curves, scores=scores, even=outcome.even))
         swept[stack] = outcome.swept
-    return Apart(tuple(results), *areas_of(swept))
+    return StacksApart(tuple(results), *areas_of(swept))
 
 
 def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:
@@ -368,31 +323,65 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
         for curve in curves:
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
     areas, gaps = [], []
-    for (method, repair), curves_of in by_name.items():
-        inner = inner_range(curve.shares for curve in curves_of.values())
+    for (method, repair), of_stack in by_name.items():
+        # From the first to the last head removed, as far as all curves go.
+        shares = [[s for s in curve.shares if 0.0 < s < 1.0] for curve in of_stack.values()]
+        low, high = (
+            max(min(s, default=2.0) for s in shares),
+            min(max(s, default=-1.0) for s in shares),
+        )
+        inner = (low, high) if low <= high else None
 
-        def area(
-            curve: Swept, other: Swept | None = None, inner: tuple[float, float] | None = inner
-        ) -> tuple[float, tuple[float, float], float | None, tuple[float, float] | None]:
+        def whole_and_inner(
+            curve: Swept, other: Swept | None = None, inner: Interval | None = inner
+        ) -> tuple[float, Interval, float | None, Interval | None]:
             whole = _area(curve, other, None)
             return (*whole, *((None, None) if inner is None else _area(curve, other, inner)))
 
-        areas += [Area(stack, method, repair, *area(curve)) for stack, curve in curves_of.items()]
+        areas += [
+            Area(stack, method, repair, *whole_and_inner(curve))
+            for stack, curve in of_stack.items()
+        ]
         gaps += [
-            AreaGap(stack, other, method, repair, *area(curves_of[stack], curves_of[other]))
-            for stack, other in permutations(curves_of, 2)
+            AreaGap(
+                stack, other, method, repair, *whole_and_inner(of_stack[stack], of_stack[other])
+            )
+            for stack, other in permutations(of_stack, 2)
         ]
     return tuple(areas), tuple(gaps)
 
 
-def _area(
-    curve: Swept, other: Swept | None, between: tuple[float, float] | None
-) -> tuple[float, tuple[float, float]]:
-    """Return the area under a curve, less that under another, with its interval."""
+def _area(curve: Swept, other: Swept | None, between: Interval | None) -> tuple[float, Interval]:
+    """Return the area under a curve, less that under another, with its 95% interval.
+
+    Bootstrap quantiles, or Student's t for the mean of random draws.
+    """
     weights = area_weights(curve.shares, between)
     value, values = float(weights @ np.asarray(curve.means)), weights @ curve.values
     if other is not None:
         weights = area_weights(other.shares, between)
         value -= float(weights @ np.asarray(other.means))
         values = values - weights @ other.values
-    return value, (draws_interval if curve.random else bootstrap_interval)(values)
+    if curve.random:
+        n, mean = len(values), float(values.mean())
+        half = float(t_half_width(standard_error(values.sum(), (values**2).sum(), n), n))
+        return value, (mean - half, mean + half)
+    low, high = np.quantile(values, (0.025, 0.975)).tolist()
+    return value, (low, high)
+
+
+def area_weights(shares: Sequence[float], between: Interval | None = None) -> Array:
+    """Return what each of two or more points counts in the area by the trapezoidal rule, (points,).
+
+    ``shares`` ascend from 0 on. ``between`` leaves only the area between two shares, which may lie
+    between points; of one share alone it is the curve's value. The weights sum to 1: the area is a
+    mean over the shares, however far they go.
+    """
+    points = np.asarray(shares, dtype=float)
+    low, high = between or (points[0], points[-1])
+    grid = np.unique([low, *points[(points > low) & (points < high)], high])
+    steps = np.diff(grid) if len(grid) > 1 else np.ones(1)
+    counts = np.append(steps, 0.0) + np.insert(steps, 0, 0.0) if len(grid) > 1 else steps
+    of_points = np.array([np.interp(grid, points, unit) for unit in np.eye(len(points))])
+    weights: Array = of_points @ (counts / counts.sum())
+    return weights

@@ -161,17 +161,10 @@ def fisher_relinearised(
     return RelinearisedRanking(path, forms, [0, *sizes], rounds)
 
 
-def fisher_mean(
-    context: Context,
-    *,
-    stages: int = STAGES,
-    directions: int = PATH_DIRECTIONS,
-    rounds: int = ROUNDS,
-) -> Ranking:
+def fisher_mean(context: Context, **options: int) -> Ranking:
     """Rank heads as :func:`fisher_relinearised` does, where each leaves its mean behind."""
     context.targets()
-    leaving = context.leaving_means()
-    return fisher_relinearised(leaving, stages=stages, directions=directions, rounds=rounds)
+    return fisher_relinearised(context.leaving_means(), **options)
 
 
 @dataclass(frozen=True)
@@ -182,6 +175,15 @@ class Form:
     left: Tensor  # (n_units, n_units), positive definite
     right: Tensor  # (n_units,)
     order: tuple[int, ...]  # all units, the first to go first
+
+    @classmethod
+    def at(cls, gates: Tensor, sums: GaussNewton, ridge: float) -> Form:
+        """Make the form from derivatives at gates (n_units,)."""
+        strength = max(ridge * float(sums.matrix.diagonal().mean()), 1e-30)
+        towards = gates.where(gates != 0, torch.ones(()).double())
+        left = sums.matrix + strength * torch.eye(len(gates)).double()
+        right = sums.matrix @ gates - sums.gradient + strength * towards
+        return cls(gates, left, right, tuple(one_by_one(left, right)[0]))
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class Path:
         """Linearise at the unpruned model, where the gradient is zero."""
         self._count(1, self._directions)
         ones = torch.ones(len(self._context.units), dtype=torch.float64)
-        return _form(self._context.gauss_newton(self._directions), ones, RIDGE)
+        return Form.at(ones, self._context.gauss_newton(self._directions), RIDGE)
 
     def linearise(self, gates: Tensor, draw: int) -> Form:
         """Linearise at gates (n_units,); ``draw`` numbers the random directions."""
@@ -219,7 +221,7 @@ class Path:
             directions=self._directions,
             seed=self._context.seed + 7919 * draw,
         )
-        return _form(sums, gates, PATH_RIDGE)
+        return Form.at(gates, sums, PATH_RIDGE)
 
     def follow(self, form: Form, size: int) -> Chosen:
         """Remove ``size`` units by a form; the other gates move as far as the distance falls."""
@@ -229,22 +231,13 @@ class Path:
         wanted = torch.linalg.solve(form.left[kept][:, kept], form.right[kept])
         start = form.gates.clone()
         start[list(removed)] = 0.0
-        at_start = self._context.distance(start)
-        return Chosen(
-            removed, *line_search(self._context, start, at_start, kept, wanted - start[kept])
-        )
+        distance = self._context.distance(start)
+        step = wanted - start[kept]
+        return Chosen(removed, *line_search(self._context, start, distance, kept, step))
 
     def _count(self, forward: int, backward: int) -> None:
         self.passes["forward"] += forward
         self.passes["backward"] += backward
-
-
-def _form(sums: GaussNewton, gates: Tensor, ridge: float) -> Form:
-    strength = max(ridge * float(sums.matrix.diagonal().mean()), 1e-30)
-    towards = gates.where(gates != 0, torch.ones(()).double())
-    left = sums.matrix + strength * torch.eye(len(gates)).double()
-    right = sums.matrix @ gates - sums.gradient + strength * towards
-    return Form(gates, left, right, tuple(one_by_one(left, right)[0]))
 
 
 class RelinearisedRanking(Ranking):
@@ -256,32 +249,27 @@ class RelinearisedRanking(Ranking):
     """
 
     def __init__(
-        self, path: Path, forms: Sequence[Form], sizes: Sequence[int], rounds: int = ROUNDS
+        self, path: Path, forms: Sequence[Form], sizes: Sequence[int], rounds: int
     ) -> None:
         positions = torch.stack([torch.tensor(form.order).argsort().double() for form in forms])
         super().__init__(positions.mean(dim=0) / max(positions.shape[1] - 1, 1))
         self.passes = path.passes
-        self._path, self._forms, self._sizes = path, tuple(forms), tuple(sizes)
-        self._rounds, self._settled = rounds, dict[int, tuple[int, ...]]()
+        self._path, self._forms, self._sizes, self._rounds = path, forms, sizes, rounds
+        self._chosen = dict[int, tuple[int, ...]]()
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go; a size is settled when it is first asked for."""
         if not 0 < count < len(self.values):
             return super().remove(count)
-        if count not in self._settled:
-            self._settled[count] = self._settle(count)
-        return self._settled[count]
-
-    def _settle(self, count: int) -> tuple[int, ...]:
-        form = self._forms[max(bisect_left(self._sizes, count) - 1, 0)]
-        if not self._rounds:
-            return tuple(sorted(form.order[:count]))
-        best = here = self._path.follow(form, count)
-        for number in range(self._rounds):
-            form = self._path.linearise(here.gates, draw=1000 * (count + 1) + number)
-            here = self._path.follow(form, count)
-            best = here if here.distance < (1 - ROUNDING) * best.distance else best
-        return best.removed
+        if count not in self._chosen:
+            form = self._forms[max(bisect_left(self._sizes, count) - 1, 0)]
+            best = here = self._path.follow(form, count)
+            for number in range(self._rounds):
+                form = self._path.linearise(here.gates, draw=1000 * (count + 1) + number)
+                here = self._path.follow(form, count)
+                best = here if here.distance < (1 - ROUNDING) * best.distance else best
+            self._chosen[count] = best.removed
+        return self._chosen[count]
 
 
 def line_search(

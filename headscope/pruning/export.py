@@ -45,13 +45,10 @@ def export_measured(
     folder: Path,
     room: Path,
 ) -> tuple[ExportedModel, ...]:
-    """Write the graphs that were asked for, open them in onnxruntime, compare and measure them.
-
-    They are written into ``room``, which is to be called ``folder``.
-    """
+    """Write the graphs that were asked for, open them in onnxruntime, compare and measure them."""
     batches = list(_compared(compact, task))
     texts = sum(len(batch.index) for batch in batches)
-    graphs = _written(compact, room, task, options, batches, folder)
+    graphs = write_and_open(compact, room, task, options, batches, folder)
     how = {"method": version.method, "repair": version.repair.value}
     describe_folder(compact, room, graphs[0][0], **how, provenance=provenance)
     tokens = _FEW_TOKENS if compact.task_head == "mlm" else BATCH_TOKENS
@@ -84,14 +81,7 @@ def export_measured(
     return tuple(models)
 
 
-def try_export(
-    trial: LoadedModel, room: Path, task: Task, batches: Sequence[Padded], options: PruneOptions
-) -> None:
-    """Write a model as the graphs that will be asked for, and open them, before a long run."""
-    _written(trial, room, task, options, batches, room)
-
-
-def _written(
+def write_and_open(
     compact: LoadedModel,
     room: Path,
     task: Task,
@@ -99,7 +89,10 @@ def _written(
     batches: Sequence[Padded],
     folder: Path,
 ) -> list[tuple[Graph, float]]:
-    """Write the graphs and open them; returns each with its largest difference to the model."""
+    """Write the graphs and open them; returns each with its largest difference to the model.
+
+    They are written into ``room``, which is to be called ``folder``.
+    """
     write_graph(compact, room / FLOAT32, typed=task.rows[0].types is not None)
     graph = Graph(room / FLOAT32)
     largest, relative = _largest_difference(compact, graph, batches)

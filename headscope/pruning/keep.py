@@ -38,7 +38,7 @@ from headscope.models.sentence_folder import MODULES
 from headscope.models.task_heads import Select
 from headscope.pruning.card import CARD, CardFacts, model_card
 from headscope.pruning.curves import Version
-from headscope.pruning.export import export_measured, graphs_of_both, try_export
+from headscope.pruning.export import export_measured, graphs_of_both, write_and_open
 from headscope.pruning.kept_result import (
     Candidate,
     ExportedModel,
@@ -74,23 +74,19 @@ def choose_version(
     The evaluation data have no say: their values would no longer be those of unseen data. Of equals
     the first is taken, in the order in which the user named methods and repairs.
     """
-    best, candidates = versions[0], tuple[Candidate, ...]()
+    best, candidates = versions[0], list[Candidate]()
     if len(versions) > 1:
         # Several candidates come of methods or repairs, which read calibration data.
-        task, loaded, values = inputs.calibration or inputs.evaluation, inputs.loaded, []
+        task, loaded = inputs.calibration or inputs.evaluation, inputs.loaded
         for version in versions:
             with replaced_outputs(loaded, version.made.maps):
-                gates = version.made.gates.to(loaded.device)
-                values.append(task.value(task.outputs(loaded, gates)))
+                value = task.value(task.outputs(loaded, version.made.gates.to(loaded.device)))
+            candidates.append(Candidate(version.method, version.repair.value, value))
             did()
         sign = 1 if task.higher_is_better else -1
-        best = versions[int((sign * tied(values)).argmax())]
-        candidates = tuple(
-            Candidate(version.method, version.repair.value, value)
-            for version, value in zip(versions, values, strict=True)
-        )
-    point = best.point
-    return best, KeptModel(best.method, best.repair.value, point.fraction, point.value, candidates)
+        best = versions[int((sign * tied([each.value for each in candidates])).argmax())]
+    kept = (best.method, best.repair.value, best.point.fraction, best.point.value)
+    return best, KeptModel(*kept, tuple(candidates))
 
 
 # --- before the run -------------------------------------------------------------------------------
@@ -128,7 +124,7 @@ def rehearse(
                 )
                 _same_outputs(task, trial, _opened(room, folder, trial, sources, task), folder, few)
             elif not options.manual:  # else it would take as long as the run itself
-                try_export(trial, room, task, few, options)
+                write_and_open(trial, room, task, options, few, room)
             sizes[folder] = sum(path.stat().st_size for path in room.rglob("*"))
         if option != "export" or not options.manual:
             seconds = steps.did(f"try {option}")
@@ -141,15 +137,13 @@ def rehearse(
 
 def _check_space(sizes: dict[Path, int]) -> None:
     """Refuse folders that would not fit on the disk together."""
-    existing = {
-        folder: next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
-        for folder in sizes
-    }
-    devices = {folder: path.stat().st_dev for folder, path in existing.items()}
-    for device in set(devices.values()):
-        here = [folder for folder in sizes if devices[folder] == device]
-        needed = sum(sizes[folder] for folder in here)
-        free = min(shutil.disk_usage(existing[folder]).free for folder in here)
+    on_disk: dict[int, dict[Path, Path]] = {}  # by device: each folder, and where it is to lie
+    for folder in sizes:
+        path = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+        on_disk.setdefault(path.stat().st_dev, {})[folder] = path
+    for paths in on_disk.values():
+        needed = sum(sizes[folder] for folder in paths)
+        free = min(shutil.disk_usage(path).free for path in paths.values())
         if free < needed:
             raise InputError(
                 f"{', '.join(map(str, sizes))} would take about {needed / 1e6:.0f} MB, and "
@@ -170,7 +164,7 @@ class _Room:
     option: str
     folder: Path
     stack: ExitStack
-    path: Path
+    path: Path  # the other name
     facts: CardFacts | None = None  # what it holds
     saved: SavedModel | None = None
     exported: tuple[ExportedModel, ...] = ()
@@ -194,8 +188,18 @@ def keep(
         try:
             yield
         except Exception as error:  # torch, onnx and safetensors raise many kinds
-            place = None if folder is None else str(folder)
-            failed.append(FailedArtefact(option, place, _reason(error)))
+            message = " ".join(str(error).split())[:200]
+            reason = f"{type(error).__name__}: {message}; please report this."
+            if isinstance(error, HeadscopeError):
+                reason = str(error)
+            elif isinstance(error, OSError):
+                reason = f"The system refused: {error}."
+            failed.append(FailedArtefact(option, None if folder is None else str(folder), reason))
+
+    def progress(what: str, done: int, total: int) -> None:
+        if done > 0:  # each shape is a step of its own
+            steps.did(f"shape {done - 1}")
+        steps(what, done, total)
 
     with ExitStack() as all_rooms:  # an interrupted run leaves none of them
         for option, folder in options.folders:
@@ -212,20 +216,11 @@ def keep(
             with attempt("benchmark", None), graphs_of_both(full, graphs) as files:
                 if files is not None:
                     steps.did("graph of the full model")
-
-                def shape_done(what: str, done: int, total: int) -> None:
-                    if done > 0:  # each shape is a step of its own
-                        steps.did(f"shape {done - 1}")
-                    steps(what, done, total)
-
-                speed = benchmark(
-                    full, compact, seed=options.seed, progress=shape_done, graphs=files
-                )
+                speed = benchmark(full, compact, seed=options.seed, progress=progress, graphs=files)
             described = dataclasses.replace(result, speed=speed)
         elif rooms:
             with attempt("card", None):
-                lengths = (min(CARD_TOKENS, full.max_length),)
-                sizes = (CARD_BATCH,)
+                lengths, sizes = (min(CARD_TOKENS, full.max_length),), (CARD_BATCH,)
                 card_speed = benchmark(
                     full, compact, lengths=lengths, batch_sizes=sizes, seconds=CARD_SECONDS
                 )
@@ -244,28 +239,6 @@ def keep(
         exported=tuple(model for room in done for model in room.exported),
         speed=speed,
         failed=tuple(failed),
-    )
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, HeadscopeError):
-        return str(error)
-    if isinstance(error, OSError):
-        return f"The system refused: {error}."
-    message = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {message}; please report this."
-
-
-def failure(result: PruneResult) -> ArtefactError | None:
-    """Return the error that says what of a result could not be made; None if all was."""
-    if not result.failed:
-        return None
-    names = [failed.option for failed in result.failed]
-    reasons = " ".join(failed.reason for failed in result.failed)
-    return ArtefactError(
-        f"{' and '.join(names)} could not be made, and everything else that was found is kept: "
-        f"{reasons}",
-        result=result,
     )
 
 

@@ -31,18 +31,18 @@ from headscope.pruning.curves import (
     Outcome,
     Version,
     even_prices,
-    random_curve,
+    random_point,
     scores_of,
     tables,
 )
 from headscope.pruning.measure import at
 from headscope.pruning.options import FEWEST, PruneOptions, Repair
-from headscope.pruning.ranking import EvenRanking, Ranking
+from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
-from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, OneMore, Point
+from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, OneMore
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, after_search, units_at_once
-from headscope.stats.metrics import RESAMPLES, Outputs
+from headscope.stats.metrics import RESAMPLES
 from headscope.stats.paired_change import Change, paired_change
 from headscope.tasks.base import Task
 
@@ -121,33 +121,33 @@ class Search:
         #: The largest number that leaves a head.
         self.most = len(pruner.units) // self.step - 1
         self.looks: list[DropLook] = []
-        self._models: dict[tuple[str, Repair, int], tuple[Repaired, Outputs]] = {}
+        self._models: dict[tuple[str, Repair, int], Repaired] = {}
         self._judged: dict[tuple[str, Repair, int, str, float], Judged] = {}
 
-    def model(self, candidate: Candidate, number: int) -> tuple[Repaired, Outputs]:
-        """Return a candidate's model that lost this number, and its outputs on all examples."""
+    def model(self, candidate: Candidate, number: int) -> Repaired:
+        """Return a candidate's model that lost this number; made and measured once."""
         key = candidate.method, candidate.repair, number
         if key not in self._models:
             removed = candidate.ranking.remove(number * self.step)
-            made = self._pruner.repaired(candidate.repair, removed)
-            self._models[key] = made, self._pruner.measure.outputs(made, False)
+            self._models[key] = self._pruner.repaired(candidate.repair, removed)
+            self._pruner.measure.outputs(self._models[key], False)
             self._pruner.steps.did("measured")
         return self._models[key]
 
     def heads(self, candidate: Candidate, number: int) -> int:
         """Return how many heads that model lost."""
-        return len(self._pruner.units.heads(self.model(candidate, number)[0].removed))
+        return len(self._pruner.units.heads(self.model(candidate, number).removed))
 
     def judge(self, candidate: Candidate, number: int, part: str, level: float = LEVEL) -> Judged:
         """Say what a model loses on the ``choosing`` or ``confirming`` half; each once."""
         key = candidate.method, candidate.repair, number, part, level
         if key in self._judged:
             return self._judged[key]
-        task, half = self._task, getattr(self.halves, part)
+        task, half, measure = self._task, getattr(self.halves, part), self._pruner.measure
         change = paired_change(
             task.table[task.metric],
-            at(self._pruner.measure.full, half),
-            at(self.model(candidate, number)[1], half),
+            at(measure.full, half),
+            at(measure.outputs(self.model(candidate, number), False), half),
             level=level,
             seed=self._pruner.options.seed,
             resamples=RESAMPLES if level == LEVEL else _RESAMPLES_FAR,
@@ -156,18 +156,8 @@ class Search:
         lost, most_lost = -sign * change.difference, change.most_lost(sign)
         allowed = not bool(above(most_lost, self.wanted))
         self._judged[key] = Judged(change, lost, most_lost, allowed)
-        self.looks.append(
-            DropLook(
-                method=candidate.method,
-                repair=candidate.repair.value,
-                heads=self.heads(candidate, number),
-                part=part,
-                lost=lost,
-                most_lost=most_lost,
-                level=level,
-                allowed=allowed,
-            )
-        )
+        names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, number)
+        self.looks.append(DropLook(*names, heads, part, lost, most_lost, level, allowed))
         return self._judged[key]
 
     def counted(self, candidate: Candidate, number: int) -> str:
@@ -201,11 +191,9 @@ class Chosen(NamedTuple):
 def most_allowed(most: int, allowed: Callable[[int], bool], at_least: int = 0) -> int:
     """Find the largest number from ``at_least``, which is not asked for, to ``most`` that passes.
 
-    Where every number below an allowed one is allowed too, it is the largest. Otherwise it is one
-    whose next two numbers are not allowed, and larger ones may exist. About log2(most - at_least)
-    + 1 questions; one number may be asked for twice. Bisection ends at a number whose neighbour
-    above is not allowed; losses need not rise with every head, so the one above that is asked for
-    too, and wherever it is allowed the search goes on from there.
+    About log2(most - at_least) + 1 questions. Losses need not rise with every head: bisection ends
+    at a number whose neighbour above is not allowed, so the one above that is asked for too, and
+    wherever it is allowed the search goes on from there. Larger ones may exist all the same.
     """
     low, high = at_least, most + 1
     while high - low > 1:
@@ -318,63 +306,65 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     search = Search(pruner, options.max_drop)
     rankings = pruner.rankings()
     # Those without repair first: they cost least to try.
-    candidates = sorted(
-        (Candidate(name, kind, rankings[name]) for name, kind in options.candidates),
-        key=lambda candidate: list(Repair).index(candidate.repair),
-    )
+    candidates = [Candidate(name, kind, rankings[name]) for name, kind in options.candidates]
+    candidates.sort(key=lambda candidate: list(Repair).index(candidate.repair))
     chosen = choose(search, candidates)
     confirmed = confirm(search, chosen)
-    return _describe(pruner, search, rankings, chosen, confirmed)
 
-
-def _describe(
-    pruner: Pruner,
-    search: Search,
-    rankings: dict[str, Ranking],
-    chosen: Chosen,
-    confirmed: Confirmed,
-) -> Outcome:
-    """Measure the confirmed model on the confirming half, with what it is compared to."""
+    # All that follows is measured on the confirming half.
     candidate, number = chosen.candidate, confirmed.number
     examples = search.halves.confirming
-    made, outputs = search.model(candidate, number)
-    pruner = dataclasses.replace(
-        pruner, counts=(0, number * search.step), measure=pruner.measure.on(examples)
-    )
-    pruner.steps.expect(after_search(pruner.options, candidate.repair))
-    measured = pruner.measure.point(made, outputs=outputs)
-    point = pruner.measure.judged(measured, confirmed.judged.change)
+    measure = pruner.measure.on(examples)
+    counts = (0, number * search.step)
+    pruner = dataclasses.replace(pruner, counts=counts, measure=measure)
+    steps.expect(after_search(options, candidate.repair))
+    made = search.model(candidate, number)
+    point = measure.judged(measure.point(made), confirmed.judged.change)
     version = Version(candidate.method, candidate.repair, made, point, examples)
     nothing = pruner.point(pruner.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
-    if "random" in pruner.options.method_names:
-        curves.append(random_curve(pruner))
-    heads, first = search.heads(candidate, number), search.heads(candidate, chosen.number)
+    if "random" in options.method_names:
+        points = tuple(random_point(pruner, count) for count in counts)
+        curves.append(Curve("random", "none", points))
+    one_more = None
+    if number < search.most:
+        more = measure.point(search.model(candidate, number + 1), all_metrics=False)
+        assert more.difference is not None  # only random draws have none
+        one_more = OneMore(
+            heads=len(more.heads_removed),
+            value=more.value,
+            difference=more.difference,
+            ci=more.difference_ci,
+            step=more.value - point.value,
+            step_ci=measure.change(point, more).ci,
+        )
+
+    def part(number: int, change: Change) -> DropPart:
+        heads, values = search.heads(candidate, number), (change.value, change.difference)
+        return DropPart(heads, change.examples, change.baseline, *values, change.ci, change.level)
+
     refused = number != chosen.number
     max_drop = MaxDrop(
         wanted=search.wanted,
-        count=heads,
+        count=search.heads(candidate, number),
         method=candidate.method,
         repair=candidate.repair.value,
-        chosen=_part(first, chosen.judged.change),
-        confirmed=_part(heads, confirmed.judged.change),
-        refused=_part(first, confirmed.first.change) if refused else None,
+        chosen=part(chosen.number, chosen.judged.change),
+        confirmed=part(number, confirmed.judged.change),
+        refused=part(chosen.number, confirmed.first.change) if refused else None,
         planned=confirmed.planned,
         measured_on="confirming",
-        one_more=_one_more(pruner, search, candidate, number, point),
+        one_more=one_more,
         looks=tuple(search.looks),
         shared=search.halves.shared,
-        per_layer=number if isinstance(candidate.ranking, EvenRanking) else None,
+        per_layer=number if options.even else None,
     )
     even = even_prices(pruner, candidate.ranking, version)
     ablation, kept_alone = tables(pruner)
     return Outcome(
-        baseline=pruner.measure.baseline(),
+        baseline=measure.baseline(),
         curves=tuple(curves),
-        scores=tuple(
-            scores_of(name, ranking, pruner.inputs.loaded, pruner.units)
-            for name, ranking in rankings.items()
-        ),
+        scores=tuple(scores_of(*item, inputs.loaded, pruner.units) for item in rankings.items()),
         ablation=ablation,
         kept_alone=kept_alone,
         degenerate=None,
@@ -382,26 +372,3 @@ def _describe(
         even=even,
         max_drop=max_drop,
     )
-
-
-def _one_more(
-    pruner: Pruner, search: Search, candidate: Candidate, number: int, point: Point
-) -> OneMore | None:
-    if number == search.most:
-        return None
-    made, outputs = search.model(candidate, number + 1)
-    more = pruner.measure.point(made, all_metrics=False, outputs=outputs)
-    assert more.difference is not None  # only random draws have none
-    return OneMore(
-        heads=len(more.heads_removed),
-        value=more.value,
-        difference=more.difference,
-        ci=more.difference_ci,
-        step=more.value - point.value,
-        step_ci=pruner.measure.change(point, more).ci,
-    )
-
-
-def _part(heads: int, change: Change) -> DropPart:
-    values = (change.baseline, change.value, change.difference)
-    return DropPart(heads, change.examples, *values, change.ci, change.level)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.repair import Repaired
 from headscope.pruning.result import Baseline, Draw, Point
-from headscope.pruning.resume import Findings, name_of
+from headscope.pruning.resume import SavedWork, name_of
 from headscope.stats.metrics import Outputs
 from headscope.stats.paired_change import Change
 from headscope.tasks.base import Task
@@ -32,7 +33,7 @@ class Measurer:
 
     Heads are removed for real before a model is measured, so a point of a curve is the value of
     the very model that is saved. ``task`` is on the evaluation data, ``roles`` go by the heads'
-    positions in the loaded model, ``findings`` are what an interrupted run had measured.
+    positions in the loaded model, ``work`` is what an interrupted run had measured.
     """
 
     def __init__(
@@ -42,19 +43,17 @@ class Measurer:
         units: Units,
         seed: int,
         roles: Mapping[Head, HeadResult],
-        findings: Findings,
+        work: SavedWork,
     ) -> None:
         self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
-        self._roles, self._findings = roles, findings
+        self._roles, self._work = roles, work
         self._examples: Array | None = None
         self._n_heads = sum(site.n_heads for site in loaded.sites)
         #: The unpruned model's outputs, example by example.
-        self.full: Outputs = findings.arrays(
-            ["full"], lambda: task.outputs(loaded, all_metrics=True)
-        )
+        self.full: Outputs = work.arrays(["full"], lambda: task.outputs(loaded, all_metrics=True))
         self._drawn = task.resampled(self.full, seed=seed)
-        self._points: dict[tuple[tuple[int, ...], bool], Point] = {}
-        self._values: dict[tuple[int, ...], float] = {}
+        #: By model: what it puts out, all metrics included or not.
+        self._outputs: dict[str, Outputs] = {}
         #: By id(point): the point, what its model puts out, and its value in every resample.
         self._measured: dict[int, tuple[Point, Outputs, Array]] = {}
 
@@ -63,7 +62,7 @@ class Measurer:
         part = copy.copy(self)
         part._examples = examples
         part._drawn = self._task.resampled(at(self.full, examples), seed=self._seed)
-        part._points, part._values, part._measured = {}, {}, {}
+        part._measured = {}
         return part
 
     def baseline(self) -> Baseline:
@@ -76,73 +75,55 @@ class Measurer:
         """Say why the unpruned model's values mean nothing, if they do not."""
         return self._task.degenerate(self.full)
 
-    def point(
-        self, repaired: Repaired, *, all_metrics: bool = True, outputs: Outputs | None = None
-    ) -> Point:
-        """Measure one pruned model; one that is not repaired only once.
-
-        Without ``all_metrics`` those that cost far more than the task's value may be missing.
-        ``outputs`` are what :meth:`outputs` gave, if it was asked.
-        """
-        if outputs is not None:
-            lacking = set(self._task.metrics(self.full)) - set(self._task.metrics(outputs))
-            if not (all_metrics and lacking):
-                return self._described(repaired, outputs)
-        bare = Repaired.bare(self._units, repaired.removed)
-        if repaired.maps or not bool((repaired.gates == bare.gates).all()):
-            return self._described(repaired, self.outputs(repaired, all_metrics))
-        for key in ((repaired.removed, True), (repaired.removed, all_metrics)):
-            if key in self._points:
-                return self._points[key]
-        self._points[key] = self._described(repaired, self.outputs(repaired, all_metrics))
-        return self._points[key]
-
-    def random_point(
-        self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], object]
-    ) -> Point:
-        """Measure random sets of one size: mean, extremes and standard deviation over draws."""
-        first = draws[0][1]
-        if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
-            return self.point(first)
-        measured = []
-        for seed, repaired in draws:
-            if repaired.removed not in self._values:
-                outputs = at(self.outputs(repaired, False), self._examples)
-                self._values[repaired.removed] = self._task.value(outputs)
-            value = self._values[repaired.removed]  # of a single draw no interval is shown
-            measured.append(Draw(seed, self._names(repaired), value))
-            did()
-        values = [draw.value for draw in measured]
-        return Point(
-            fraction=self._fraction(first),
-            heads_removed=self._names(first),
-            value=statistics.fmean(values),
-            ci=(min(values), max(values)),
-            draws=tuple(measured),
-            spread=statistics.stdev(values),
-        )
-
-    def _described(self, repaired: Repaired, outputs: Outputs) -> Point:
-        """Make the point of a model whose outputs on all examples are known."""
+    def point(self, repaired: Repaired, *, all_metrics: bool = True) -> Point:
+        """Measure one pruned model; without ``all_metrics`` those of written texts are left out."""
+        outputs = self.outputs(repaired, all_metrics)
         itself = outputs is self.full  # differs by nothing, whatever the examples
         outputs, full = at(outputs, self._examples), at(self.full, self._examples)
         task, seed = self._task, self._seed
         values = task.resampled(outputs, seed=seed)
         value = task.interval(outputs, seed=seed, values=values)
         change = task.change(full, outputs, seed=seed, drawn=self._drawn, values=values)
+        left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
+        removed = self._units.heads(repaired.removed)
+        for head in self._roles.keys() - set(removed):
+            left.update(self._roles[head].roles)
         point = Point(
-            fraction=self._fraction(repaired),
-            heads_removed=self._names(repaired),
+            fraction=len(removed) / self._n_heads,
+            heads_removed=original_names(self._loaded, removed),
             value=value.value,
             ci=value.ci,
             difference=change.difference,
             difference_ci=None if itself else change.ci,
             p_value=1.0 if itself else change.p_value,
             metrics=task.metrics(outputs),
-            roles_left=self._roles_left(repaired),
+            roles_left=dict(sorted(left.items())) if self._roles else None,
         )
         self._measured[id(point)] = (point, outputs, values)
         return point
+
+    def random_point(
+        self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], object]
+    ) -> Point:
+        """Measure random sets of one size: mean, extremes and standard deviation over draws."""
+        if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
+            return self.point(draws[0][1])
+        measured = []
+        for seed, repaired in draws:
+            names = original_names(self._loaded, self._units.heads(repaired.removed))
+            outputs = at(self.outputs(repaired, False), self._examples)
+            # Of a single draw no interval is shown.
+            measured.append(Draw(seed, names, self._task.value(outputs)))
+            did()
+        values, first = [draw.value for draw in measured], measured[0].heads_removed
+        return Point(
+            fraction=len(first) / self._n_heads,
+            heads_removed=first,
+            value=statistics.fmean(values),
+            ci=(min(values), max(values)),
+            draws=tuple(measured),
+            spread=statistics.stdev(values),
+        )
 
     def change(self, baseline: Point, point: Point) -> Change:
         """Compare two points that :meth:`point` gave, on the same examples."""
@@ -164,12 +145,17 @@ class Measurer:
         return self._measured[id(point)][2]
 
     def outputs(self, repaired: Repaired, all_metrics: bool) -> Outputs:
-        """Run a pruned model over all evaluation data: its outputs, example by example."""
+        """Run a pruned model over all evaluation data, once: its outputs, example by example."""
         if not repaired.removed:
             return self.full
-
-        what = ["outputs", all_metrics, *name_of(self._loaded, repaired)]
-        return self._findings.arrays(what, lambda: self._run(repaired, all_metrics))
+        name = name_of(self._loaded, repaired)
+        wanted = [True] if all_metrics and self._task.writes else [True, False]
+        for every in wanted:
+            if (key := json.dumps([every, name])) in self._outputs:
+                return self._outputs[key]
+        what, every = ["outputs", wanted[-1], *name], wanted[-1]
+        self._outputs[key] = self._work.arrays(what, lambda: self._run(repaired, every))
+        return self._outputs[key]
 
     def _run(self, repaired: Repaired, all_metrics: bool) -> Outputs:
         if len(repaired.removed) == len(self._units):  # no model is left that could be built
@@ -178,22 +164,6 @@ class Measurer:
                 return self._task.outputs(self._loaded, gates, all_metrics=all_metrics)
         compact = compact_model(self._loaded, self._units, repaired)
         return self._task.outputs(compact, all_metrics=all_metrics)
-
-    def _fraction(self, repaired: Repaired) -> float:
-        return len(self._units.heads(repaired.removed)) / self._n_heads
-
-    def _names(self, repaired: Repaired) -> tuple[Name, ...]:
-        return original_names(self._loaded, self._units.heads(repaired.removed))
-
-    def _roles_left(self, repaired: Repaired) -> dict[str, int] | None:
-        if not self._roles:
-            return None
-        removed = set(self._units.heads(repaired.removed))
-        left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
-        for head, role in self._roles.items():
-            if head not in removed:
-                left.update(role.roles)
-        return dict(sorted(left.items()))
 
 
 def at(outputs: Outputs, examples: Array | None) -> Outputs:

@@ -17,17 +17,35 @@ removed head for one kept head lowers that sum.
 
 Both take one forward and one backward pass over the calibration data.
 
+``gates`` (Voita et al.) trains nothing but the logits of hard-concrete gates, which are exactly 0
+or 1 with positive chance, under a penalty on their number::
+
+    s     = sigmoid((ln u - ln(1 - u) + log_a) / temperature)        u uniform on (0, 1)
+    gate  = min(1, max(0, s (high - low) + low))
+    P(open) = P(gate > 0) = sigmoid(log_a - temperature ln(-low / high))
+
+``topk`` (Li et al.) keeps the k largest of ``w + g`` with Gumbel noise g. Forward exactly k gates
+are 1; backward the relaxed sample takes their place, k softmaxes of which each lowers what the one
+before has taken::
+
+    a_1 = w + g     p_i = softmax(a_i / temperature)     a_(i+1) = a_i + ln(1 - p_i)
+    m = p_1 + ... + p_k                                  sums to k
+
 References
 ----------
 Michel et al. 2019, arXiv:1905.10650: equation 2 (example) and the published code (token), section
 4.1 (normalisation, after Molchanov et al. 2017), tables 1 to 3 (ablation).
 Kwon et al. 2022, arXiv:2204.09656, sections 4.1 (diagonal search) and 4.2 (rearrangement).
-Voita et al. 2019, arXiv:1905.09418: section 4 (confidence), and which roles survive pruning.
+Voita et al. 2019, arXiv:1905.09418: sections 4 (confidence) and 6 (gates), and which roles survive
+pruning; Louizos et al. 2018, arXiv:1712.01312, equations 10 to 12.
+Li, Cotterell & Sachan 2021, arXiv:2108.04657, section 3; Xie & Ermon 2019, arXiv:1901.10517.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -45,9 +63,17 @@ from headscope.pruning.elimination import (
 )
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
-from headscope.pruning.trained_gates import gates, topk
-from headscope.tasks.base import LossBatch
-from headscope.tasks.units import Head, Units
+
+#: Passes over the calibration data at most, and without a change of the chosen heads to stop.
+EPOCHS, PATIENCE = 40, 4
+RATE = 0.1  # Step size of Adam.
+#: Cost of one open gate in units of the loss: about what removing a middling head of the demo model
+#: alone takes from the cosine. It multiplies the plain sum over heads of P(open); the lambda of
+#: other codebases, some of which average over layers, is not comparable.
+STRENGTH = 0.002
+START = 2.0  # Where logits start: P(open) = 0.94.
+TEMPERATURE, STRETCH = 0.33, (-0.1, 1.1)
+TOPK_TEMPERATURE = 0.5
 
 
 def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
@@ -64,54 +90,39 @@ def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranki
             f"{name} needs to know what the heads do; give roles (the classify.json of "
             "this model), or let the model be classified."
         )
-    if normalise is None or not info.can_normalise:
-        return _RUN[name](context)
-    return _RUN[name](context, normalise=normalise)
+    options = {} if normalise is None or not info.can_normalise else {"normalise": normalise}
+    return _RUN[name](context, **options)
 
 
 # --- derivatives of the loss ----------------------------------------------------------------------
 
 
-def importance_token(context: Context, *, normalise: bool = True) -> Ranking:
-    """Mean over real tokens of ``abs(z . dL/dz)``, divided by each layer's l2 norm by default."""
-    return _importance(context, "token", normalise)
+def importance(kind: str, context: Context, *, normalise: bool = True) -> Ranking:
+    """Mean absolute derivative of the loss by a head, divided by each layer's l2 norm by default.
 
-
-def importance_example(context: Context, *, normalise: bool = True) -> Ranking:
-    """Mean over examples of ``abs(dL/dxi)``, normalised as :func:`importance_token` is."""
-    return _importance(context, "example", normalise)
-
-
-def _importance(context: Context, kind: str, normalise: bool) -> Ranking:
-    name = f"importance-{kind}"
-    total = torch.zeros(len(context.units), dtype=torch.float64)
+    By ``token``: mean over real tokens of ``abs(z . dL/dz)``; by ``example``: mean over examples
+    of ``abs(dL/dxi)``. A stack's tokens are those that its queries are made from (of the source for
+    the encoder, of the target for the decoder and cross-attention).
+    """
+    units = context.units
+    total = torch.zeros(len(units), dtype=torch.float64)
     count = torch.zeros_like(total)
     for batch in share(context.calibration.batches(labels=True)):
-        sizes, real = _absolute_derivatives(batch, kind, context.units)
-        total += (sizes * real).sum(dim=0)
-        count += real.sum(dim=0)
-    total, count = summed(name, total, count)
+        ones = batch.gates(kind)
+        (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
+        if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
+            gradient = gradient.permute(0, 3, 1, 2)
+        sizes = units.contract(exact(gradient)).abs().cpu()  # ([rows, pos or] examples, n_units)
+        real = torch.ones_like(sizes)
+        if kind == "token":
+            real = widest(batch.query_mask.cpu()[:, units.layers].transpose(1, 2))
+        total += (sizes * real).flatten(0, -2).sum(dim=0)
+        count += real.flatten(0, -2).sum(dim=0)
+    total, count = summed(f"importance-{kind}", total, count)
     values = total / count
     if normalise:
-        values = per_layer(values, context.units.layers)
+        values = per_layer(values, units.layers)
     return Ranking(values, passes={"forward": 1, "backward": 1})
-
-
-def _absolute_derivatives(batch: LossBatch, kind: str, units: Units) -> tuple[Tensor, Tensor]:
-    """Absolute derivatives of a batch, and 1 where they count: (examples or tokens, n_units).
-
-    A stack's tokens are those that its queries are made from (of the source for the encoder, of the
-    target for the decoder and cross-attention), so units of different stacks count different ones.
-    """
-    ones = batch.gates(kind)
-    (gradient,) = torch.autograd.grad(batch.loss(ones).sum(), ones)
-    if kind == "token":  # (rows, n_layers, n_heads, pos) -> (rows, pos, n_layers, n_heads)
-        gradient = gradient.permute(0, 3, 1, 2)
-    sizes = units.contract(exact(gradient)).abs().cpu()
-    if kind != "token":
-        return sizes, torch.ones_like(sizes)
-    real = batch.query_mask.cpu()[:, units.layers].transpose(1, 2)  # (rows, pos, n_units)
-    return sizes.flatten(0, 1), widest(real.flatten(0, 1))
 
 
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
@@ -213,7 +224,7 @@ def ablation_greedy(context: Context) -> Ranking:
         order.append(best)
         rest = sorted((u for u in qualities if u != best), key=lambda u: -level[u])
         values[rest] = torch.tensor([before - qualities[u] for u in rest], dtype=torch.float64)
-    order += [unit for unit in rest if unit not in order] if len(order) < n else []
+    order += rest if len(order) < n else []
     return Ranking(values, order, {"forward": passes, "backward": 0})
 
 
@@ -221,10 +232,118 @@ def _quality(context: Context, removed: tuple[int, ...]) -> float:
     return context.calibration.quality(context.units.expand(context.units.gates(removed)))
 
 
+# --- trained gates --------------------------------------------------------------------------------
+
+
+def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
+    """Rank heads by the logits that training under the penalty leaves."""
+    return _trained(
+        context,
+        "gates",
+        torch.full((len(context.units),), START),
+        draw=draw_gates,
+        penalty=lambda log_a: strength * open_probability(log_a).sum(),
+        chosen=lambda log_a: open_probability(log_a) > 0.5,
+    )
+
+
+def open_probability(log_a: Tensor) -> Tensor:
+    """P(gate > 0), elementwise."""
+    low, high = STRETCH
+    return torch.sigmoid(log_a - TEMPERATURE * math.log(-low / high))
+
+
+def draw_gates(log_a: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Draw gates for ``size`` examples, differentiable by ``log_a``: (size, *log_a.shape)."""
+    low, high = STRETCH
+    # Away from 0 and 1, whose logarithm is infinite.
+    u = torch.rand(size, *log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a)
+    s = torch.sigmoid((u.log() - (1 - u).log() + log_a) / TEMPERATURE)
+    return (s * (high - low) + low).clamp(0.0, 1.0)
+
+
+def topk(context: Context) -> Ranking:
+    """Rank heads by logits trained for ``context.budget`` removed heads; other budgets share them.
+
+    The budget is exact: in training, too, every example sees that number of heads.
+    """
+    n = len(context.units)
+    kept = n - context.budget
+    if not 0 < kept < n:
+        kept = n - n // 2
+
+    def draw(logits: Tensor, size: int, generator: torch.Generator) -> Tensor:
+        u = torch.rand(size, n, generator=generator).clamp(1e-9, 1 - 1e-7)
+        return hard_sample(logits + -(-u.log()).log(), kept)
+
+    def largest(logits: Tensor) -> Tensor:
+        return torch.zeros(n, dtype=torch.bool).index_fill(0, logits.topk(kept).indices, True)
+
+    return _trained(
+        context,
+        "topk",
+        torch.zeros(n),
+        draw=draw,
+        chosen=largest,
+        penalty=lambda logits: logits.new_zeros(()),
+    )
+
+
+def relaxed_sample(scores: Tensor, k: int, temperature: float = TOPK_TEMPERATURE) -> Tensor:
+    """Relax the indicator of the k largest scores: (..., n) in [0, 1], summing to k."""
+    total = torch.zeros_like(scores)
+    for _ in range(k):
+        p = torch.softmax(scores / temperature, dim=-1)
+        total = total + p
+        scores = scores + torch.log1p(-p.clamp(max=1 - 1e-6))
+    return total
+
+
+def hard_sample(scores: Tensor, k: int) -> Tensor:
+    """Indicator of the k largest scores, with the gradient of :func:`relaxed_sample`."""
+    soft = relaxed_sample(scores, k)
+    hard = torch.zeros_like(soft).scatter(-1, scores.topk(k, dim=-1).indices, 1.0)
+    return hard + soft - soft.detach()
+
+
+def _trained(
+    context: Context,
+    name: str,
+    start: Tensor,
+    *,
+    draw: Callable[[Tensor, int, torch.Generator], Tensor],
+    penalty: Callable[[Tensor], Tensor],
+    chosen: Callable[[Tensor], Tensor],
+) -> Ranking:
+    """Minimise the mean loss plus a penalty over logits (n_units,), by Adam.
+
+    Every example of a batch draws gates (size, n_units) of its own. ``chosen`` gives the boolean
+    choice that logits stand for: training stops when it has not changed for PATIENCE passes.
+    """
+    logits = start.clone().requires_grad_(True)
+    adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
+    generator = torch.Generator().manual_seed(context.seed)
+    before, unchanged = chosen(logits.detach()), 0
+    for epoch in range(1, EPOCHS + 1):
+        for batch in context.calibration.batches(labels=context.labelled):
+            grid = context.units.expand(draw(logits, batch.size, generator))
+            loss = batch.loss(grid.to(batch.gates("example"))).mean() + penalty(logits)
+            (logits.grad,) = torch.autograd.grad(loss, logits)
+            adam.step()
+        now = chosen(logits.detach())
+        unchanged = unchanged + 1 if bool((now == before).all()) else 0
+        before = now
+        context.progress(name, epoch, EPOCHS)
+        if unchanged >= PATIENCE and epoch > PATIENCE:
+            context.progress(name, EPOCHS, EPOCHS)
+            break
+    return Ranking(logits, passes={"forward": epoch, "backward": epoch})
+
+
 # --- what the classification says -----------------------------------------------------------------
 
 
-def roles(context: Context) -> Ranking:
+def by_role(context: Context) -> Ranking:
     """Keep heads with a role, the strongest first.
 
     The value is the largest gain of a labelled score over its baseline, plus 1 for having a label
@@ -239,25 +358,11 @@ def roles(context: Context) -> Ranking:
     return _by_largest(context, value)
 
 
-def confidence(context: Context) -> Ranking:
-    """Mean largest attention weight on a content token."""
-    return _by_largest(context, lambda head: head.confidence or 0.0)
-
-
 def _by_largest(context: Context, value: Callable[[HeadResult], float]) -> Ranking:
     """Rank units by the largest value among their heads; 0 for a head that was not classified."""
     values = {head: value(result) for head, result in context.roles.items()}
     largest = [max(values.get(head, 0.0) for head in heads) for heads in context.units.members]
     return Ranking(torch.tensor(largest, dtype=torch.float64))
-
-
-def without_roles(units: Units, roles: Mapping[Head, HeadResult], wanted: set[str]) -> list[int]:
-    """List the units none of whose heads has a role of ``wanted``."""
-    return [
-        unit
-        for unit, heads in enumerate(units.members)
-        if not any(wanted & set(roles[head].roles) for head in heads if head in roles)
-    ]
 
 
 # --- what any method must beat --------------------------------------------------------------------
@@ -288,14 +393,15 @@ _RUN: dict[str, Callable[..., Ranking]] = {
     "fisher-relinearised": fisher_relinearised,
     "fisher-mean": fisher_mean,
     "fisher": fisher,
-    "importance-token": importance_token,
-    "importance-example": importance_example,
+    "importance-token": partial(importance, "token"),
+    "importance-example": partial(importance, "example"),
     "gates": gates,
     "topk": topk,
     "ablation": ablation,
     "ablation-greedy": ablation_greedy,
-    "roles": roles,
+    "roles": by_role,
     "magnitude": magnitude,
-    "confidence": confidence,
+    # Mean largest attention weight on a content token.
+    "confidence": partial(_by_largest, value=lambda head: head.confidence or 0.0),
     "random": random,
 }

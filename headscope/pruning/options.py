@@ -1,26 +1,35 @@
-"""What a run of ``prune`` is to do: methods and repairs by name, and all options as one value."""
+"""What ``headscope prune`` can be asked, its methods and repairs, and what contradicts itself.
+
+A field is a flag, a parameter in Python and a line of a config file; what was left open is filled
+in by the properties.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
+from headscope.core.options import Option, names
+from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
 
 if TYPE_CHECKING:
-    from headscope.analyses.classify.known_roles import Classification
+    from headscope.analyses.classify.result import ClassifyResult
     from headscope.data.examples import Examples
+
+    Data = str | Path | Examples
+    Roles = bool | str | Path | ClassifyResult
+else:
+    Data = Roles = Path
 
 DEFAULT = "fisher-joint"  # The method of a run that names none.
 CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.
-#: Between the fractions of a curve, and random sets at each: what runs unless more is asked for.
-STEP, DRAWS = 0.25, 5
-FEWEST_DRAWS = 5  # Fewest random sets that say anything about spread.
+STEP = 0.25  # Between the fractions of a curve.
 #: Fewest evaluation examples of a search, both halves together: with 20 of them 7% of searches
 #: named a number that cost too much.
 FEWEST = 60
@@ -42,6 +51,7 @@ class MethodInfo:
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
 _MICHEL = "Michel et al. 2019, arXiv:1905.10650"
 _HASSIBI = "Hassibi & Stork 1993, on gates; Kwon et al. 2022, arXiv:2204.09656"
+_DERIVATIVE = "mean over {} of the absolute derivative of the loss by the head"
 
 METHODS = {
     "fisher-joint": MethodInfo(
@@ -58,18 +68,12 @@ METHODS = {
         "Kwon et al. 2022, arXiv:2204.09656",
         can_normalise=True,
     ),
-    "importance-token": MethodInfo(
-        "mean over tokens of the absolute derivative of the loss by the head",
-        _MICHEL,
-        needs_labels=True,
-        can_normalise=True,
-    ),
-    "importance-example": MethodInfo(
-        "mean over examples of the absolute derivative of the loss by the head",
-        _MICHEL,
-        needs_labels=True,
-        can_normalise=True,
-    ),
+    **{
+        f"importance-{kind}": MethodInfo(
+            _DERIVATIVE.format(f"{kind}s"), _MICHEL, needs_labels=True, can_normalise=True
+        )
+        for kind in ("token", "example")
+    },
     "gates": MethodInfo("gates trained to be few; the weights stay as they are", _VOITA),
     "topk": MethodInfo(
         "gates trained with exactly as many heads as are to stay",
@@ -97,9 +101,9 @@ class Repair(enum.StrEnum):
     refit = "refit"
 
 
-def check_methods(names: Sequence[str]) -> None:
+def check_methods(methods: Sequence[str]) -> None:
     """Refuse names that are no method; the message lists those there are."""
-    for name in names:
+    for name in methods:
         if name not in METHODS:
             raise InputError(f"There is no method {name!r}; choose {', '.join(METHODS)}.")
 
@@ -109,51 +113,201 @@ def needs(methods: Sequence[str], what: str) -> list[str]:
     return [name for name in methods if getattr(METHODS[name], f"needs_{what}")]
 
 
-@dataclass(frozen=True)
-class PruneOptions:
-    """The choices of one run, as the user makes them; see :func:`headscope.prune`.
+def _role_names(text: str) -> list[str]:
+    """Read ``positional,syntactic``; an empty list is a slip, not a wish."""
+    if chosen := names(text):
+        return chosen
+    raise ValueError("name a role, such as positional")
 
-    Lists become tuples. What was left open is filled in by the properties.
+
+@dataclass(frozen=True)
+class RolesFlags:
+    """A classification, or none."""
+
+    roles: Annotated[
+        Path | None,
+        Option(help="classify.json of this model. Default: classify the built-in sample."),
+    ] = None
+    no_roles: Annotated[
+        bool, Option(help="Do not ask what the heads do.", flags=("--no-roles",))
+    ] = False
+
+    def value(self) -> Any:
+        """Return the file that was named, or False for none."""
+        return self.roles or False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneOptions(ResumableOptions):
+    """Choose heads, remove them for real, measure again, keep a model that loads.
+
+    Several methods side by side, with intervals and random heads as the baseline.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.prune("demo", heads="L0H1,L3H*", calibration_limit=64, ablation=False)
+    >>> result.curves[0].method, len(result.curves[0].points[0].heads_removed)
+    ('manual', 13)
     """
 
-    task: str = "fidelity"
-    data: str | Path | Examples | None = None  # what the curves are measured on
-    calibration: str | Path | Examples | None = None  # what heads are chosen on
-    stack: str | None = None  # where heads may be removed
-    methods: Sequence[str] | None = None
-    repairs: Sequence[str] | None = None
-    step: float = STEP  # between the fractions of a curve
-    fractions: Sequence[float] | None = None  # instead of a whole curve
-    heads: str | None = None  # remove these by hand
-    keep_roles: Sequence[str] | None = None  # remove heads without any of these
-    draws: int = DRAWS  # random sets at each fraction
-    normalise: bool | None = None  # by layer
-    labels: bool = False  # let methods use labels that can do without
-    ablation: bool | None = None  # tables of single heads
-    roles: bool | Classification = True
-    save: str | Path | None = None  # folder of the compact model
-    save_dense: str | Path | None = None  # folder of the model in its old shape
-    benchmark: bool = False
-    max_drop: float | None = None  # search for a number of heads that costs at most this
-    even: bool = False  # the same number in every layer
-    standalone: bool = False  # a modelling file beside the weights of ``save``
-    export: tuple[str, str | Path] | None = None  # form and folder
-    quantize: str | None = None
-    pooling: str | None = None
-    limit: int | None = None  # evaluation examples
-    calibration_limit: int = CALIBRATION_LIMIT
-    validate: bool = True
-    seed: int = 0
-    state: str | Path | None = None  # file that the run saves itself in
-    resume: bool = False
+    unit: ClassVar[str | None] = "steps"
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope prune demo",
+        "headscope prune demo --fraction 0.5 --save smaller",
+        "headscope prune demo --task similarity --data test.csv --calibration train.csv",
+        "headscope prune demo --step 0.1 --draws 20",
+        "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
+        "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
+        "headscope prune demo --fraction 0.5 --repair scale --save small --benchmark",
+    )
+
+    task: Annotated[
+        str, Option(help="What the model is measured by; fidelity needs no labels.", choices=TASKS)
+    ] = "fidelity"
+    data: Annotated[
+        Data | None,
+        Option(
+            help="What curves are measured on: text, or CSV, TSV, JSONL with labels or targets."
+        ),
+    ] = None
+    calibration: Annotated[
+        Data | None,
+        Option(help="What heads are chosen on; other sentences than those of the data."),
+    ] = None
+    stack: Annotated[str | None, STACK] = None
+    methods: Annotated[
+        Sequence[str] | None,
+        Option(
+            help=f"{', '.join([*METHODS][:-1])} or random; repeatable. "
+            f"Default: {DEFAULT} and random.",
+            flags=("--method",),
+        ),
+    ] = None
+    repairs: Annotated[
+        Sequence[str] | None,
+        Option(
+            help="Repeatable. Default: none and scale, with a largest drop also mean; none for "
+            "heads by hand.",
+            flags=("--repair",),
+            choices=tuple(Repair),
+        ),
+    ] = None
+    step: Annotated[
+        float,
+        Option(
+            help="Between the fractions of a curve; 0.1 takes about three times as long.",
+            at_least=0.01,
+            at_most=1,
+            why="0.1 is usual",
+        ),
+    ] = STEP
+    fractions: Annotated[
+        Sequence[float] | None,
+        Option(
+            help="Remove this share of heads, no whole curve; repeatable, but once where a model "
+            "is saved.",
+            flags=("--fraction",),
+            at_least=0,
+            at_most=1,
+        ),
+    ] = None
+    heads: Annotated[
+        str | None, Option(help="Remove these by hand: L0H1,L3H* (all of layer 3).")
+    ] = None
+    keep_roles: Annotated[
+        Sequence[str] | None,
+        Option(
+            help="Keep only heads with one of these roles: positional,syntactic.",
+            metavar="<str>",
+            read=_role_names,
+        ),
+    ] = None
+    draws: Annotated[
+        int,
+        Option(help="Random sets of heads at each fraction.", at_least=5, why="fewer say nothing"),
+    ] = 5
+    normalise: Annotated[
+        bool | None,
+        Option(help="Divide scores by each layer's l2 norm. Default: for importance-* only."),
+    ] = None
+    labels: Annotated[bool, Option(help="Let fisher, gates and topk use labels.")] = False
+    ablation: Annotated[
+        bool | None,
+        Option(
+            help="Tables of single heads: each removed alone, each layer's best alone. Default: "
+            "only for the built-in sample."
+        ),
+    ] = None
+    roles: Annotated[
+        Roles,
+        Option(
+            help="A result of classify for this model, or False; True classifies the built-in "
+            "sample.",
+            spelled=RolesFlags,
+        ),
+    ] = True
+    save: Annotated[
+        str | Path | None,
+        Option(
+            help="Folder for the pruned model, heads removed for real; loaded again and measured. "
+            "Of several methods or repairs the best on the calibration data; never random heads."
+        ),
+    ] = None
+    save_dense: Annotated[
+        str | Path | None,
+        Option(help="Folder for a plain checkpoint: same shapes, zeros where heads were."),
+    ] = None
+    benchmark: Annotated[
+        bool,
+        Option(help="Time the full model against the one that is kept.", flags=("--benchmark",)),
+    ] = False
+    max_drop: Annotated[
+        float | None,
+        Option(
+            help="Instead of fractions: find a number of heads that is confirmed to cost at most "
+            "this much of the metric, the bad end of the 95% interval included.",
+            at_least=0,
+            why="in the unit of the task's metric (0.5 is half a point of accuracy)",
+        ),
+    ] = None
+    even: Annotated[
+        bool, Option(help="Remove the same number of heads in every layer.", flags=("--even",))
+    ] = False
+    standalone: Annotated[
+        bool,
+        Option(
+            help="Write a modelling file beside the saved weights: transformers then opens it "
+            "without headscope (trust_remote_code).",
+            flags=("--standalone",),
+        ),
+    ] = False
+    export: Annotated[
+        tuple[str, str | Path] | None,
+        Option(
+            help="onnx and a folder: the pruned model as one ONNX graph, compared and measured.",
+            kind=tuple[str, Path],
+        ),
+    ] = None
+    quantize: Annotated[
+        str | None, Option(help="Also export 8-bit weights, measured again.", choices=("int8",))
+    ] = None
+    limit: Annotated[int | None, Option(help="Only the first examples of the data.")] = None
+    calibration_limit: Annotated[
+        int,
+        Option(
+            help="Calibration sentences (mlm: half as many windows), drawn at random.",
+            at_least=2,
+            why="1024 is usual",
+        ),
+    ] = CALIBRATION_LIMIT
+    pooling: Annotated[str | None, POOLING] = None
 
     def __post_init__(self) -> None:
         for name in ("methods", "repairs", "fractions", "keep_roles"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
-        self.check()
-
-    # --- what was left open -----------------------------------------------------------------------
+        super().__post_init__()
 
     @property
     def manual(self) -> bool:
@@ -182,10 +336,7 @@ class PruneOptions:
 
     @property
     def shares(self) -> tuple[float, ...]:
-        """Fractions of the curves: 0, step, ... 1, or 0 and what was chosen.
-
-        Where the number of heads is searched for, it may be any of them.
-        """
+        """Fractions of the curves: 0, step, ... 1, or 0 and those chosen; 0 and 1 of a search."""
         if self.max_drop is not None:
             return (0.0, 1.0)
         if self.fractions:
@@ -206,8 +357,6 @@ class PruneOptions:
         chosen = any(name not in ("random", "magnitude") for name in self.method_names)
         return chosen or self.repair_kinds != (Repair.none,) or self.tables
 
-    # --- what is kept -----------------------------------------------------------------------------
-
     @property
     def keeps(self) -> bool:
         """Whether one model is wanted beyond its numbers: saved, exported or timed."""
@@ -223,8 +372,8 @@ class PruneOptions:
     @property
     def candidates(self) -> tuple[tuple[str, Repair], ...]:
         """Method and repair of each model that may be kept; a control never is."""
-        names = (MANUAL,) if self.manual else self.scored
-        return tuple((name, kind) for name in names for kind in self.repair_kinds)
+        methods = (MANUAL,) if self.manual else self.scored
+        return tuple((name, kind) for name in methods for kind in self.repair_kinds)
 
     def of_one_stack(self) -> PruneOptions:
         """Leave out what is done once with all stacks: keeping a model, and the single heads."""
@@ -239,136 +388,90 @@ class PruneOptions:
             ablation=False,
         )
 
-    # --- checks -----------------------------------------------------------------------------------
-
     def check(self) -> None:
-        """Refuse choices that contradict each other, or do not name the one model to keep."""
+        """Refuse options that contradict each other, or do not name the one model to keep."""
+        if (problem := next(self._problems(), None)) is not None:
+            raise InputError(problem)
+
+    def _problems(self) -> Iterator[str]:
+        whole_curve = self.step != STEP
         form = None if self.export is None else self.export[0]
-        _refuse(self.heads is not None and self.keep_roles, "Give heads or keep_roles, not both.")
-        _refuse(
-            self.manual and (self.methods or self.fractions or self.step != STEP),
-            "heads and keep_roles say which heads go; leave out methods, fractions and step.",
-        )
-        _refuse(
-            self.fractions and self.step != STEP,
-            "step makes a whole curve of fractions; leave out step or fractions.",
-        )
+        if self.heads is not None and self.keep_roles:
+            yield "Give heads or keep_roles, not both."
+        if self.manual and (self.methods or self.fractions or whole_curve):
+            yield "heads and keep_roles say which heads go; leave out methods, fractions and step."
+        if self.fractions and whole_curve:
+            yield "step makes a whole curve of fractions; leave out step or fractions."
         check_methods(self.method_names)
-        for name in self.repairs or ():
-            known = name in list(Repair)
-            _refuse(not known, f"There is no repair {name!r}; choose {', '.join(Repair)}.")
         wanting = needs(self.method_names, "roles") + (["keep_roles"] if self.keep_roles else [])
         if self.task == "seq2seq" and wanting and isinstance(self.roles, bool):
-            raise InputError(
+            yield (
                 f"{wanting[0]} needs to know what the heads do, and for the task seq2seq no model "
                 "is classified on the way: give roles, the classify.json that 'headscope classify "
                 "MODEL -o DIR' wrote of this model's stacks."
             )
-        _refuse(
-            self.manual and self.even,
-            "even says how many heads each layer loses; leave out heads and keep_roles.",
-        )
+        if self.manual and self.even:
+            yield "even says how many heads each layer loses; leave out heads and keep_roles."
         if self.max_drop is not None:
-            self._check_search(self.max_drop)
-        _refuse(
-            self.draws < FEWEST_DRAWS,
-            f"draws is {self.draws}; give {FEWEST_DRAWS} or more, fewer say nothing.",
-        )
-        _refuse(
-            self.standalone and not self.save,
-            "standalone writes a file beside the weights of save; give save a folder too.",
-        )
-        _refuse(
-            self.calibration_limit < 2,
-            f"calibration_limit is {self.calibration_limit}; give 2 or more (1024 is usual).",
-        )
-        _refuse(
-            not -(2**62) <= self.seed < 2**62,
-            f"The seed {self.seed} is too large; give one of at most 62 bits.",
-        )
-        for share in self.fractions or ():
-            _refuse(not 0.0 <= share <= 1.0, f"The fraction {share:g} is not between 0 and 1.")
-        _refuse(
-            not 0.01 <= self.step <= 1.0,
-            f"The step {self.step:g} is not between 0.01 and 1 (0.1 is usual).",
-        )
-        _refuse(
-            form is None and self.quantize is not None,
-            "quantize needs export: it is the exported graph that it changes.",
-        )
-        _refuse(
-            form not in (None, "onnx"),
-            f"There is no form {form!r} to export to; give onnx and a folder.",
-        )
-        _refuse(
-            self.quantize not in (None, "int8"),
-            f"There is no quantize {self.quantize!r}; give int8.",
-        )
+            if math.isinf(self.max_drop):
+                yield "max_drop is inf; give a number in the unit of the task's metric."
+            if self.limit is not None and self.limit < FEWEST:
+                yield (
+                    f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
+                    "hundreds): one half to choose on and one to confirm on."
+                )
+            if self.manual or self.fractions or whole_curve:
+                yield (
+                    "max_drop finds out how many heads can go; leave out fractions, step, heads "
+                    "and keep_roles."
+                )
+            if not self.candidates:
+                yield (
+                    "Random heads are a control, and no number of them is searched for; name "
+                    "another method for max_drop, such as fisher-joint."
+                )
+        if self.standalone and not self.save:
+            yield "standalone writes a file beside the weights of save; give save a folder too."
+        if not -(2**62) <= self.seed < 2**62:
+            yield f"The seed {self.seed} is too large; give one of at most 62 bits."
+        if form is None and self.quantize is not None:
+            yield "quantize needs export: it is the exported graph that it changes."
+        if form not in (None, "onnx"):
+            yield f"There is no form {form!r} to export to; give onnx and a folder."
         if self.keeps:
-            self._check_kept()
+            yield from self._problems_of_keeping()
 
-    def _check_search(self, max_drop: float) -> None:
-        """Refuse a search for a number of heads that is impossible, or that is said already."""
-        _refuse(
-            not (math.isfinite(max_drop) and max_drop >= 0),
-            f"max_drop is {max_drop:g}; give 0 or more, in the unit of the task's metric "
-            "(0.5 is half a point of accuracy).",
-        )
-        _refuse(
-            self.limit is not None and self.limit < FEWEST,
-            f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
-            "hundreds): one half to choose on and one to confirm on.",
-        )
-        _refuse(
-            self.manual or self.fractions or self.step != STEP,
-            "max_drop finds out how many heads can go; leave out fractions, step, heads and "
-            "keep_roles.",
-        )
-        _refuse(
-            not self.candidates,
-            "Random heads are a control, and no number of them is searched for; name another "
-            "method for max_drop, such as fisher-joint.",
-        )
-
-    def _check_kept(self) -> None:
-        """Refuse, before a long run, what does not name one model or one folder for each form."""
-        _refuse(
-            not self.candidates,
-            "Random heads are a control and are never kept; name another method for save, "
-            "save_dense, export and benchmark, such as fisher-joint.",
-        )
+    def _problems_of_keeping(self) -> Iterator[str]:
+        """Find, before a long run, what does not name one model or one folder for each form."""
+        if not self.candidates:
+            yield (
+                "Random heads are a control and are never kept; name another method for save, "
+                "save_dense, export and benchmark, such as fisher-joint."
+            )
         if not self.manual and self.max_drop is None:
-            _refuse(
-                len(set(self.fractions or ())) != 1,
-                "save, save_dense, export and benchmark need one model: give one fraction, such as "
-                "0.5, or max_drop, or name the heads with heads or keep_roles.",
-            )
-            _refuse(
-                self.shares in ((0.0,), (0.0, 1.0)),
-                f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
-                f"{'everything' if self.shares[-1] else 'nothing'}.",
-            )
+            if len(set(self.fractions or ())) != 1:
+                yield (
+                    "save, save_dense, export and benchmark need one model: give one fraction, "
+                    "such as 0.5, or max_drop, or name the heads with heads or keep_roles."
+                )
+            if self.shares in ((0.0,), (0.0, 1.0)):
+                what = "everything" if self.shares[-1] else "nothing"
+                yield (
+                    f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
+                    f"{what}."
+                )
         folders = [folder.resolve() for _, folder in self.folders]
-        _refuse(
-            len(set(folders)) < len(folders),
-            "save, save_dense and export name the same folder; give each its own.",
-        )
+        if len(set(folders)) < len(folders):
+            yield "save, save_dense and export name the same folder; give each its own."
         inside = sorted(str(folder) for folder in folders if set(folder.parents) & set(folders))
-        _refuse(
-            inside,
-            f"{', '.join(inside)} lies inside another folder that is to be written; give each its "
-            "own.",
-        )
-        if self.state is not None:
-            output = Path(self.state).resolve().parent
-            _refuse(
-                {output, *output.parents} & set(folders),
-                f"The folder of results {output} is, or lies in, one that a model is saved in; "
-                "give each its own.",
+        if inside:
+            yield (
+                f"{', '.join(inside)} lies inside another folder that is to be written; give each "
+                "its own."
             )
-
-
-def _refuse(wrong: object, message: str) -> None:
-    """Refuse the options if anything is ``wrong``."""
-    if wrong:
-        raise InputError(message)
+        output = None if self.state is None else Path(self.state).resolve().parent
+        if output is not None and {output, *output.parents} & set(folders):
+            yield (
+                f"The folder of results {output} is, or lies in, one that a model is saved in; "
+                "give each its own."
+            )

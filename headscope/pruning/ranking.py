@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
@@ -66,20 +66,15 @@ class Context:
 
     def targets(self) -> Targets:
         """Return the unpruned model's outputs of each batch, as far as they are kept; made once."""
-        return self.remember(
-            "full outputs", lambda: full_outputs(self.calibration.batches(labels=False))
-        )
+        batches = self.calibration.batches(labels=False)
+        return self.remember("full outputs", lambda: full_outputs(batches))
 
     def gauss_newton(self, directions: int) -> GaussNewton:
         """Return the label-free sums at the unpruned model, made once for each ``directions``."""
+        batches = self.calibration.batches(labels=False)
         return self.remember(
             f"gauss-newton {directions}",
-            lambda: sample(
-                self.calibration.batches(labels=False),
-                self.units,
-                directions=directions,
-                seed=self.seed,
-            ),
+            lambda: sample(batches, self.units, directions=directions, seed=self.seed),
         )
 
     def distance(self, gates: Tensor, *, wanted: Sequence[Tensor] | None = None) -> float:
@@ -133,8 +128,12 @@ class EvenRanking(Ranking):
         super().__init__(free.values, passes=free.passes)
         self.free, self._layers = free, layers
         self._by_layer: dict[int, list[int]] = {layer: [] for layer in layers.tolist()}
-        for unit in _order_of_sets(free, len(layers)):
-            self._by_layer[int(layers[unit])].append(unit)
+        seen, level = set[int](), tied(free.values.numpy())
+        for count in range(1, len(layers) + 1):
+            new = set(free.remove(count)) - seen
+            seen |= new
+            for unit in sorted(new, key=lambda unit: (level[unit], -unit)):
+                self._by_layer[int(layers[unit])].append(unit)
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go; a multiple of the number of layers."""
@@ -146,12 +145,3 @@ class EvenRanking(Ranking):
         for units in self._by_layer.values():
             removed += sorted(units, key=lambda unit: unit not in wanted)[:each]
         return tuple(sorted(removed))
-
-
-def _order_of_sets(ranking: Ranking, n: int) -> Iterator[int]:
-    """Yield all units, those of smaller sets first; of one set the lowest values first."""
-    seen, level = set[int](), tied(ranking.values.numpy())
-    for count in range(1, n + 1):
-        new = set(ranking.remove(count)) - seen
-        seen |= new
-        yield from sorted(new, key=lambda unit: (level[unit], -unit))

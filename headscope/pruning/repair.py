@@ -10,7 +10,7 @@ linearises e anew where the gates stand (Gauss-Newton with damping). A step that
 distance on the calibration data is halved twice, then given up. No weight is trained; a gate other
 than 1 is folded into W_O when the model is saved.
 
-``mean`` does the same for deviations from the mean (:mod:`headscope.tasks.head_means`).
+``mean`` does the same for deviations from the mean (:mod:`headscope.tasks.calibration`).
 
 ``refit`` starts from scaled gates and refits W_O and b_O layer by layer, by weighted ridge
 regression from streamed sums::
@@ -45,8 +45,8 @@ from headscope.pruning.elimination import DIRECTIONS, RIDGE, line_search
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import Context
 from headscope.tasks.base import Task
+from headscope.tasks.calibration import with_means
 from headscope.tasks.gauss_newton import sample
-from headscope.tasks.head_means import with_means
 from headscope.tasks.units import Units
 
 #: Scaling: linearisations after the first guess, the share of the distance below which a round's
@@ -174,16 +174,14 @@ class RidgeSums:
         W = now.cpu().double()
         mean_z, mean_t = self._z / self._weight, self._t / self._weight
         if ridge != float("inf") and len(now):
-            covariance = self._zz / self._weight - self._mean_outer(self._z)
-            cross = self._zt / self._weight - self._mean_outer(self._t)
+            squared = self._weight**2
+            covariance = self._zz / self._weight - torch.outer(self._z, self._z) / squared
+            cross = self._zt / self._weight - torch.outer(self._z, self._t) / squared
             # Where z does not vary at all there is nothing to fit, and the present map stays.
             strength = max(max(ridge, 1e-12) * float(covariance.diagonal().mean()), 1e-30)
             identity = torch.eye(len(now), dtype=torch.float64)
             W = torch.linalg.solve(covariance + strength * identity, cross + strength * W)
         return W, mean_t - mean_z @ W
-
-    def _mean_outer(self, other: Tensor) -> Tensor:
-        return torch.outer(self._z, other) / self._weight**2
 
 
 def _refit(
@@ -208,17 +206,16 @@ def _refit(
     maps: dict[int, OutputMap] = {}
     best = distance(maps)
     for layers in sorted(shared_layers(loaded.sites), key=running_order):
-        sums = _sums(loaded, task, start.gates, maps, layers)
-        site, gates = loaded.sites[layers[0]], start.gates[layers[0]]
-        trials = [{**maps, layers[0]: _solve(site, sums, gates, ridge)} for ridge in RIDGES]
-        distances = [distance(trial) for trial in trials]
-        if min(distances) < best:
-            best = min(distances)
-            maps = trials[distances.index(best)]
+        sums = refit_sums(loaded, task, start.gates, maps, layers)
+        site, gates, before = loaded.sites[layers[0]], start.gates[layers[0]], maps
+        for ridge in RIDGES:
+            trial = {**before, layers[0]: refitted(site, sums, gates, ridge)}
+            if (at_trial := distance(trial)) < best:
+                best, maps = at_trial, trial
     return Repaired(start.removed, start.gates, maps)
 
 
-def _sums(
+def refit_sums(
     loaded: LoadedModel,
     task: Task,
     gates: Tensor,
@@ -275,7 +272,8 @@ def _kept_rows(site: AttentionSite, gates: Tensor) -> Tensor:
     return (gates[: site.n_heads].repeat_interleave(site.d_head) != 0).nonzero().flatten().cpu()
 
 
-def _solve(site: AttentionSite, sums: RidgeSums, gates: Tensor, ridge: float) -> OutputMap:
+def refitted(site: AttentionSite, sums: RidgeSums, gates: Tensor, ridge: float) -> OutputMap:
+    """Return a site's output map with the regression's rows for kept heads."""
     now = output_map(site)
     rows = _kept_rows(site, gates).to(now.W.device)
     W, b = sums.solve(now.W[rows], ridge)

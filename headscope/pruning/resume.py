@@ -12,7 +12,6 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,21 +29,21 @@ from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
 from headscope.session.resume import RunState, open_state
 
-T = TypeVar("T")
 Arrays = Mapping[str, Array]
 _PASS = "findings"  # The one pass that the state of a run of prune holds.
-#: Options that no measurement depends on: where files go, what is done with the model that is kept;
-#: and data, which are identified by their content.
-_ELSEWHERE = {
+#: Options that no measurement depends on (where files go, what is done with the model that is
+#: kept), and what is identified by its content: data and the model.
+_NOT_IN_IDENTITY = {
     *("state", "resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
-    *("validate", "data", "calibration"),
+    *("validate", "data", "calibration", "progress", "command"),
+    *("dtype", "device", "revision", "allow_pickle", "task_head"),
 }
 
 
-class Findings:
+class SavedWork:
     """Arrays by what they are of; kept only where the run saves itself."""
 
-    def __init__(self, saved: RunState[Findings] | None = None) -> None:
+    def __init__(self, saved: RunState[SavedWork] | None = None) -> None:
         self._saved = saved
         self._arrays: dict[str, dict[str, Array]] = {}
 
@@ -61,20 +60,17 @@ class Findings:
     @classmethod
     def open(
         cls, options: PruneOptions, loaded: LoadedModel, data: Sequence[str | None]
-    ) -> Findings:
-        """Return what a run goes on from, and where it saves itself.
-
-        ``data`` are the SHA-256 of what is measured on and of what is chosen on.
-        """
+    ) -> SavedWork:
+        """Open what a run goes on from and saves itself in; ``data`` are SHA-256 of both files."""
         several = current().size > 1
         if several and options.resume:
             raise InputError("prune goes on from a saved state in one process only; run it as one.")
         if options.state is None or several:  # processes that have not saved the same never meet
             return cls()
-        choices: dict[str, Any] = {
+        choices = {
             field.name: getattr(options, field.name)
             for field in dataclasses.fields(options)
-            if field.name not in _ELSEWHERE
+            if field.name not in _NOT_IN_IDENTITY
         }
         if isinstance(options.roles, ClassifyResult):
             choices["roles"] = sha256_of(json.dumps(to_dict(options.roles), sort_keys=True))
@@ -83,9 +79,9 @@ class Findings:
         identity = {"data": list(data), "choices": choices}
         whole = loaded.whole or loaded
         saved = open_state(options.state, options.resume, identity, cls, whole, options.seed)
-        findings = cls(saved)
-        findings._arrays = dict(saved.load(findings, _PASS)[1]._arrays)
-        return findings
+        work = cls(saved)
+        work._arrays = dict(saved.load(work, _PASS)[1]._arrays)
+        return work
 
     def arrays(self, what: Sequence[object], make: Callable[[], Arrays]) -> Arrays:
         """Return what ``make`` gives; made once for each ``what``, which is plain values."""
@@ -105,71 +101,53 @@ class Findings:
         self, what: Sequence[object], loaded: LoadedModel, make: Callable[[], Repaired]
     ) -> Repaired:
         """Return the repaired model that ``make`` gives; made once for each ``what``."""
+        made: list[Repaired] = []
 
-        def unpack(arrays: Arrays) -> Repaired:
-            def tensor(name: str) -> torch.Tensor:
-                return torch.from_numpy(arrays[name].copy())
+        def pack() -> Arrays:
+            made.append(make())
+            maps = made[0].maps.items()
+            parts = {f"{n}{layer}": numpy(getattr(m, n)) for layer, m in maps for n in "Wb"}
+            gates = numpy(made[0].gates)
+            return {"removed": np.array(made[0].removed), "gates": gates, **parts}
 
-            layers = sorted(int(name[1:]) for name in arrays if name.startswith("W"))
-            device = loaded.device
-            maps = {
-                n: OutputMap(tensor(f"W{n}").to(device), tensor(f"b{n}").to(device)) for n in layers
-            }
-            return Repaired(tuple(arrays["removed"].tolist()), tensor("gates"), maps)
-
-        return self._packed(("repaired", *what), make, _pack_repaired, unpack)
+        arrays = self.arrays(("repaired", *what), pack)
+        if made:
+            return made[0]
+        tensors = {
+            name: torch.from_numpy(array.copy()).to("cpu" if name == "gates" else loaded.device)
+            for name, array in arrays.items()
+        }
+        layers = sorted(int(name[1:]) for name in arrays if name.startswith("W"))
+        maps = {layer: OutputMap(tensors[f"W{layer}"], tensors[f"b{layer}"]) for layer in layers}
+        return Repaired(tuple(arrays["removed"].tolist()), tensors["gates"], maps)
 
     def ranking(self, what: Sequence[object], make: Callable[[], Ranking]) -> Ranking:
         """Return the ranking that ``make`` gives; made once if it is no more than an order.
 
         One that chooses anew for every number of heads is made again.
         """
+        made: list[Ranking] = []
 
-        def unpack(arrays: Arrays) -> Ranking:
-            if "order" not in arrays:
-                return make()
-            values = torch.from_numpy(arrays["values"].copy())
-            passes = json.loads(arrays["passes"].tobytes())
-            return Ranking(values, arrays["order"].tolist(), passes)
-
-        return self._packed(("ranking", *what), make, _pack_ranking, unpack)
-
-    def _packed(
-        self,
-        what: Sequence[object],
-        make: Callable[[], T],
-        pack: Callable[[T], Arrays],
-        unpack: Callable[[Arrays], T],
-    ) -> T:
-        made: list[T] = []
-
-        def arrays() -> Arrays:
+        def pack() -> Arrays:
             made.append(make())
-            return pack(made[0])
+            if type(made[0]) is not Ranking:
+                return {"anew": np.array(True)}
+            passes = np.frombuffer(json.dumps(made[0].passes).encode(), dtype=np.uint8)
+            order = np.array(made[0].order)
+            return {"values": numpy(made[0].values), "order": order, "passes": passes}
 
-        stored = self.arrays(what, arrays)
-        return made[0] if made else unpack(stored)
+        arrays = self.arrays(("ranking", *what), pack)
+        if made or "order" not in arrays:
+            return made[0] if made else make()
+        values = torch.from_numpy(arrays["values"].copy())
+        return Ranking(values, arrays["order"].tolist(), json.loads(arrays["passes"].tobytes()))
 
 
 def name_of(loaded: LoadedModel, made: Repaired) -> list[object]:
     """Say which pruned model of which stacks this is, in plain values."""
-    maps = {layer: [_digest(map.W), _digest(map.b)] for layer, map in made.maps.items()}
-    return [list(loaded.stacks), list(made.removed), _digest(made.gates), maps]
 
+    def digest(tensor: torch.Tensor) -> str:
+        return sha256_of(np.ascontiguousarray(numpy(tensor)).tobytes())
 
-def _digest(tensor: torch.Tensor) -> str:
-    return sha256_of(np.ascontiguousarray(numpy(tensor)).tobytes())
-
-
-def _pack_repaired(made: Repaired) -> Arrays:
-    maps = {
-        f"{name}{layer}": numpy(getattr(m, name)) for layer, m in made.maps.items() for name in "Wb"
-    }
-    return {"removed": np.array(made.removed), "gates": numpy(made.gates), **maps}
-
-
-def _pack_ranking(ranking: Ranking) -> Arrays:
-    if type(ranking) is not Ranking:
-        return {"anew": np.array(True)}
-    passes = np.frombuffer(json.dumps(ranking.passes).encode(), dtype=np.uint8)
-    return {"values": numpy(ranking.values), "order": np.array(ranking.order), "passes": passes}
+    maps = {layer: [digest(map.W), digest(map.b)] for layer, map in made.maps.items()}
+    return [list(loaded.stacks), list(made.removed), digest(made.gates), maps]

@@ -6,7 +6,7 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from headscope.analyses.classify.known_roles import KnownRoles
@@ -21,14 +21,12 @@ from headscope.pruning.options import PruneOptions, Repair, needs
 from headscope.pruning.ranking import Context, EvenRanking, Ranking
 from headscope.pruning.repair import Repaired, repair
 from headscope.pruning.result import Point
-from headscope.pruning.resume import Findings
+from headscope.pruning.resume import SavedWork
 from headscope.pruning.steps import Steps, counts_of
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
 from headscope.tasks.making import check_two, make_task, read_examples, select
 from headscope.tasks.units import Units, units_of
-
-# --- data -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -47,24 +45,29 @@ class Sources:
         return make_task(options.task, self.data, loaded, seed=options.seed, limit=options.limit)
 
     def calibration_for(self, loaded: LoadedModel) -> Task | None:
-        """Tokenise what is chosen on for a model."""
+        """Tokenise what is chosen on, with other masks: both may hold the same text."""
         if self.calibration is None:
             return None
-        # Other masks than those of the evaluation, should both hold the same text.
-        return make_task(
-            self.calibration_task,
-            self.calibration,
-            loaded,
-            seed=self.options.seed + 1,
-            limit=self.options.calibration_limit // 2,
-        )
+        seed, limit = self.options.seed + 1, self.options.calibration_limit // 2
+        return make_task(self.calibration_task, self.calibration, loaded, seed=seed, limit=limit)
 
 
 def open_sources(options: PruneOptions) -> Sources:
     """Read both files and check that they can serve; without any, each is half of the sample."""
     task, seed, limit = options.task, options.seed, options.calibration_limit
     if options.data is None and options.calibration is None and task in ("fidelity", "mlm"):
-        evaluation, other = _halves(sample_texts(), seed)
+        sample = sample_texts()
+        texts = list(dict.fromkeys(sample.first))
+        order = random.Random(seed).sample(range(len(texts)), len(texts))
+        evaluation, other = (
+            dataclasses.replace(
+                sample, name=f"{sample.name}, {which}", first=tuple(texts[i] for i in sorted(lines))
+            )
+            for which, lines in (
+                ("one half", order[: len(texts) // 2]),
+                ("the other half", order[len(texts) // 2 :]),
+            )
+        )
         if options.limit is not None and task != "mlm":
             check_two(options.limit)
             evaluation = select(evaluation, range(min(options.limit, len(evaluation))))
@@ -85,22 +88,6 @@ def open_sources(options: PruneOptions) -> Sources:
     return Sources(options, evaluation, chosen, other_task, (warning,) if both.shared else ())
 
 
-def _halves(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Split different texts into two disjoint halves at random."""
-    texts = list(dict.fromkeys(examples.first))
-    order = random.Random(seed).sample(range(len(texts)), len(texts))
-    middle = len(texts) // 2
-
-    def half(lines: Sequence[int], which: str) -> Examples:
-        first = tuple(texts[i] for i in sorted(lines))
-        return dataclasses.replace(examples, name=f"{examples.name}, {which}", first=first)
-
-    return half(order[:middle], "one half"), half(order[middle:], "the other half")
-
-
-# --- the run --------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Inputs:
     """What was opened for a run: the model, both sets of data, what its heads do."""
@@ -111,7 +98,7 @@ class Inputs:
     calibration: Task | None  # None where nothing is chosen
     roles: KnownRoles  # empty where nobody asked
     validation: ValidationSummary
-    findings: Findings = field(default_factory=Findings)
+    work: SavedWork
 
 
 @dataclass(frozen=True)
@@ -127,17 +114,15 @@ class Pruner:
     steps: Steps
 
     def rankings(self) -> dict[str, Ranking]:
-        """Rank the units by every method that scores them.
+        """Rank the units by every method that scores them, before anything is measured.
 
-        All of them before anything is measured: a method that cannot be run is refused early.
+        A method that cannot be run is so refused early.
         """
         rankings, context = {}, self.context
-        stacks, normalise = list(self.inputs.loaded.stacks), self.options.normalise
         for name in self.options.scored:
-            what = [stacks, name, context.budget, context.largest]
-            ranking = self.inputs.findings.ranking(
-                what, partial(rank, name, context, normalise=normalise)
-            )
+            what = [list(self.inputs.loaded.stacks), name, context.budget, context.largest]
+            run = partial(rank, name, context, normalise=self.options.normalise)
+            ranking = self.inputs.work.ranking(what, run)
             self.steps.did(name)
             rankings[name] = self.evenly(ranking)
         return rankings
@@ -149,11 +134,9 @@ class Pruner:
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left."""
         loaded, calibration = self.inputs.loaded, self.inputs.calibration
-        made = self.inputs.findings.repaired(
-            [list(loaded.stacks), kind.value, list(removed)],
-            loaded,
-            lambda: repair(kind, loaded, calibration, self.context, removed),
-        )
+        what = [list(loaded.stacks), kind.value, list(removed)]
+        run = partial(repair, kind, loaded, calibration, self.context, removed)
+        made = self.inputs.work.repaired(what, loaded, run)
         self._did(kind.value, made)
         return made
 
@@ -170,11 +153,7 @@ class Pruner:
 
 
 def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
-    """Gather what a run works with, and measure the unpruned model.
-
-    Refuses a fraction that leaves no pruned model to keep, and layers that are to lose equally many
-    heads but do not have equally many.
-    """
+    """Gather what a run works with, and measure the unpruned model."""
     loaded, units = inputs.loaded, units_of(inputs.loaded)
     sizes = Counter(site.n_heads for site in loaded.sites)
     if options.even and len(sizes) > 1:
@@ -200,13 +179,7 @@ def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
         seed=options.seed,
         progress=steps,
     )
-    measure = Measurer(
-        loaded,
-        inputs.evaluation,
-        units,
-        seed=options.seed,
-        roles=inputs.roles.by_place,
-        findings=inputs.findings,
-    )
+    roles = inputs.roles.by_place
+    measure = Measurer(loaded, inputs.evaluation, units, options.seed, roles, inputs.work)
     steps.did("measured")
     return Pruner(inputs, options, units, counts, context, measure, steps)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,6 @@ from torch import Tensor, nn
 from headscope.artefacts.onnx_graph import attention_parts
 from headscope.artefacts.onnx_session import Graph, runtime_version
 from headscope.core.errors import InputError
-from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pruning.kept_result import GraphTimes, SpeedResult, SpeedRow
@@ -31,7 +31,6 @@ LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"
 #: Passes of each model and kind: at least, at most, and seconds after which no more are started.
 _FEWEST, _MOST, _SECONDS = 5, 101, 6.0
-_Run = Callable[[], object]
 
 
 class GraphFiles(NamedTuple):
@@ -59,10 +58,9 @@ def benchmark(
     out. The same models as ``graphs`` run in onnxruntime on the CPU with as many threads. After
     ``seconds`` no more passes of one shape and kind are started; five are made in any case.
     """
-    fitting = fitting_lengths(full, lengths, batch_sizes)
-    shapes = [(n, size) for n in fitting for size in batch_sizes]
-    rows = []
+    shapes = list(product(fitting_lengths(full, lengths, batch_sizes), batch_sizes))
     sessions = [Graph(path) for path in graphs or () if path is not None]
+    rows = []
     with (
         use_implementation(full.network, _IMPLEMENTATION),
         use_implementation(pruned.network, _IMPLEMENTATION),
@@ -74,15 +72,17 @@ def benchmark(
             ids = torch.randint(full.vocab_size, (size, n), generator=generator).to(full.device)
             rows.append(_row(full, pruned, ids, graphs, sessions, seconds))
     progress("benchmark", len(shapes), len(shapes))
+    heads = [sum(site.n_heads for site in model.sites) for model in (full, pruned)]
+    sizes = [sum(p.numel() for p in model.network.parameters()) for model in (full, pruned)]
     return SpeedResult(
         device=full.device,
         dtype=full.dtype,
         threads=torch.get_num_threads(),
         implementation=_IMPLEMENTATION,
-        heads_full=sum(site.n_heads for site in full.sites),
-        heads_pruned=sum(site.n_heads for site in pruned.sites),
-        parameters_full=sum(parameter.numel() for parameter in full.network.parameters()),
-        parameters_pruned=sum(parameter.numel() for parameter in pruned.network.parameters()),
+        heads_full=heads[0],
+        heads_pruned=heads[1],
+        parameters_full=sizes[0],
+        parameters_pruned=sizes[1],
         rows=tuple(rows),
         onnxruntime=None if graphs is None else runtime_version(),
     )
@@ -126,7 +126,7 @@ def _row(
 ) -> SpeedRow:
     """Time one shape of input."""
     mask, models = torch.ones_like(ids), (full, pruned)
-    runs: list[_Run] = [partial(_pass, model, ids, mask) for model in models]
+    runs: list[Callable[[], object]] = [partial(_pass, model, ids, mask) for model in models]
     runs += [partial(session.run, ids, mask) for session in sessions]
     spent = _in_turns(runs, seconds)
     times = [1e3 * statistics.median(each) for each in spent]
@@ -165,7 +165,7 @@ def _row(
 # --- time -------------------------------------------------------------------------------------
 
 
-def _in_turns(runs: Sequence[_Run], seconds: float | None) -> list[list[float]]:
+def _in_turns(runs: Sequence[Callable[[], object]], seconds: float | None) -> list[list[float]]:
     """Return the seconds of every pass of each run, after one that is not counted.
 
     The first pass of a shape compiles products and fills caches.
@@ -191,13 +191,26 @@ def _attention_in_turns(
 ) -> tuple[float, ...]:
     """Return the seconds that one pass of each model spends in attention.
 
-    Of every part of every layer the median is taken, then their sum: a pass that was interrupted by
-    another program was so in one part.
+    Of every part of every layer (W_O, where it lies outside, is one) the median is taken, then
+    their sum: a pass that was interrupted by another program was so in one part.
     """
     parts: list[list[list[float]]] = [[] for _ in models]
 
     def clocked(i: int) -> None:
-        with _attention_clock(models[i].sites, ids.device) as spent:
+        spent: list[float] = []
+
+        def started(_module: nn.Module, _args: object) -> None:
+            _wait(ids.device)
+            spent.append(-time.perf_counter())
+
+        def ended(_module: nn.Module, _args: object, _output: object) -> None:
+            _wait(ids.device)
+            spent[-1] += time.perf_counter()
+
+        with ExitStack() as hooks:
+            for part in attention_parts(models[i].sites):
+                hooks.callback(part.register_forward_pre_hook(started).remove)
+                hooks.callback(part.register_forward_hook(ended).remove)
             _pass(models[i], ids, mask)
         parts[i].append(spent)
 
@@ -210,30 +223,6 @@ def _pass(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> None:
     # The decoder of an encoder-decoder model reads as many tokens as its encoder.
     loaded.run(ids, mask, decoder_input_ids=ids if loaded.encoder_decoder else None)
     _wait(ids.device)
-
-
-@contextmanager
-def _attention_clock(sites: Sequence[AttentionSite], device: torch.device) -> Iterator[list[float]]:
-    """Collect the seconds spent in each site's attention and, where it lies outside, in its W_O."""
-    spent: list[float] = []
-
-    def started(_module: nn.Module, _args: object) -> None:
-        _wait(device)
-        spent.append(-time.perf_counter())
-
-    def ended(_module: nn.Module, _args: object, _output: object) -> None:
-        _wait(device)
-        spent[-1] += time.perf_counter()
-
-    hooks = []
-    for part in attention_parts(sites):
-        hooks.append(part.register_forward_pre_hook(started))
-        hooks.append(part.register_forward_hook(ended))
-    try:
-        yield spent
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def _wait(device: torch.device) -> None:
@@ -260,21 +249,16 @@ def _work(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> tuple[int, int]:
     def count(linear: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         done[linear in ours] += args[0].shape[-1] * output.numel()
 
-    linears = [  # GPT-2's are of a class of their own
-        module
-        for module in loaded.network.modules()
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
-    ]
-    hooks = [linear.register_forward_hook(count) for linear in linears]
-    try:
+    with ExitStack() as hooks:
+        for module in loaded.network.modules():  # GPT-2's linear maps are of a class of their own
+            if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
+                hooks.callback(module.register_forward_hook(count).remove)
         _pass(loaded, ids, mask)
-    finally:
-        for hook in hooks:
-            hook.remove()
     batch, n = ids.shape
 
-    def heads(sites: Sequence[AttentionSite]) -> int:
-        return sum(2 * batch * n * n * site.n_heads * site.d_head for site in sites)
-
-    attention = done[True] + heads(loaded.sites)
-    return attention + done[False] + heads(loaded.others), attention
+    heads, others = (
+        sum(2 * batch * n * n * site.n_heads * site.d_head for site in sites)
+        for sites in (loaded.sites, loaded.others)
+    )
+    attention = done[True] + heads
+    return attention + done[False] + others, attention

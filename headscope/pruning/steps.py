@@ -24,8 +24,9 @@ from headscope.session.progress import SECONDS, Progress
 from headscope.tasks.base import Task
 from headscope.tasks.units import Units, units_of
 
-#: Passes over the calibration data that a step is worth, a backward pass counted as two.
-_METHOD = {
+#: Passes over the calibration data that a method or a repair is worth, a backward pass counted as
+#: two.
+_CALIBRATION_PASSES = {
     "fisher-joint": 9.0,
     "fisher": 3.0,
     "importance-token": 3.0,
@@ -35,8 +36,11 @@ _METHOD = {
     "fisher-mean": 58.0,
     "gates": 60.0,
     "topk": 60.0,
+    "none": 0.0,
+    "scale": 16.0,
+    "mean": 17.0,
+    "refit": 50.0,
 }
-_REPAIR = {Repair.none: 0.0, Repair.scale: 16.0, Repair.mean: 17.0, Repair.refit: 50.0}
 _CLASSIFIED = 60_000  # Tokens that finding roles on the built-in sample is worth.
 #: Writing a folder and opening it, in seconds, and parameters for each second more.
 _SAVED, _PARAMETERS = 2.0, 40e6
@@ -183,21 +187,29 @@ def costs_of(
     tokens = sum(map(len, evaluation.rows))
     share = sum(map(len, calibration.rows)) / tokens if calibration is not None else 0.0
     n_heads = sum(site.n_heads for site in loaded.sites)
-    methods = _METHOD | {"ablation": n_heads, "ablation-greedy": n_heads**2 / 2}
-    costs = {name: Cost(passes * share) for name, passes in methods.items()}
-    costs |= {kind.value: Cost(passes * share) for kind, passes in _REPAIR.items()}
-    costs |= {name: Cost(1.0) for name in ("measured", "alone")}
-    costs |= {name: Cost(share) for name in ("kept alone", "compared")}
-    costs["roles"] = Cost(_CLASSIFIED / tokens)
-    parameters = sum(p.numel() for p in loaded.network.parameters())
-    written = _SAVED + parameters / _PARAMETERS
+    written = _SAVED + sum(p.numel() for p in loaded.network.parameters()) / _PARAMETERS
     small = options.quantize is not None
     exported = traced * (_EXPORTED + _QUANTIZED * small)
-    for option in ("save", "save_dense"):
-        costs[f"try {option}"], costs[option] = Cost(seconds=written), Cost(2.0, written)
-    costs["try export"], costs["export"] = Cost(seconds=exported), Cost(1.2 * (1 + small), exported)
-    costs["graph of the full model"] = Cost(seconds=traced * _EXPORTED)
-    costs["card"] = Cost(seconds=_CARD)
+    calibration_passes = {
+        **_CALIBRATION_PASSES,
+        "ablation": n_heads,
+        "ablation-greedy": n_heads**2 / 2,
+        "kept alone": 1.0,
+        "compared": 1.0,
+    }
+    costs = {name: Cost(passes * share) for name, passes in calibration_passes.items()} | {
+        "measured": Cost(1.0),
+        "alone": Cost(1.0),
+        "roles": Cost(_CLASSIFIED / tokens),
+        "try save": Cost(seconds=written),
+        "save": Cost(2.0, written),
+        "try save_dense": Cost(seconds=written),
+        "save_dense": Cost(2.0, written),
+        "try export": Cost(seconds=exported),
+        "export": Cost(1.2 * (1 + small), exported),
+        "graph of the full model": Cost(seconds=traced * _EXPORTED),
+        "card": Cost(seconds=_CARD),
+    }
     for i, (length, size) in enumerate(shapes_of(loaded)):
         one = pass_seconds / tokens * length * size
         graphs = 0 if options.export is None else 2 + small
@@ -220,15 +232,38 @@ def counts_of(units: Units, options: PruneOptions) -> tuple[int, ...]:
     return tuple(sorted({step * int(share * each + 0.5) for share in options.shares}))
 
 
-def opening_steps(options: PruneOptions, *, classified: bool) -> Counter[str]:
-    """List what comes before the run proper: dry run and roles."""
-    steps = Counter({"roles": int(classified)})
+def stacks_pruned_alone(loaded: LoadedModel, options: PruneOptions) -> tuple[str, ...]:
+    """List the stacks that are pruned alone besides."""
+    joint_only = options.manual or options.max_drop is not None
+    return () if len(loaded.stacks) < 2 or joint_only else loaded.stacks
+
+
+def planned_steps(
+    options: PruneOptions, loaded: LoadedModel, *, classify_now: bool
+) -> list[tuple[str, Counter[str]]]:
+    """List the steps of a run: before it, together, each stack alone (by name), what is kept."""
+    before = Counter({"roles": int(classify_now)})
     tried = (o for o, _ in options.folders if not (o == "export" and options.manual))
-    steps.update(f"try {option}" for option in tried)
-    return steps
+    before.update(f"try {option}" for option in tried)
+    after = Counter(option for option, _ in options.folders)
+    if options.keeps and len(options.candidates) > 1 and options.max_drop is None:
+        after["compared"] = len(options.candidates)
+    if options.benchmark:
+        after.update(f"shape {i}" for i in range(len(shapes_of(loaded))))
+        after["graph of the full model"] = int(options.export is not None)
+    elif options.folders:
+        after["card"] = 1
+    alone = options.of_one_stack()
+    stacks = stacks_pruned_alone(loaded, options)
+    return [
+        ("", before),
+        ("", _running_steps(loaded, options)),
+        *((stack, _running_steps(loaded.only(stack), alone)) for stack in stacks),
+        ("", after),
+    ]
 
 
-def running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
+def _running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
     """List what a run over curves, a search or named heads does, on a model or one stack of it."""
     units, steps = units_of(loaded), Counter({"measured": 1})  # the unpruned model
     n = len(units)
@@ -242,15 +277,13 @@ def running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
             steps.update({kind.value: models, "measured": models})
         steps.update(after_search(options, candidates[-1]))
     else:
-        models = len(options.scored) * inner * (1 + options.even)
+        models = 1 if options.manual else len(options.scored) * inner * (1 + options.even)
         for kind in options.repair_kinds:
             steps.update({kind.value: models, "measured": models})
         if "random" in options.method_names:
             steps["measured"] += inner * options.draws
-    if options.manual:
-        for kind in options.repair_kinds:
-            steps.update({kind.value: 1, "measured": 1})
-        steps["measured"] += options.draws if options.keep_roles else 0
+        if options.keep_roles:
+            steps["measured"] += options.draws
     if options.tables:
         steps.update({"alone": n, "kept alone": n})
     return steps
@@ -263,17 +296,4 @@ def after_search(options: PruneOptions, kind: Repair) -> Counter[str]:
         steps["measured"] += options.draws
     if options.even:
         steps.update({"measured": 1, kind.value: 1})
-    return steps
-
-
-def keeping_steps(options: PruneOptions, loaded: LoadedModel) -> Counter[str]:
-    """List what is done with the model that is kept."""
-    steps: Counter[str] = Counter(option for option, _ in options.folders)
-    if options.keeps and len(options.candidates) > 1 and options.max_drop is None:
-        steps["compared"] = len(options.candidates)
-    if options.benchmark:
-        steps.update(f"shape {i}" for i in range(len(shapes_of(loaded))))
-        steps["graph of the full model"] = int(options.export is not None)
-    elif options.folders:
-        steps["card"] = 1
     return steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array, numpy
-from headscope.core.errors import InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import joined_rows, share
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
@@ -26,20 +26,27 @@ from headscope.models.task_heads import Joined, Select
 from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, Estimate, interval_of, paired_change
 
+R = TypeVar("R", bound=Row)
 #: Task heads that make a token at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq")
 
 
 class Task:
-    """Examples of one kind and the metrics that a model earns on them."""
+    """Examples of one kind and the metrics that a model earns on them.
 
-    name: ClassVar[str]  # fidelity, mlm, classification, similarity or seq2seq.
-    higher_is_better: ClassVar[bool] = True  # Whether a larger value is a better model.
-    has_labels: ClassVar[bool] = True  # Whether :meth:`loss_batches` can use labels.
+    A subclass is made from examples, a model, a seed (of masks) and a limit.
+    """
+
+    name: ClassVar[str]  # fidelity, mlm, classification, similarity or seq2seq
+    words: ClassVar[str]  # what it measures, and what it needs, on one line
+    higher_is_better: ClassVar[bool] = True  # whether a larger value is a better model
+    has_labels: ClassVar[bool] = True  # whether :meth:`loss_batches` can use labels
     #: Whether the outputs of the model's head are compared, and not its embeddings.
     needs_head: ClassVar[bool] = False
-    notes: tuple[str, ...] = ()  # Sentences about what a metric cannot say of these examples.
-    table: Mapping[str, Metric]  # All metrics by name; the first is the task's value.
+    #: Whether some metrics are of texts that the model writes, which takes far longer.
+    writes: ClassVar[bool] = False
+    notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
+    table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
 
     def __init__(
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
@@ -60,6 +67,11 @@ class Task:
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
         """The rows that each measured example is made of."""
         return [(row,) for row in self.rows]
+
+    def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
+        """Yield all rows, padded, in batches of about ``tokens``, always in the same order."""
+        for part in buckets(self.rows, tokens):
+            yield padded(part, loaded.pad_id, loaded.device)
 
     def outputs(
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
@@ -89,30 +101,21 @@ class Task:
         ones = np.ones((1, len(next(iter(outputs.values())))))
         return {name: float(metric(outputs, ones)[0]) for name, metric in self.table.items()}
 
+    def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
+        """Return the task's value of every bootstrap resample, (resamples,)."""
+        return resampled(self.table[self.metric], outputs, seed=seed)
+
     def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:
         """Return the task's value with its interval; ``values`` are what :meth:`resampled` gave."""
         return interval_of(self.table[self.metric], outputs, seed=seed, values=values)
 
-    def change(
-        self,
-        baseline: Outputs,
-        outputs: Outputs,
-        *,
-        seed: int = 0,
-        drawn: Array | None = None,
-        values: Array | None = None,
-    ) -> Change:
+    def change(self, baseline: Outputs, outputs: Outputs, **options: Any) -> Change:
         """Return how the task's value differs from another model's on the same examples.
 
-        ``difference`` is value minus the baseline's, whichever direction is better; ``drawn`` is
-        what :meth:`resampled` gave for the baseline, ``values`` what it gave for these outputs.
+        ``difference`` is value minus the baseline's, whichever direction is better; the options are
+        those of :func:`~headscope.stats.paired_change.paired_change`.
         """
-        metric = self.table[self.metric]
-        return paired_change(metric, baseline, outputs, seed=seed, drawn=drawn, values=values)
-
-    def resampled(self, outputs: Outputs, *, seed: int = 0) -> Array:
-        """Return the task's value of every bootstrap resample, (resamples,)."""
-        return resampled(self.table[self.metric], outputs, seed=seed)
+        return paired_change(self.table[self.metric], baseline, outputs, **options)
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say what makes a model's value meaningless: outputs that do not depend on the text.
@@ -122,7 +125,7 @@ class Task:
         raise NotImplementedError
 
     def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
-        """Yield batches whose loss can be differentiated by gates."""
+        """Yield batches whose loss can be differentiated by gates, in the order of the rows'."""
         if labels and self.has_labels:
             return self._labelled_batches(loaded)
         return self._loss_batches(loaded, self._label_free_loss, self.distance.select)
@@ -134,15 +137,9 @@ class Task:
         self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
     ) -> Iterator[LossBatch]:
         for batch in self.batches(loaded):
-            yield LossBatch(
-                loaded,
-                batch,
-                torch.arange(len(batch.index), device=loaded.device),
-                loss,
-                self._embed,
-                select(batch),
-                self._select_embed(batch),
-            )
+            owner = torch.arange(len(batch.index), device=loaded.device)
+            selects = select(batch), self._select_embed(batch)
+            yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
 
     # What follows is what tasks differ in.
 
@@ -176,13 +173,18 @@ class Task:
         """Return each row's output as a vector."""
         return F.normalize(self.pooling.embed(hidden, batch.hidden_mask), dim=-1)
 
-    def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
-        """Yield all rows, padded, in the order of :meth:`loss_batches` without labels.
 
-        ``tokens`` is about how many a batch holds.
-        """
-        for part in buckets(self.rows, tokens):
-            yield padded(part, loaded.pad_id, loaded.device)
+def numbered(
+    loaded: LoadedModel, encoded: Iterable[R | None], what: str, side: str = ""
+) -> tuple[list[R], list[int]]:
+    """Return the rows that fit the model, numbered from 0, and their positions in ``what``."""
+    kept = [row for row in encoded if row is not None]
+    if len(kept) < 2:
+        raise CorpusError(
+            f"{len(kept)} of {what} fit the model's limit of {loaded.max_length} tokens{side}; "
+            "give shorter ones (nothing is ever cut)."
+        )
+    return [replace(row, index=i) for i, row in enumerate(kept)], [row.index for row in kept]
 
 
 def need_logits(logits: Tensor | None) -> Tensor:
@@ -203,20 +205,28 @@ class TokenTask(Task):
     """A task whose head predicts a token at each masked or target position."""
 
     needs_head = True
+    same_guess: ClassVar[str]  # what a model does that guesses one token wherever it is asked
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Count each row's tokens and right guesses; keep its least and its greatest guess."""
+        guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
+        correct, zeros = (guess == batch.gold).float(), guess.new_zeros(size)
+        return {
+            "correct": correct.new_zeros(size).index_add(0, rows, correct),
+            "tokens": torch.bincount(rows, minlength=size).float(),
+            "least_guess": zeros.scatter_reduce(0, rows, guess, "amin", include_self=False),
+            "most_guess": zeros.scatter_reduce(0, rows, guess, "amax", include_self=False),
+        }
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where one token is guessed at every position."""
+        same = outputs["most_guess"].max() <= outputs["least_guess"].min()
+        return self.same_guess if same else None
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Mean cross-entropy of each row's tokens."""
         scores = wide(need_logits(logits)[0])
         return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
-
-
-def guesses(batch: Padded, guess: Tensor) -> dict[str, Tensor]:
-    """Return the least and the greatest guess of each row."""
-    rows, zeros = batch.masked[0], guess.new_zeros(len(batch.index))
-    return {
-        "least_guess": zeros.scatter_reduce(0, rows, guess, "amin", include_self=False),
-        "most_guess": zeros.scatter_reduce(0, rows, guess, "amax", include_self=False),
-    }
 
 
 class Distance:
@@ -339,11 +349,7 @@ class LossBatch:
     #: Which positions the head reads for the loss, and for the embedding.
     _select_loss: Select | None = None
     _select_embed: Select | None = None
-    _means: Means | None = None  # What a gate of zero leaves behind; zeros unless given.
-
-    def leaving(self, means: Means) -> LossBatch:
-        """Return the same batch, in which a gate of zero leaves the head's mean behind."""
-        return replace(self, _means=means)
+    means: Means | None = None  # What a gate of zero leaves behind; zeros unless given.
 
     @property
     def size(self) -> int:
@@ -384,7 +390,7 @@ class LossBatch:
 
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
         by_row = gates[self._owner] if gates.dim() == 3 else gates
+        batch = self._batch
         # Without gradients to record, the faster products serve.
-        with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self._means) as run:
-            batch = self._batch
+        with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self.means) as run:
             return read(batch, *run(*batch.inputs, **batch.decoder_inputs, select=select))

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import InputError
+from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
 from headscope.data.batches import buckets
-from headscope.data.examples import Examples
-from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.data.examples import Examples, class_ids
+from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, pad_rows, window_rows
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine, wide
 from headscope.models.task_heads import Select
@@ -29,7 +29,44 @@ from headscope.stats.metrics import (
     ratio_of,
     spearman,
 )
-from headscope.tasks.base import LossBatch, Task, TokenTask, guesses, need_logits
+from headscope.tasks.base import LossBatch, Task, TokenTask, need_logits, numbered
+
+#: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
+WINDOW, WINDOWS = 64, 256
+#: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
+_TAKEN_OUT = "<unk>"
+
+
+def tokenised(
+    loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
+) -> tuple[list[Row], list[int]]:
+    """Return rows numbered from 0, and the positions of the texts that fit the model."""
+    return numbered(loaded, encode_rows(loaded, first, second), f"{len(first)} texts")
+
+
+def masked(rows: Sequence[Row], loaded: LoadedModel, seed: int) -> list[Row]:
+    """Mask 15% of the tokens of each row."""
+    mask_id = getattr(loaded.tokenizer, "mask_token_id", None)
+    if mask_id is None:
+        raise InputError(f"The tokenizer of {loaded.name} has no mask token; mlm needs one.")
+    return [mask_row(row, int(mask_id), seed) for row in rows]
+
+
+def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
+    """Say where texts are read otherwise than a user of the model may expect."""
+    prompt, limit = loaded.pooling.prompt, loaded.pooling.max_length
+    notes = []
+    if prompt:
+        notes.append(
+            f"Every text is read after the default prompt of the model's folder, {prompt!r}."
+        )
+    longer = 0 if limit is None else sum(len(row) > limit for row in rows)
+    if longer:
+        notes.append(
+            f"{longer:,} of {len(rows):,} texts are longer than the {limit} tokens at which "
+            "SentenceTransformer cuts the texts of this model; here they are read whole."
+        )
+    return tuple(notes)
 
 
 class Fidelity(Task):
@@ -39,12 +76,18 @@ class Fidelity(Task):
     """
 
     name = "fidelity"
+    words = "cosine of embeddings (or KL of outputs) to the whole model's own; any text"
     has_labels = False
 
     def __init__(
-        self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        super().__init__(examples, loaded, rows, skipped)
+        # With a head it is the head's outputs that count, and its texts have no prompt.
+        prompt = "" if loaded.task_head else loaded.pooling.prompt
+        rows, kept = tokenised(loaded, [prompt + text for text in examples.texts])
+        rows = masked(rows, loaded, seed) if loaded.task_head == "mlm" else rows
+        super().__init__(examples, loaded, rows, len(examples.texts) - len(kept))
+        self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
         has_outputs = loaded.task_head not in (None, "seq2seq")
         self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
@@ -69,30 +112,32 @@ class MaskedLM(TokenTask):
     """Mean negative log-probability (nats) of masked tokens, and how many are guessed right."""
 
     name = "mlm"
+    words = "loss at masked tokens; any text, and a model with that head"
     higher_is_better = False
+    same_guess = "guesses the same token at every mask"
     table = {  # noqa: RUF012  (never changed)
-        "loss": ratio_of("nll", "positions"),
-        "masked_accuracy": TokenRate("correct", "positions"),
+        "loss": ratio_of("nll", "tokens"),
+        "masked_accuracy": TokenRate("correct", "tokens"),
     }
 
-    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        scores, rows, size = need_logits(logits)[0], batch.masked[0], len(batch.index)
-        nll = F.cross_entropy(wide(scores), batch.gold, reduction="none")
-        guess = scores.argmax(dim=-1)
-        correct = (guess == batch.gold).to(nll.dtype)
-        zeros = nll.new_zeros(size)
-        return {
-            "nll": zeros.index_add(0, rows, nll),
-            "correct": zeros.index_add(0, rows, correct),
-            "positions": torch.bincount(rows, minlength=size).float(),
-            **guesses(batch, guess),
-        }
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
+    ) -> None:
+        length, count = min(WINDOW, loaded.max_length), limit or WINDOWS
+        lines = [line.replace(_TAKEN_OUT, " ") for line in examples.first]
+        rows = window_rows(loaded, lines, length=length, count=count)
+        if len(rows) < 2:
+            raise CorpusError(
+                f"{examples.name} has not enough text for two windows of {length} tokens; give "
+                "more."
+            )
+        super().__init__(examples, loaded, masked(rows, loaded, seed), 0)
 
-    def degenerate(self, outputs: Outputs) -> str | None:
-        """Say so where one token is guessed at every mask."""
-        if outputs["most_guess"].max() > outputs["least_guess"].min():
-            return None
-        return "guesses the same token at every mask"
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        scores = wide(need_logits(logits)[0])
+        nll = F.cross_entropy(scores, batch.gold, reduction="none")
+        total = nll.new_zeros(len(batch.index)).index_add(0, batch.masked[0], nll)
+        return {"nll": total, **super()._read(batch, hidden, logits)}
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Log-probabilities at a row's masks, one after the other; rows of fewer masks end in 0."""
@@ -108,19 +153,26 @@ class Classification(Task):
     """Accuracy, macro F1 and Matthews correlation of the largest logit, all times 100."""
 
     name = "classification"
+    words = "accuracy; labelled sentences or pairs, and a model with that head"
     needs_head = True
     table = {"accuracy": accuracy, "f1": macro_f1, "matthews": matthews}  # noqa: RUF012
 
     def __init__(
-        self,
-        examples: Examples,
-        loaded: LoadedModel,
-        rows: Sequence[Row],
-        skipped: int,
-        labels: Sequence[int],
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        super().__init__(examples, loaded, rows, skipped)
-        self._labels = np.array(labels)
+        config = loaded.network.config
+        kind = config.problem_type
+        if config.num_labels < 2 or kind in ("regression", "multi_label_classification"):
+            raise InputError(
+                f"The head of {loaded.name} does not choose one of several classes "
+                f"({config.num_labels} outputs, {kind or 'regression'}); the task classification "
+                "needs one that does."
+            )
+        names = {int(number): str(name) for number, name in config.id2label.items()}
+        labels = class_ids(examples, names)
+        rows, kept = tokenised(loaded, examples.first, examples.second)
+        super().__init__(examples, loaded, rows, len(examples) - len(kept))
+        self._labels = np.array([labels[i] for i in kept])
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         return {"predicted": need_logits(logits).argmax(dim=-1)}
@@ -142,18 +194,6 @@ class Classification(Task):
         return wide(need_logits(logits)).log_softmax(dim=-1)
 
 
-def classes_of(loaded: LoadedModel) -> dict[int, str]:
-    """Return the classes that a model tells apart."""
-    config = loaded.network.config
-    if config.num_labels < 2 or config.problem_type in ("regression", "multi_label_classification"):
-        raise InputError(
-            f"The head of {loaded.name} does not choose one of several classes "
-            f"({config.num_labels} outputs, {config.problem_type or 'regression'}); the task "
-            "classification needs one that does."
-        )
-    return {int(number): str(name) for number, name in config.id2label.items()}
-
-
 class _Pair:
     """Two rows that are compared, as one item for batching."""
 
@@ -172,19 +212,30 @@ class Similarity(Task):
     """
 
     name = "similarity"
+    words = "Spearman correlation of cosines with people's scores; scored pairs"
     table = {"spearman": spearman}  # noqa: RUF012
 
     def __init__(
-        self,
-        examples: Examples,
-        loaded: LoadedModel,
-        rows: Sequence[Row],
-        skipped: int,
-        pairs: Array,
-        gold: Array,
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
+        texts = examples.texts
+        rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
+        row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
+        pairs, gold = [], []
+        both = zip(examples.first, examples.second or (), examples.scores or (), strict=True)
+        for first, second, score in both:
+            if first in row_of and second in row_of:
+                pairs.append((row_of[first], row_of[second]))
+                gold.append(score)
+        skipped = len(examples) - len(pairs)
+        if len(set(gold)) < 2:
+            raise CorpusError(
+                f"{examples.name}: {skipped} of {len(examples)} pairs are longer than the model's "
+                "limit, and the rest have no two different scores."
+            )
         super().__init__(examples, loaded, rows, skipped)
-        self._pairs, self._gold = pairs, gold
+        self.notes = notes_of(loaded, rows)
+        self._pairs, self._gold = np.array(pairs), np.array(gold)
         self.n_examples = len(gold)
 
     @property
@@ -214,13 +265,12 @@ class Similarity(Task):
         ]
         for part in buckets(items):
             rows = [pair.first for pair in part] + [pair.second for pair in part]
-            owner = torch.arange(len(part), device=loaded.device).repeat(2)
             # The cosine of a perfect pair is 1.
             gold = self._gold[[pair.index for pair in part]] / float(np.abs(self._gold).max())
             yield LossBatch(
                 loaded,
                 pad_rows(rows, loaded.pad_id, loaded.device),
-                owner,
+                torch.arange(len(part), device=loaded.device).repeat(2),
                 partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
                 self._embed_both,
             )

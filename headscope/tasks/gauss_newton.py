@@ -99,10 +99,10 @@ def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:
     None for very wide ones, and for batches that another process of the run takes care of.
     """
     kept: list[Tensor | None] = []
-    processes = current()
     for index, batch in enumerate(batches):
-        mine = index % processes.size == processes.rank
-        out = batch.full().detach() if mine else None
+        out = None
+        if index % current().size == current().rank:
+            out = batch.full().detach()
         kept.append(out if out is not None and out.shape[-1] <= WIDEST else None)
     return kept
 

@@ -1,10 +1,23 @@
-"""Seq2seq: does an encoder-decoder model write the target that belongs to a source?"""
+r"""Seq2seq: does an encoder-decoder model write the target that belongs to a source?
+
+Corpus BLEU is made of what each sentence adds to it, so that resamples need no text: the words of
+the hypothesis (h in all) and of the reference (r), and for n = 1 to 4 the n-grams that match and
+those that there are::
+
+    BLEU = 100 * min(1, exp(1 - r / h)) * (p_1 p_2 p_3 p_4)^(1/4)        p_n = match_n / total_n
+
+The k-th order without a match counts as ``p_n = 1 / (2^k total_n)``; without any match, or without
+any n-gram of some order, BLEU is 0. Words are those of sacreBLEU's tokenizer ``13a`` (signature
+``nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp``), or every character is one.
+
+Papineni et al. 2002 (BLEU); Post 2018, arXiv:1804.08771 (sacreBLEU); Koehn 2004 (resampling).
+"""
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Sequence
+from importlib.util import find_spec
 from itertools import takewhile
 from typing import Any
 
@@ -14,21 +27,25 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import CorpusError
+from headscope.core.errors import InputError
 from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
-from headscope.data.token_rows import Ends, Padded, PairRow, encode_pairs
+from headscope.data.token_rows import Ends, Padded, encode_pairs
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import wide
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Select, ends_of
 from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
-from headscope.tasks.base import TokenTask, guesses, need_logits, one_position
-from headscope.tasks.bleu import COUNTS, WORDS, bleu, bleu_counts, bleu_unit, has_sacrebleu
+from headscope.tasks.base import TokenTask, numbered, one_position
 
 #: Tokens of the pairs that are decoded together: a step reads one of each, so batches can be large.
 _DECODED_TOGETHER = 4096
+
+COUNTS = "bleu_counts"  # Name of the ten counts of each sentence among a model's outputs.
+_ORDER = 4  # Longest n-grams.
+#: sacreBLEU's tokenizers: at spaces and punctuation, and every character for a word.
+WORDS, CHARACTERS = "13a", "char"
 
 
 class Seq2Seq(TokenTask):
@@ -47,18 +64,18 @@ class Seq2Seq(TokenTask):
     """
 
     name = "seq2seq"
+    writes = True
+    words = "accuracy of target tokens; sources with targets, and an encoder-decoder"
+    same_guess = "gives the same token at every position"
 
     def __init__(
-        self,
-        examples: Examples,
-        loaded: LoadedModel,
-        rows: Sequence[PairRow],
-        skipped: int,
-        targets: Sequence[str],
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        super().__init__(examples, loaded, rows, skipped)
-        self._targets = tuple(text.strip() for text in targets)
-        self._ends = ends_of(loaded)
+        targets, self._ends = examples.second or (), ends_of(loaded)
+        encoded = encode_pairs(loaded, examples.first, targets, self._ends)
+        rows, kept = numbered(loaded, encoded, f"{len(examples)} pairs", " on either side")
+        super().__init__(examples, loaded, rows, len(examples) - len(rows))
+        self._targets = tuple(targets[i].strip() for i in kept)
         self._longest = max(len(row.labels) for row in rows)
         self.table: dict[str, Metric] = {
             "token_accuracy": TokenRate("correct", "tokens"),
@@ -124,18 +141,7 @@ class Seq2Seq(TokenTask):
         """Say so where one text, or one token, is written whatever the source is."""
         if "text" in outputs and np.ptp(outputs["text"]) == 0:
             return "writes the same text for every source"
-        if outputs["most_guess"].max() > outputs["least_guess"].min():
-            return None
-        return "gives the same token at every position"
-
-    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
-        guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
-        zeros = torch.zeros(size, device=guess.device)
-        return {
-            "correct": zeros.index_add(0, rows, (guess == batch.gold).float()),
-            "tokens": torch.bincount(rows, minlength=size).float(),
-            **guesses(batch, guess),
-        }
+        return super().degenerate(outputs)
 
     def _select_embed(self, batch: Padded) -> Select | None:
         return one_position
@@ -151,23 +157,6 @@ class Seq2Seq(TokenTask):
         real = batch.hidden_mask.to(wide(hidden).dtype)
         states = wide(hidden) * (real / real.sum(dim=1, keepdim=True).sqrt())[..., None]
         return F.pad(states, (0, 0, 0, self._longest - states.shape[1])).flatten(1)
-
-
-def seq2seq_task(
-    examples: Examples, loaded: LoadedModel, _seed: int = 0, _limit: int | None = None
-) -> Seq2Seq:
-    """Tokenise sources and targets for a model."""
-    sources, targets = examples.first, examples.second or ()
-    encoded = encode_pairs(loaded, sources, targets, ends_of(loaded))
-    kept = [row for row in encoded if row is not None]
-    if len(kept) < 2:
-        raise CorpusError(
-            f"{len(kept)} of {len(examples)} pairs fit the model's limit of {loaded.max_length} "
-            "tokens on either side; give shorter ones (nothing is ever cut)."
-        )
-    rows = [dataclasses.replace(row, index=i) for i, row in enumerate(kept)]
-    wanted = [targets[row.index] for row in kept]
-    return Seq2Seq(examples, loaded, rows, len(examples) - len(rows), wanted)
 
 
 def decode_greedily(
@@ -208,3 +197,47 @@ def decode_greedily(
     eos = settings.eos_token_id
     stops = {eos} if isinstance(eos, int) else set(eos)
     return [list(takewhile(lambda t: t not in stops, row[1:])) for row in written.tolist()]
+
+
+def has_sacrebleu() -> bool:
+    """Whether BLEU can be measured here."""
+    return find_spec("sacrebleu") is not None
+
+
+def bleu_unit(references: Sequence[str]) -> str | None:
+    """Choose the tokenizer for which BLEU says something of texts as long as these."""
+    if sum(len(text.split()) for text in references) >= _ORDER * len(references):
+        return WORDS
+    letters = sum(len("".join(text.split())) for text in references)
+    return CHARACTERS if letters >= _ORDER * len(references) else None
+
+
+def bleu_counts(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = WORDS
+) -> Array:
+    """Count what BLEU is made of, sentence by sentence."""
+    if not has_sacrebleu():
+        raise InputError(
+            "BLEU is counted by the package sacrebleu, which is not installed; install headscope "
+            "with the extra [seq2seq]."
+        )
+    from sacrebleu.metrics.bleu import BLEU
+
+    metric = BLEU(tokenize=tokenize)
+    rows = np.zeros((len(hypotheses), 2 + 2 * _ORDER))
+    for row, hypothesis, reference in zip(rows, hypotheses, references, strict=True):
+        score = metric.corpus_score([hypothesis], [[reference]])
+        row[:] = (score.sys_len, score.ref_len, *score.counts, *score.totals)
+    return rows
+
+
+def bleu(outputs: Outputs, counts: Array) -> Array:
+    """Corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words."""
+    sums = counts @ outputs[COUNTS]
+    written, wanted = sums[:, 0], sums[:, 1]
+    match, total = sums[:, 2 : 2 + _ORDER], sums[:, 2 + _ORDER :]
+    halvings = np.cumsum(match == 0, axis=1)
+    smoothed = np.where(match > 0, match, 0.5**halvings) / np.maximum(total, 1.0)
+    brevity = np.minimum(0.0, 1.0 - wanted / np.maximum(written, 1e-300))
+    score = 100.0 * np.exp(brevity + np.log(smoothed).mean(axis=1))
+    return np.where(match.any(axis=1) & total.all(axis=1), score, 0.0)

@@ -1,24 +1,26 @@
-"""What can be removed on its own: a head, or one head of every layer that shares a module."""
+"""What can be removed on its own, and reading heads as people write them: ``L0H1,L3H*``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from headscope.core.errors import InputError
 from headscope.models.intervene import shared_layers
 from headscope.models.loaded import LoadedModel
 
+_HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+|\*)", re.IGNORECASE)
 Head = tuple[int, int]  # (layer, head), zero-based, as the loaded model counts them.
 
 
 class Units:
     """The removable units of a model, and the way between them and its grid of heads.
 
-    In most models a unit is a head. ALBERT runs one module in every layer, so its unit is the same
-    head of all layers. ``n_heads`` is the number of heads of each layer, ``shared`` groups layers
-    by the module that they run.
+    In most models a unit is a head; in ALBERT, which runs one module in every layer, the same head
+    of all layers. ``n_heads`` are those of each layer, ``shared`` groups layers by their module.
     """
 
     def __init__(self, n_heads: Sequence[int], shared: Sequence[Sequence[int]]) -> None:
@@ -75,3 +77,42 @@ class Units:
 def units_of(loaded: LoadedModel) -> Units:
     """List what can be removed from a model on its own."""
     return Units([site.n_heads for site in loaded.sites], shared_layers(loaded.sites))
+
+
+def parse_heads(
+    text: str, heads: Mapping[tuple[str, int], Sequence[int]]
+) -> list[tuple[str, int, int]]:
+    """Read heads as (stack, layer, head), each once and sorted; ``L3H*`` is all of layer 3.
+
+    Where the heads lie in several stacks an item names its own: ``cross:L3H5``. ``heads`` are those
+    that each (stack, layer) has, by their original numbers.
+    """
+    names = set[tuple[str, int, int]]()
+    stacks = list(dict.fromkeys(stack for stack, _ in heads))
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    if not items:
+        raise InputError("No head is named; write heads as L0H1,L3H* (counted from zero).")
+    for item in items:
+        match = _HEAD.fullmatch(item)
+        if match is None:
+            raise InputError(f"{item!r} is not a head; write L0H1, or L3H* for all of layer 3.")
+        if match[1] is None and len(stacks) > 1:
+            raise InputError(
+                f"{item}: the model has several stacks; write {stacks[-1]}:{item} "
+                f"({', '.join(stacks)})."
+            )
+        stack = stacks[0] if match[1] is None else match[1].lower()
+        layer, head = int(match[2]), match[3]
+        if stack not in stacks:
+            raise InputError(f"{item}: heads are removed from {' and '.join(stacks)} here.")
+        if (stack, layer) not in heads:
+            last = max(number for name, number in heads if name == stack)
+            raise InputError(f"{item}: there is no layer {layer}; the model has L0 to L{last}.")
+        numbers = heads[stack, layer]
+        if head != "*" and int(head) not in numbers:
+            own = ", ".join(f"H{number}" for number in numbers) or "none left"
+            if len(numbers) > 1 and list(numbers) == list(range(len(numbers))):
+                own = f"H0 to H{len(numbers) - 1}"
+            raise InputError(f"{item}: layer {layer} has no head {head}; it has {own}.")
+        names |= {(stack, layer, number) for number in (numbers if head == "*" else [int(head)])}
+    return sorted(names)

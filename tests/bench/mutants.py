@@ -92,7 +92,7 @@ tango-sides | stats/statistics.py | gains for losses
     -_upper(lost, gained, n, z) => -_upper(gained, lost, n, z)
 bootstrap-n | stats/paired_change.py | small samples are not widened
     n - 1) * math.sqrt(n / (n - 1)) => n - 1)
-brevity | tasks/bleu.py | long translations are punished
+brevity | tasks/seq2seq.py | long translations are punished
     1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
 newton-gradient | pruning/elimination.py | relinearised away from the minimum
     gates - sums.gradient + => gates + sums.gradient +

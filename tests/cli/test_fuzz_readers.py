@@ -28,7 +28,7 @@ from headscope.reports.registry import SECTIONS
 from headscope.reports.sections import Previous
 from headscope.session import resume
 from headscope.session.resume import RunState
-from headscope.tasks.head_list import parse_heads
+from headscope.tasks.units import parse_heads
 
 TREES = b"\n".join(SAMPLE.read_bytes().split(b"\n")[:60])
 TABLES = {

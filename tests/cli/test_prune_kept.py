@@ -21,7 +21,6 @@ from tiny_models import tiny_bert, write_translator
 
 import headscope
 from headscope import classify
-from headscope.analyses import prune_options
 from headscope.artefacts.saving import write_model
 from headscope.core.errors import ArtefactError
 from headscope.core.serialise import to_json
@@ -50,7 +49,7 @@ def shown() -> list[str]:
     page = re.search(r"^```sh\n(.*?)^```$", text, re.M | re.S)
     assert page is not None
     lines = [line.partition(" #")[0].strip() for line in page[1].splitlines()]
-    commands = [*prune_options.PruneOptions.examples, *lines]
+    commands = [*PruneOptions.examples, *lines]
     alike = {re.sub(r"\S+\.tsv|\S+\.csv|--save \S+", "", command): command for command in commands}
     return [command for command in alike.values() if "--keep-roles" not in command]
 

@@ -30,7 +30,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.pruning.methods import rank
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context
-from headscope.pruning.repair import _solve, _sums
+from headscope.pruning.repair import refit_sums, refitted
 from headscope.pruning.result import PruneResult
 from headscope.tasks.making import make_task, read_examples
 
@@ -231,7 +231,7 @@ def test_refit_solves_the_regression_of_single_pairs(kind, files):
     for stack in STACKS:
         view = opened(kind).only(stack)
         task = make_task("seq2seq", read_examples("seq2seq", path), view)
-        found = _solve(view.sites[1], _sums(view, task, gates, {}, [1]), gates[1], 2.0)
+        found = refitted(view.sites[1], refit_sums(view, task, gates, {}, [1]), gates[1], 2.0)
         whole, cut = without(kind, []), without(kind, [(stack, 0, 1), (stack, 1, 1)])
         parts = []
         for i, (source, target) in enumerate(pairs_of(path)):

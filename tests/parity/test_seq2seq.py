@@ -19,7 +19,7 @@ from headscope.data.token_rows import Ends
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of, seq2seq_task
+from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))
 SOURCES = ("the cat sat on the mat", "a big red dog ran", "she saw it", "he", "a dog", "it")
@@ -42,7 +42,7 @@ def opened(seed: int = 0, spread: float = 0.5) -> LoadedModel:
 
 def made(loaded: LoadedModel, sources: tuple[str, ...] = SOURCES) -> Seq2Seq:
     targets = TARGETS[: len(sources)]
-    return seq2seq_task(Examples("x.tsv", "0", first=sources, second=targets), loaded)
+    return Seq2Seq(Examples("x.tsv", "0", first=sources, second=targets), loaded)
 
 
 @torch.no_grad()
@@ -133,7 +133,9 @@ def test_texts_are_decoded_and_judged_where_asked_for(monkeypatch):
         assert text == loaded.tokenizer.decode(alone[0], skip_special_tokens=True).strip()
     # Targets that the model writes, and some that it does not.
     wanted = (texts[0], f" {texts[1]} ", "the cat sat on the mat", *texts[3:5], "house")
-    judged = Seq2Seq(task.data, loaded, task.rows, 0, wanted)
+    monkeypatch.setattr("headscope.tasks.seq2seq.bleu_unit", lambda _: "13a")
+    judged = made(loaded)
+    judged._targets = tuple(text.strip() for text in wanted)
     outputs = judged.outputs(loaded, all_metrics=True)
     metrics = judged.metrics(outputs)
     assert list(metrics) == ["token_accuracy", "exact_match", "bleu"]

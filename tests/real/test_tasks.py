@@ -9,7 +9,7 @@ from headscope.data.examples import read_texts, read_translations
 from headscope.models.certificate import validate_model
 from headscope.models.intervene import gated
 from headscope.tasks.making import make_task, read_examples
-from headscope.tasks.seq2seq import seq2seq_task
+from headscope.tasks.seq2seq import Seq2Seq
 
 
 def test_demo_on_sts_b(demo, shared):
@@ -101,7 +101,7 @@ def test_arabic_names_in_latin_letters(shared):
     assert "bleu" not in found.metrics  # single words have no 4-gram
     assert found.ci[0] < found.value < found.ci[1]
 
-    task = seq2seq_task(read_translations(pairs, 100), loaded)
+    task = Seq2Seq(read_translations(pairs, 100), loaded)
     assert (task.n_examples, task.skipped) == (100, 0)
     # The tokenizer puts no end token after a source; a target has one all the same.
     assert all(row.content == tuple(range(len(row.ids))) for row in task.rows)

@@ -46,9 +46,8 @@ from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
 from headscope.stats.statistics import adjust
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
-from headscope.tasks.calibration import TaskCalibration, chosen_stack, pick
+from headscope.tasks.calibration import TaskCalibration, chosen_stack, mean_z, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
-from headscope.tasks.head_means import mean_z
 from headscope.tasks.making import check_two, make_task, read_examples, select
 from headscope.tasks.units import Units, units_of
 

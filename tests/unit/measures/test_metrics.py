@@ -19,7 +19,7 @@ from headscope.stats.metrics import (
     resampled,
     spearman,
 )
-from headscope.tasks.bleu import COUNTS, bleu, bleu_counts, bleu_unit, has_sacrebleu
+from headscope.tasks.seq2seq import COUNTS, bleu, bleu_counts, bleu_unit, has_sacrebleu
 
 N = 60
 

@@ -154,7 +154,7 @@ def test_even_counts_heads_of_every_layer():
     planted = Planted(even=True)
     tries, chosen, _ = search(planted, 0.7)
     assert (tries.step, tries.most, chosen.number) == (2, 5, 3)
-    removed = tries.model(chosen.candidate, 3)[0].removed
+    removed = tries.model(chosen.candidate, 3).removed
     assert removed == (0, 1, 2, 6, 7, 8)
     assert tries.heads(chosen.candidate, 3) == 6
 

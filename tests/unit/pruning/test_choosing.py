@@ -19,8 +19,6 @@ from headscope.pruning.elimination import (
 from headscope.pruning.methods import (
     exchange,
     fisher,
-    importance_example,
-    importance_token,
     random,
     rank,
 )
@@ -53,14 +51,14 @@ def test_importance_by_example_is_the_mean_absolute_derivative_of_single_example
     given = toy_given(f=torch.tanh)
     differences = _differences(given)
     expected = differences.abs().mean(dim=0)
-    found = importance_example(given, normalise=False)
+    found = rank("importance-example", given, normalise=False)
     torch.testing.assert_close(found.values, expected, rtol=1e-5, atol=1e-7)
     # Adding gradients up before the absolute value, as a copied script does, gives less.
     assert (differences.mean(dim=0).abs() < expected).all()
     # By token it does not depend on how examples are batched, and neither works without labels.
-    first = importance_token(given).values
+    first = rank("importance-token", given).values
     given.calibration._batch_size = 40
-    torch.testing.assert_close(importance_token(given).values, first)
+    torch.testing.assert_close(rank("importance-token", given).values, first)
     for method in ("importance-token", "importance-example"):
         with pytest.raises(InputError, match="label"):
             rank(method, toy_given(labels=False))

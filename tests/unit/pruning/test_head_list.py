@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headscope.core.errors import InputError
 from headscope.pruning.max_drop import most_allowed
-from headscope.tasks.head_list import parse_heads
+from headscope.tasks.units import parse_heads
 
 ENCODER = "encoder"
 HEADS = {(ENCODER, 0): (0, 1, 2), (ENCODER, 1): (0, 2), (ENCODER, 2): ()}

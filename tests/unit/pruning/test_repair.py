@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from toy_calibration import toy_given
 
 from headscope.models import surgery
-from headscope.pruning.repair import RidgeSums, scale_gates
-from headscope.pruning.trained_gates import (
+from headscope.pruning.methods import (
     draw_gates,
     gates,
     hard_sample,
@@ -18,6 +17,7 @@ from headscope.pruning.trained_gates import (
     relaxed_sample,
     topk,
 )
+from headscope.pruning.repair import RidgeSums, scale_gates
 
 
 def test_a_surviving_copy_is_turned_up_to_stand_for_both():
