@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import UnusedOptionError
 from headscope.core.options import Option
-from headscope.session.corpus_options import AnyCorpus, CorpusFlags
-from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
+from headscope.session.options import (
+    POOLING,
+    STACK,
+    TASKS,
+    AnyCorpus,
+    CorpusFlags,
+    ResumableOptions,
+)
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.thresholds import Thresholds
