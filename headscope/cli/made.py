@@ -72,7 +72,7 @@ def _on_command_line(option: Declared) -> tuple[Any, Any]:
         several = typing.get_origin(kind) is collections.abc.Sequence
         parts = typing.get_args(kind)
         if marker.choices:
-            names: Any = enum.StrEnum("Choice", {name: name for name in marker.choices})
+            names: Any = _choice_of(marker.choices)
             if default is not None:
                 default = names(marker.choices[default] if kind is bool else default)
             kind = names
@@ -83,6 +83,11 @@ def _on_command_line(option: Declared) -> tuple[Any, Any]:
         if several:
             kind = types.GenericAlias(list, kind)
     return (kind | None if default is None else kind), default
+
+
+def _choice_of(names: tuple[str, ...]) -> Any:
+    """Return an enumeration of names, as typer takes it."""
+    return enum.StrEnum("Choice", {name: name for name in names})
 
 
 class UsageError(Exception):

@@ -82,7 +82,7 @@ def _options(callback: Any) -> dict[str, Option]:
     for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
         if name in ("context", "config"):
             continue
-        kind, extras = parameter.annotation, ()
+        kind, extras = parameter.annotation, list[Any]()
         if typing.get_origin(kind) is typing.Annotated:
             kind, *extras = typing.get_args(kind)
         if typing.get_origin(kind) in (typing.Union, types.UnionType):

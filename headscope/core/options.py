@@ -120,9 +120,13 @@ class Declared:
                 raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
 
 
-@functools.cache
 def options_of(kind: Any) -> dict[str, Declared]:
     """Return the options of a class by their names in Python, in the order of its fields."""
+    return _read(kind)
+
+
+@functools.cache
+def _read(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in dataclasses.fields(kind):

@@ -29,7 +29,9 @@ class ThresholdSet:
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> Self:
         """Build thresholds from names and values (numbers, or text from the command line)."""
-        kinds = {field.name: type(field.default) for field in dataclasses.fields(cls)}
+        kinds: dict[str, type] = {
+            field.name: type(field.default) for field in dataclasses.fields(cls)
+        }
         parsed: dict[str, float | bool] = {}
         for name, value in values.items():
             if name not in kinds:

@@ -76,17 +76,17 @@ def _lines(report: ReportResult) -> Iterator[str]:
         ]
         yield from ("", "## Claims", "")
         if decided:
-            header = ("#", "claim", "verdict", "measured", "parts", "control")
-            yield from _table(header, decided, bold=2)
+            columns = ("#", "claim", "verdict", "measured", "parts", "control")
+            yield from _table(columns, decided, bold=2)
         waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
         if waiting:
             yield from ("", f"Not measured yet: claims {', '.join(waiting)}.")
     if (classified := report.classify) is not None:
         control = classified.control
         ran = control is not None and control.random_weights
-        header = ("role", "heads", "random weights" if ran else "random weights (not run)")
+        random = "random weights" if ran else "random weights (not run)"
         yield from ("", "## Roles", "")
-        yield from _table(header, role_rows(classified, every=False))
+        yield from _table(("role", "heads", random), role_rows(classified, every=False))
         yield ""
         yield f"On {markdown(corpus_text(classified))}. A head can have several roles."
         for text in roles_notes(classified):
@@ -97,7 +97,7 @@ def _lines(report: ReportResult) -> Iterator[str]:
             for text in part.texts:
                 yield from (markdown(text), "")
             yield from _table(part.header, part.rows) if part.rows else ()
-    for title, header, rows in (
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (
         ("Key numbers", ("", "this model", "control"), key_numbers(report)),
         ("Left out", ("section", "why"), list(report.left_out.items())),
         (
@@ -105,7 +105,8 @@ def _lines(report: ReportResult) -> Iterator[str]:
             ("section", "setting", "value"),
             settings_rows(report),
         ),
-    ):
+    )
+    for title, header, rows in tables:
         if rows:
             yield from ("", f"## {title}", "", *_table(header, rows))
     yield ""

@@ -14,30 +14,6 @@ from headscope.stats.estimate import Estimate
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "Entry",
-    "ListResult",
-    "VERDICTS",
-    "Insight",
-    "InsightPart",
-    "InsightsResult",
-    "KeptRoles",
-    "CompareResult",
-    "Compared",
-    "ComparedCell",
-    "ComparedRow",
-    "Unlike",
-    "Change",
-    "CurveChange",
-    "DiffResult",
-    "FiredRule",
-    "Identity",
-    "SetChange",
-    "TextChange",
-    "ReportResult",
-    "SamplePatterns",
-]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -158,7 +158,7 @@ class Run:
         """Return the arguments that differ from what a report does by default, as plain values."""
         defaults: dict[str, Any] = {key: p.default for key, p in _parameters(name).items()}
         defaults |= _options(name).report_defaults()
-        changed = {}
+        changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
             if isinstance(value, ThresholdSet):
                 usual = _plain(type(value)())

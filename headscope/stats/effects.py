@@ -9,8 +9,6 @@ from typing import Annotated, Any
 from headscope.stats.compared import Compare
 from headscope.stats.estimate import Estimate
 
-__all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
-
 
 @dataclass(frozen=True)
 class EffectTask:

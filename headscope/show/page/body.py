@@ -24,13 +24,12 @@ from headscope.show.blocks import (
 from headscope.show.cells import decimal
 from headscope.show.terminal import matrix_cell
 
-__all__ = ["body"]
-
 #: Tokens of a matrix, and columns and rows of a corner, that are shown.
 _TOKENS, _ACROSS, _DOWN = 16, 8, 6
 #: What no browser needs of an SVG, and the characters of one that a quoted URL may hold.
 _NOT_DRAWN = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", re.DOTALL)
-_PLAIN = " !$()*+,-./:;=?@[]^_{|}~"
+_PLAIN = " !$'()*+,-./:;=?@[]^_{|}~"
+_TAG, _ATTRIBUTE = re.compile("<[^>]+>"), re.compile('="([^"\']*)"')
 _PARAGRAPHS = {
     "formula": Markup("<p><code>{}</code></p>"),
     "check": Markup('<p class="check">{}</p>'),
@@ -63,10 +62,12 @@ def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = 
     return Markup("\n").join(parts)
 
 
-def _data_uri(svg: bytes) -> str:
+def _data_uri(svg: bytes) -> Markup:
     """Embed a figure, percent-encoded, which takes less than base64."""
-    text = _NOT_DRAWN.sub("", svg.decode())
-    return f"data:image/svg+xml;charset=utf-8,{quote(' '.join(text.split()), safe=_PLAIN)}"
+    text = " ".join(_NOT_DRAWN.sub("", svg.decode()).split())
+    # A double quote takes three characters: attributes stand in single ones where they can.
+    text = _TAG.sub(lambda tag: _ATTRIBUTE.sub(r"='\1'", tag[0]), text)
+    return Markup("data:image/svg+xml;charset=utf-8,{}").format(Markup(quote(text, safe=_PLAIN)))
 
 
 def _table(header: Sequence[str], rows: Iterable[Markup], caption: str, kind: str = "") -> Markup:
