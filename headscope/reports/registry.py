@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING, Any, cast
 import headscope
 
 if TYPE_CHECKING:
-    from headscope.analyses.classify.result import ClassifyResult
-    from headscope.analyses.depth.result import DepthResult
-    from headscope.analyses.explain.result import ExplainResult
-    from headscope.analyses.flow.result import FlowResult
-    from headscope.analyses.linear.result import LinearResult
-    from headscope.analyses.rank.result import RankResult
-    from headscope.analyses.spectrum.result import SpectrumResult
-    from headscope.analyses.symmetric.result import SymmetricResult
-    from headscope.analyses.transfer.result import TransferResult
-    from headscope.models.validation import ValidationResult
-    from headscope.pruning.result import PruneResult
-    from headscope.reports.result import InsightsResult
+    from headscope import (
+        ClassifyResult,
+        DepthResult,
+        ExplainResult,
+        FlowResult,
+        InsightsResult,
+        LinearResult,
+        PruneResult,
+        RankResult,
+        SpectrumResult,
+        SymmetricResult,
+        TransferResult,
+        ValidationResult,
+    )
 
 REPORT = "report.json"  # The file that holds every section.
 

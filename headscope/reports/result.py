@@ -117,7 +117,7 @@ class InsightsResult(Measured):
         import pandas as pd
 
         columns = ("number", "claim", "verdict", "measured", "control", "rule")
-        rows = ([getattr(found, name) for name in columns] for found in self.insights)
+        rows = ([getattr(claim, name) for name in columns] for claim in self.insights)
         return pd.DataFrame(rows, columns=columns)
 
 

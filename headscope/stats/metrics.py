@@ -83,9 +83,9 @@ class Counted(ABC):
 
     @abstractmethod
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
-        """Add two examples, right or not, as big as what differs ``beside`` another model."""
+        """Add two examples, right or not, as big as what differs from another model."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class TokenRate(Counted):
         return ratio_of(self.right, self.tokens, 100.0)(outputs, counts)
 
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
         """Add two sentences of as many tokens as differ in a sentence that differs.
 
@@ -108,8 +108,8 @@ class TokenRate(Counted):
         sentences of one token.
         """
         size = 1.0
-        if beside is not None:
-            differ = np.abs(outputs[self.right] - beside[self.right])
+        if other is not None:
+            differ = np.abs(outputs[self.right] - other[self.right])
             size = float((_TOKENS + differ.sum()) / (1 + np.count_nonzero(differ)))
         return {
             self.right: np.append(outputs[self.right], size * np.array(right)),
@@ -133,7 +133,7 @@ class ClassMetric(Counted):
         return self.of(np.asarray(counts @ one_hot).reshape(-1, k, k))
 
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
         """Add two examples of the commonest class; where wrong, the next class is predicted."""
         classes, sizes = np.unique(outputs["label"], return_counts=True)
