@@ -2,7 +2,7 @@
 
 A process alone is the usual case: it takes every batch, and adding up changes nothing, not even the
 last bit. What runs is the same program in every process. Whatever is decided from sums is decided
-in each of them, from the same numbers, so that nobody has to be told.
+in each of them, from the same numbers.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class RunOptions(CertifiedOptions):
         ),
     ] = 0
     progress: Annotated[
-        Progress | None, Option(help='Told ("what", done, total).', python_only=True)
+        Progress | None, Option(help='Called with ("what", done, total).', python_only=True)
     ] = None
 
     def tell(self, what: str, done: int, total: int) -> None:
