@@ -82,11 +82,12 @@ def view(
         return terminal(blocks(result))
 
     def files(result: R) -> Mapping[str, bytes]:
-        from headscope.show.drawing import figures_of
-        from headscope.show.folders import folder_files
+        from headscope.show import drawing
+        from headscope.show.figures import figures_of
 
-        tables = {name: frame_csv(frame(result)) for name, frame in frames.items()}
-        return folder_files(tables, figures_of(blocks(result)))
+        tables = {f"{name}.csv": frame_csv(frame(result)) for name, frame in frames.items()}
+        figures = drawing.figure_files(dict(figures_of(blocks(result))))
+        return {name: text.encode() for name, text in tables.items()} | figures
 
     return View(human, files, title=title, blocks=blocks, **more)
 

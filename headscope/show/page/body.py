@@ -123,8 +123,8 @@ def _square(block: Matrix) -> Markup:
 
 def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
     """Draw the charts of a page that has been written to no folder."""
-    from headscope.show.drawing import figure_files, figures_of
+    from headscope.show.drawing import figure_files
+    from headscope.show.figures import figures_of
 
-    return figure_files(
-        figures_of(b for b in blocks if isinstance(b, Chart | Panels) and PAGE in b.on)
-    )
+    drawn = (b for b in blocks if isinstance(b, Chart | Panels) and PAGE in b.on)
+    return figure_files(dict(figures_of(drawn)))
