@@ -53,23 +53,13 @@ __version__ = "0.1.0"
 #: Public names by the module that they are taken from when they are first used.
 _MODULES = {
     "api": "classify depth explain flow linear rank spectrum symmetric transfer validate prune "
-    "report insights",
+    "report insights ClassifyResult DepthResult ExplainResult FlowResult LinearResult RankResult "
+    "SpectrumResult SymmetricResult TransferResult ValidationResult PruneResult InsightsResult "
+    "ReportResult",
     "pruning.scores": "scores measure",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
     "artefacts.saving": "save save_dense",
-    "analyses.classify.result": "ClassifyResult",
-    "analyses.depth.result": "DepthResult",
-    "analyses.explain.result": "ExplainResult",
-    "analyses.flow.result": "FlowResult",
-    "analyses.linear.result": "LinearResult",
-    "analyses.rank.result": "RankResult",
-    "analyses.spectrum.result": "SpectrumResult",
-    "analyses.symmetric.result": "SymmetricResult",
-    "analyses.transfer.result": "TransferResult",
-    "models.validation": "ValidationResult",
-    "pruning.result": "PruneResult",
-    "reports.result": "InsightsResult ReportResult",
     "analyses.classify.options": "Thresholds",
     "reports.claims.thresholds": "InsightThresholds",
     "core.errors": "HeadscopeError",

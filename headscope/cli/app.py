@@ -11,26 +11,21 @@ import typer
 from headscope import __version__
 from headscope.cli import config
 from headscope.cli.boundary import error_boundary
-from headscope.cli.collector import rest_collector
 from headscope.cli.command import epilog_of, made_command
 from headscope.cli.commands import MADE
 from headscope.cli.launched import check_shared, launched_together
-from headscope.cli.memory import bound_memory
-from headscope.cli.threads import calm_threads
+from headscope.cli.process import bound_memory, calm_threads, rest_collector
 
-__all__ = ["COMMANDS", "app", "main"]
-
-_LOOK, _CHANGE, _PUBLISH = "Look at heads", "Change the model", "Publish and compare"
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
 #: Those of :data:`headscope.cli.commands.MADE` are made of their options; each other one is the
 #: function of that name in the module of that name beside this one, with its EXAMPLES.
 GROUPS = {
-    _LOOK: (
+    "Look at heads": (
         *("validate", "explain", "classify", "rank", "spectrum", "depth", "flow"),
         *("symmetric", "linear"),
     ),
-    _CHANGE: ("prune", "transfer"),
-    _PUBLISH: ("insights", "report", "compare", "diff", "list"),
+    "Change the model": ("prune", "transfer"),
+    "Publish and compare": ("insights", "report", "compare", "diff", "list"),
 }
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
@@ -53,7 +48,9 @@ for heading, names in GROUPS.items():
             module = importlib.import_module(f"headscope.cli.{name}")
             command, epilog = getattr(module, name), module.EXAMPLES
         app.command(name, epilog=epilog, rich_help_panel=heading)(command)
-app.add_typer(config.config, name="config", epilog=config.EXAMPLES, rich_help_panel=_PUBLISH)
+app.add_typer(
+    config.config, name="config", epilog=config.EXAMPLES, rich_help_panel="Publish and compare"
+)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from headscope.core.errors import HeadscopeError
 from headscope.core.safe_text import visible
 
-#: What a shell says of a program whose output nobody read to its end: 128 + SIGPIPE.
-_NOT_READ = 141
+_NOT_READ = 141  # What a shell says of a program whose output nobody read: 128 + SIGPIPE.
 _LONGEST = 2000  # Characters of a sentence about an error.
 
 
@@ -25,7 +24,9 @@ def error_boundary(debug: bool) -> Iterator[None]:
     """
     if not debug:
         warnings.simplefilter("ignore")
-    _open_streams()
+    for name in ("stdout", "stderr"):  # a process may have been started without
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         try:
             yield
@@ -37,27 +38,20 @@ def error_boundary(debug: bool) -> Iterator[None]:
                 raise stop.__context__ from None
             sys.stdout.flush()
             raise
-    except HeadscopeError as error:
-        if debug:
-            raise
-        _end(_shown(error), error.exit_code)
     except KeyboardInterrupt:
         _end("interrupted", 130)
     except BrokenPipeError:
         _give_up_stdout()
         sys.exit(_NOT_READ)
-    except (OSError, MemoryError) as error:
+    except (HeadscopeError, OSError, MemoryError) as error:
         if debug:
             raise
-        what = "out of memory" if isinstance(error, MemoryError) else str(error)
-        _end(f"the system refused: {what}", 1)
-
-
-def _shown(error: HeadscopeError) -> str:
-    """Return its text, safe for a terminal and not endless, whatever file it quotes."""
-    text = visible(error)
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
+        if isinstance(error, HeadscopeError):  # safe for a terminal, whatever file it quotes
+            text, half = visible(error), _LONGEST // 2
+            text = text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
+            _end(text, error.exit_code)
+        reason = "out of memory" if isinstance(error, MemoryError) else str(error)
+        _end(f"the system refused: {reason}", 1)
 
 
 def _end(sentence: str, code: int) -> None:
@@ -73,10 +67,3 @@ def _end(sentence: str, code: int) -> None:
 
 def _give_up_stdout() -> None:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-
-
-def _open_streams() -> None:
-    """Give a process that was started without stdout or stderr one that goes nowhere."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

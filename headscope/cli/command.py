@@ -12,7 +12,7 @@ import typer
 import headscope
 from headscope.cli.made import UsageError, arguments_of, parameters_of
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
-from headscope.cli.settings import given
+from headscope.cli.settings import table_of
 from headscope.cli.shared_options import OUTPUT, of_every_model_command
 from headscope.core.errors import ArtefactError
 from headscope.core.options import OptionError, options_of
@@ -30,36 +30,32 @@ class Call:
 
     def arguments(self) -> dict[str, Any]:
         """Return the options as arguments of the command's function; errors are usage errors."""
-        thresholds = given(self.context, self.command).get("thresholds")
+        thresholds = table_of(self.context, self.command).get("thresholds")
         try:
             return arguments_of(self.options, {**self.values, "thresholds": thresholds})
         except UsageError as slip:
             raise slip.on_command_line() from None
 
-    def run(
-        self,
-        keywords: Mapping[str, Any] | None = None,
-        **presentation: Any,
-    ) -> Any:
+    def run(self, keywords: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
 
-        By default the command's function measures, with the arguments that the options give.
+        By default the command's function measures with the arguments that the options give.
         ``presentation`` is what the command's view understands, such as ``log`` for depth.
         """
         keywords = self.arguments() if keywords is None else keywords
-        # This loads torch. It comes before the progress bar, from which on Python looks for garbage
-        # as usual.
+        # This loads torch, before the bar: from there on Python looks for garbage as usual.
         function = getattr(headscope, self.command)
-        output = self.values.get("output")
+        folder, unit = self.values.get("output"), self.options.unit
         with (
-            result_folder(self.command, output, presentation) as write,
-            progress_bar(self.values["quiet"], self.options.unit) as progress,
+            result_folder(self.command, folder, presentation) as write,
+            progress_bar(self.values["quiet"], unit) as progress,
         ):
-            told = {"progress": progress} if self.options.unit else {}
+            if unit:
+                keywords = {**keywords, "progress": progress}
             failure = None
             try:
-                result = self.result(function, {**keywords, **told})
-            except ArtefactError as error:  # what was found out is not lost with a folder
+                result = self.result(function, keywords)
+            except ArtefactError as error:  # what was measured is not lost with a folder
                 if error.result is None:
                     raise
                 result, failure = error.result, error
@@ -82,25 +78,23 @@ class Call:
 def made_command(
     name: str,
     options: type[ModelOptions],
-    body: Callable[[Call], Any] | None = None,
+    body: Callable[[Call], Any] = Call.run,
     flags: type | None = None,
 ) -> Callable[..., None]:
     """Make a command of a class of options: what ``headscope.NAME`` takes, as flags.
 
-    ``body`` says what is special about it, and ``flags`` what the command line has beside.
+    ``body`` runs it, and ``flags`` are what only the command line has.
     """
     shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
     first = [shared.pop("context"), shared.pop("model")]
-    parameters = {option.name: option for option in parameters_of(options)}
     if "validate" in options_of(options):
         shared = {"output": OUTPUT, **shared}
-    if flags is not None:
-        parameters = {**{option.name: option for option in parameters_of(flags)}, **parameters}
-    parameters = {**parameters, **{n: o for n, o in shared.items() if n not in parameters}}
+    own = [*(parameters_of(flags) if flags else ()), *parameters_of(options)]
+    parameters = {option.name: option for option in own}
+    parameters |= {key: option for key, option in shared.items() if key not in parameters}
 
     def command(context: typer.Context, **values: Any) -> None:
-        call = Call(name, options, context, values)
-        call.run() if body is None else body(call)
+        body(Call(name, options, context, values))
 
     command.__name__ = name
     command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]

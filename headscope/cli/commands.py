@@ -31,7 +31,7 @@ class Made(NamedTuple):
     """A command: its options, what its run does beyond the usual, and flags that only it has."""
 
     options: type[ModelOptions]
-    body: Callable[[Call], Any] | None = None
+    body: Callable[[Call], Any] = Call.run
     flags: type | None = None
 
 
@@ -53,10 +53,9 @@ def _validate(call: Call) -> None:
 def _insights(call: Call) -> None:
     from headscope.reports.registry import section_of
 
-    arguments = call.arguments()
     settings = section_settings(call.context, section_of("insights").uses, call.values)
     announce = functools.partial(print_note, quiet=call.values["quiet"])
-    call.run({**arguments, "settings": settings, "announce": announce})
+    call.run({**call.arguments(), "settings": settings, "announce": announce})
 
 
 #: By name.

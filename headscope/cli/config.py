@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headscope.cli.output import print_data
-from headscope.cli.settings import (
-    LIMITS,
-    Option,
-    Settings,
-    hint_at,
-    options_by_command,
-    read_settings,
-    thresholds_of,
-)
+from headscope.cli.settings import LIMITS, hint_at, options_by_command, read_settings, thresholds_of
 from headscope.core.errors import InputError
 
 EXAMPLES = """Examples:
@@ -62,54 +54,38 @@ def show(
     source = f"from {config}" if config else ""
     lines = [f"# Effective configuration: defaults{f', overlaid by {config}' if config else ''}"]
     for name in sorted(commands) if command is None else [command]:
-        if name != LIMITS:
-            lines += ["", *_table(name, commands[name], settings, source)]
-    if command in (None, LIMITS) and (settings.limits or command == LIMITS):
-        lines += ["", *_limit_lines(settings, source)]
+        if name == LIMITS:
+            continue
+        values = settings.tables.get(name, {})
+        lines += ["", f"[{name}]"]
+        for option in commands[name].values():
+            if option.name in values:
+                lines.append(_line(option.name, values[option.name], source))
+            elif option.default is not None:
+                lines.append(_line(option.name, option.default, "default"))
+            else:
+                why = "given with the command" if option.required else "default"
+                lines.append(f"# {option.name} is not set: {why}")
+        if "threshold" in commands[name]:
+            lines += ["", f"[{name}.thresholds]"]
+            own = values.get("thresholds", {})
+            for key, value in {**dataclasses.asdict(thresholds_of(name)()), **own}.items():
+                lines.append(_line(key, value, source if key in own else "default"))
+    if command == LIMITS or (command is None and settings.limits):
+        lines += ["", f"[{LIMITS}]"]
+        lines += [_line(key, value, source) for key, value in settings.limits.items()]
+        lines += [] if settings.limits else ["# no limit is set"]
     print_data("\n".join(lines))
 
 
-def _table(
-    name: str, options: Mapping[str, Option], settings: Settings, source: str
-) -> Iterator[str]:
-    values = settings.tables.get(name, {})
-    yield f"[{name}]"
-    for option in options.values():
-        if option.name in values:
-            yield _line(option.name, values[option.name], source)
-        elif option.default is not None:
-            yield _line(option.name, option.default, "default")
-        else:
-            why = "given with the command" if option.required else "default"
-            yield f"# {option.name} is not set: {why}"
-    if "threshold" in options:
-        yield from _thresholds(name, values.get("thresholds", {}), source)
-
-
-def _thresholds(name: str, given: Mapping[str, Any], source: str) -> Iterator[str]:
-    kind = thresholds_of(name)
-    defaults = dataclasses.asdict(kind()) if kind else {}
-    yield f"\n[{name}.thresholds]"
-    for key, value in {**defaults, **given}.items():
-        yield _line(key, value, source if key in given else "default")
-
-
-def _limit_lines(settings: Settings, source: str) -> Iterator[str]:
-    yield f"[{LIMITS}]"
-    for key, value in settings.limits.items():
-        yield _line(key, value, source)
-    if not settings.limits:
-        yield "# no limit is set"
-
-
 def _line(name: str, value: Any, source: str) -> str:
-    return f"{_key(name)} = {_toml(value)}  # {_comment(source)}"
+    comment = "".join(char if char.isprintable() else "?" for char in source)
+    return f"{_key(name)} = {_toml(value)}  # {comment}"
 
 
 def _key(name: str) -> str:
-    return (
-        name if name.replace("_", "").replace("-", "").isalnum() and name.isascii() else _toml(name)
-    )
+    plain = name.replace("_", "").replace("-", "").isalnum() and name.isascii()
+    return name if plain else _toml(name)
 
 
 def _toml(value: Any) -> str:
@@ -121,7 +97,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool | int | float):
         return str(value).lower()
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _comment(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text)

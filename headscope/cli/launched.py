@@ -62,7 +62,10 @@ def launched_together() -> Iterator[None]:
     signal.signal(signal.SIGTERM, _stopped)
     captured = io.StringIO()
     try:
-        with shared_by(group), _only_first_prints(group, captured):
+        with shared_by(group), ExitStack() as stack:
+            if group.rank > 0:  # only the first prints
+                stack.enter_context(redirect_stdout(io.StringIO()))
+                stack.enter_context(redirect_stderr(captured))
             yield
     except SystemExit as stop:
         if stop.code:
@@ -73,16 +76,6 @@ def launched_together() -> Iterator[None]:
         _end(group, str(error) or type(error).__name__, error)
     else:
         group.leave()
-
-
-@contextmanager
-def _only_first_prints(group: Group, captured: io.StringIO) -> Iterator[None]:
-    """Keep what other processes than the first would print."""
-    with ExitStack() as stack:
-        if group.rank > 0:
-            stack.enter_context(redirect_stdout(io.StringIO()))
-            stack.enter_context(redirect_stderr(captured))
-        yield
 
 
 def _stopped(number: int, frame: object) -> NoReturn:
@@ -97,32 +90,21 @@ def _end(group: Group, why: str | None, error: BaseException) -> NoReturn:
     ``why`` is None where this process has printed that already.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left takes a second
+    lost = isinstance(error, LostProcessError)
     try:
-        speaks = _may_speak(group, why, error)
-        cause = _cause(group, why)
+        if not lost:
+            group.fail(why or "see its words")
+            deadline = time.monotonic() + _FIRST_WORD
+            while group.rank > 0 and time.monotonic() < deadline and not group.spoken():
+                time.sleep(0.02)
+        reports, cause = group.speak(), next(iter(group.failures()), str(why))
     except RuntimeError:  # the store is gone with the process that has it
-        speaks, cause = True, str(why)
+        reports, cause = True, str(why)
     group.leave()
-    if not speaks:
+    if not reports:
         raise SystemExit(getattr(error, "exit_code", 1)) from None
-    if isinstance(error, LostProcessError):
+    if lost:
         raise LostProcessError(f"{cause} {_GO_ON}") from None
     if group.rank > 0 and isinstance(error, HeadscopeError | SystemExit):
         raise HeadscopeError(f"Process {group.rank + 1} of {group.size}: {why}") from None
     raise error
-
-
-def _may_speak(group: Group, why: str | None, error: BaseException) -> bool:
-    """Whether this process is the one that says why the run ends."""
-    if not isinstance(error, LostProcessError):
-        group.fail(why or "see its words")
-        deadline = time.monotonic() + _FIRST_WORD
-        while group.rank > 0 and time.monotonic() < deadline and not group.spoken():
-            time.sleep(0.02)
-    return group.speak()
-
-
-def _cause(group: Group, why: str | None) -> str:
-    """Return what a failed process said, or else what was noticed."""
-    said = group.failures()
-    return said[0] if said else str(why)

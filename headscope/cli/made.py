@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 import headscope
-from headscope.cli.settings import given, options_by_command
+from headscope.cli.settings import options_by_command, table_of, thresholds_of
 from headscope.core.errors import InputError
 from headscope.core.options import Declared, options_of
 from headscope.session.options import ordered
@@ -25,36 +25,37 @@ from headscope.session.options import ordered
 
 def parameters_of(kind: type) -> list[inspect.Parameter]:
     """Return the parameters of a typer command for a class of options."""
-    found = []
+    parameters = []
     for option in ordered(kind).values():
-        if option.marker.spelled is not None:
-            found += parameters_of(option.marker.spelled)
-        elif not option.marker.python_only:
-            found.append(_parameter(option))
-    return found
-
-
-def _parameter(option: Declared) -> inspect.Parameter:
-    marker = option.marker
-    kind, default = _on_command_line(option)
-    if marker.argument:
-        kind = typing.get_args(kind)[0] if default is None else kind
-        default = inspect.Parameter.empty
-        extra = typer.Argument(metavar=marker.metavar, help=marker.help, show_default=False)
-    else:
-        extra = typer.Option(
-            *marker.flags,
-            help=marker.help,
-            metavar=marker.metavar,
-            rich_help_panel=marker.panel,
-            file_okay=not marker.folder,
+        marker = option.marker
+        if marker.spelled is not None:
+            parameters += parameters_of(marker.spelled)
+            continue
+        if marker.python_only:
+            continue
+        hint, default = _on_command_line(option)
+        extra: Any
+        if marker.argument:
+            hint = typing.get_args(hint)[0] if default is None else hint
+            default = inspect.Parameter.empty
+            extra = typer.Argument(metavar=marker.metavar, help=marker.help, show_default=False)
+        else:
+            extra = typer.Option(
+                *marker.flags,
+                help=marker.help,
+                metavar=marker.metavar,
+                rich_help_panel=marker.panel,
+                file_okay=not marker.folder,
+            )
+        parameters.append(
+            inspect.Parameter(
+                option.spelled_as,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=Annotated[hint, extra],
+                default=default,
+            )
         )
-    return inspect.Parameter(
-        option.spelled_as,
-        inspect.Parameter.KEYWORD_ONLY,
-        annotation=Annotated[kind, extra],
-        default=default,
-    )
+    return parameters
 
 
 def _on_command_line(option: Declared) -> tuple[Any, Any]:
@@ -63,15 +64,15 @@ def _on_command_line(option: Declared) -> tuple[Any, Any]:
     kind: Any = option.kind
     if option.inverted:
         return bool, False
+    if marker.read is not None and marker.kind is None:
+        return str | None, None
     if marker.kind is not None:
         kind = marker.kind
-    elif marker.read is not None:
-        return str | None, None
     else:
         several = typing.get_origin(kind) is collections.abc.Sequence
         parts = typing.get_args(kind)
         if marker.choices:
-            names = _choice(marker.choices)
+            names: Any = _choice_of(marker.choices)
             if default is not None:
                 default = names(marker.choices[default] if kind is bool else default)
             kind = names
@@ -84,7 +85,7 @@ def _on_command_line(option: Declared) -> tuple[Any, Any]:
     return (kind | None if default is None else kind), default
 
 
-def _choice(names: tuple[str, ...]) -> Any:
+def _choice_of(names: tuple[str, ...]) -> Any:
     """Return an enumeration of names, as typer takes it."""
     return enum.StrEnum("Choice", {name: name for name in names})
 
@@ -118,60 +119,55 @@ def _plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
     A value that is None is left out: the class has its default.
     """
-    found: dict[str, Any] = {}
-    for option in options_of(kind).values():
-        marker = option.marker
+    arguments: dict[str, Any] = {}
+    for name, option in options_of(kind).items():
+        marker, value = option.marker, values.get(option.spelled_as)
         if marker.spelled is not None:
             inner = _plain_arguments(marker.spelled, values)
             set_here = {name: value for name, value in inner.items() if value is not False}
             if len(set_here) > 1:
                 raise UsageError(*set_here)
             if set_here:
-                found[option.name] = marker.spelled(**set_here).value()
+                arguments[name] = marker.spelled(**set_here).value()
+        elif value is None or marker.python_only:
             continue
-        value = values.get(option.spelled_as)
-        if value is None or marker.python_only:
-            continue
-        found[option.name] = _in_python(option, value)
-    return found
-
-
-def _in_python(option: Declared, value: Any) -> Any:
-    marker = option.marker
-    if option.inverted:
-        return not value
-    if marker.read is not None:
-        try:
-            return marker.read(value)
-        except ValueError as error:
-            raise UsageError(option.spelled_as, why=str(error)) from None
-    if isinstance(value, list):
-        return [getattr(item, "value", item) for item in value]
-    value = getattr(value, "value", value) if isinstance(value, enum.Enum) else value
-    return marker.choices.index(value) == 1 if marker.choices and option.kind is bool else value
+        elif option.inverted:
+            arguments[name] = not value
+        elif marker.read is not None:
+            try:
+                arguments[name] = marker.read(value)
+            except ValueError as error:
+                raise UsageError(option.spelled_as, why=str(error)) from None
+        elif isinstance(value, list):
+            arguments[name] = [getattr(item, "value", item) for item in value]
+        else:
+            value = getattr(value, "value", value) if isinstance(value, enum.Enum) else value
+            named_bool = marker.choices and option.kind is bool
+            arguments[name] = marker.choices.index(value) == 1 if named_bool else value
+    return arguments
 
 
 def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Turn values into arguments, the thresholds and the saved state among them."""
-    found, every = _plain_arguments(kind, values), options_of(kind)
-    thresholds = every.get("thresholds")
+    arguments, declared = _plain_arguments(kind, values), options_of(kind)
+    command = kind.__name__.removesuffix("Options").lower()
+    thresholds = declared.get("thresholds")
     if thresholds is not None and thresholds.marker.thresholds:
-        found.pop("thresholds", None)
+        arguments.pop("thresholds", None)
         table, flags = values.get("thresholds") or {}, values.get("threshold") or []
         if table or flags:
             from headscope.core.thresholds import parse_pairs
 
             pairs = parse_pairs(flags, example=thresholds.marker.example)
-            kind_of = getattr(headscope, thresholds.marker.thresholds)
-            found["thresholds"] = kind_of.parse({**table, **pairs})
+            arguments["thresholds"] = thresholds_of(command).parse({**table, **pairs})
     output = values.get("output")
     if output is None and values.get("resume"):
         raise InputError("There is nothing to resume from: name the folder of the run (-o DIR).")
-    if output is not None and "state" in every and "resume" in values:
+    if output is not None and "state" in declared and "resume" in values:
         from headscope.reports.files import state_name
 
-        found["state"] = output / state_name(kind.__name__.removesuffix("Options").lower())
-    return found
+        arguments["state"] = output / state_name(command)
+    return arguments
 
 
 #: Options that a report sets for all its sections at once, or that keep something.
@@ -179,14 +175,12 @@ _FOR_ALL_SECTIONS = {
     *("output", "device", "revision", "allow_pickle", "no_validate", "pooling"),
     *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
 }
-_INPUTS = ("treebank", "text", "limit")  # What a command on several sections measures them on.
 
 
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments."""
-    options: type = getattr(headscope, name).options
     try:
-        return arguments_of(options, table)
+        return arguments_of(getattr(headscope, name).options, table)
     except UsageError as slip:
         raise slip.in_table(name) from None
 
@@ -197,24 +191,22 @@ def section_settings(
     """Return each section's arguments: what its table in the config file sets, then the flags.
 
     Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
-    text and has them.
+    text and has them. A treebank takes the place of a text, and the other way round.
     """
-    known, found = options_by_command(context), {}
-    inputs = {name: flags[name] for name in _INPUTS if flags[name] is not None}
-    for name in sections:
+    options = options_by_command(context)
+    names = ("treebank", "text", "limit")
+    inputs = {name: flags[name] for name in names if flags[name] is not None}
+    settings = {}
+    for section in sections:
         # What depth measures falls below the rounding of float32: it alone has a type of its own.
-        common = _FOR_ALL_SECTIONS | (set() if name == "depth" else {"dtype"})
-        table = {key: value for key, value in given(context, name).items() if key not in common}
-        if "text" in known[name]:
-            table = _overlaid(table, {key: v for key, v in inputs.items() if key in known[name]})
-        found[name] = table_arguments(name, table)
-    return found
-
-
-def _overlaid(table: dict[str, Any], flags: dict[str, Any]) -> dict[str, Any]:
-    """Lay flags over a table; a treebank takes the place of a text, and the other way round."""
-    if "treebank" in flags:
-        flags = {name: value for name, value in flags.items() if name != "text"}
-    if flags.keys() & {"treebank", "text"}:
-        table = {name: v for name, v in table.items() if name not in ("treebank", "text")}
-    return table | flags
+        common = _FOR_ALL_SECTIONS | (set() if section == "depth" else {"dtype"})
+        table = {key: v for key, v in table_of(context, section).items() if key not in common}
+        if "text" in options[section]:
+            own = {key: value for key, value in inputs.items() if key in options[section]}
+            if "treebank" in own:
+                own.pop("text", None)
+            if own.keys() & {"treebank", "text"}:
+                table = {key: v for key, v in table.items() if key not in ("treebank", "text")}
+            table |= own
+        settings[section] = table_arguments(section, table)
+    return settings

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headscope.cli.collector import modules_are_loaded
+from headscope.cli.process import modules_are_loaded
 from headscope.cli.shared_options import Format
 
 if TYPE_CHECKING:
@@ -121,10 +121,9 @@ def command_line() -> str:
 
 
 def time_left(done: float, total: float, since: float) -> str:
-    """Write how many seconds are left of a run that was told of ``since`` seconds ago.
+    """Write the time left of a run that reported ``done`` of ``total`` ``since`` seconds ago.
 
-    Something is left until the run says that nothing is. A step that takes longer than it was
-    expected to will take some time yet.
+    Something is left until the run says that nothing is: a tenth of ``since``, or a second.
     """
     if done >= total:
         return "done"
@@ -149,10 +148,10 @@ def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, 
     from headscope.session.progress import SECONDS
 
     class Count(MofNCompleteColumn):
-        """How many of how many; nothing for seconds, of which the next column speaks."""
+        """How many of how many; nothing where the run says itself how long it takes."""
 
         def render(self, task: Task) -> Text:
-            return Text("") if task.fields["told"] else super().render(task)
+            return Text("") if task.fields["said_at"] else super().render(task)
 
     class Left(Remaining):
         """How long it will take: as the run itself says, else by the speed so far."""
@@ -160,15 +159,15 @@ def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, 
         max_refresh = 0.5
 
         def render(self, task: Task) -> Text:
-            if not task.fields["told"]:
+            if not task.fields["said_at"]:
                 return super().render(task)
-            since = time.monotonic() - task.fields["told"]
+            since = time.monotonic() - task.fields["said_at"]
             left = time_left(task.completed, task.total or 0, since)
             return Text(left, style="progress.remaining")
 
     columns = (TextColumn("{task.description}"), BarColumn(), Count(), Left())
     console = Console(stderr=True)
-    # Steps differ in cost: the time that remains is told from the last ten minutes, not seconds.
+    # Steps differ in cost: the time that remains is judged by the last ten minutes, not seconds.
     with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
         tasks: dict[str, Any] = {}
 
@@ -176,8 +175,8 @@ def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, 
             in_seconds = name.rpartition(", ")[2] == SECONDS
             if name not in tasks:
                 text = name.replace(SECONDS, "in all") if in_seconds else f"{unit} ({name})"
-                tasks[name] = bar.add_task(text, total=total, told=0.0)
-            told = time.monotonic() if in_seconds else 0.0
-            bar.update(tasks[name], completed=done, total=total, told=told)
+                tasks[name] = bar.add_task(text, total=total, said_at=0.0)
+            said_at = time.monotonic() if in_seconds else 0.0
+            bar.update(tasks[name], completed=done, total=total, said_at=said_at)
 
         yield update

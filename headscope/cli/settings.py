@@ -19,17 +19,13 @@ import typer
 
 import headscope
 from headscope.core.errors import InputError, did_you_mean
+from headscope.core.options import options_of
 
 if typing.TYPE_CHECKING:
+    from headscope.core.thresholds import ThresholdSet
     from headscope.reports.limits import Limits
 
-LIMITS = "limits"  # The table that belongs to no command.
-_FORMERLY = "gates"
-#: Commands that have thresholds: the class in ``headscope`` that checks them, and an example.
-THRESHOLDS = {
-    "classify": ("Thresholds", "positional=0.8"),
-    "insights": ("InsightThresholds", "most=0.6"),
-}
+LIMITS, _FORMERLY = "limits", "gates"  # The table that belongs to no command, and its old name.
 _META = "headscope.settings"  # Where ``context.meta`` holds the settings of this run.
 _KINDS = {
     bool: "true or false",
@@ -42,32 +38,25 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a command, as its function declares it.
-
-    ``kind`` is bool, int, float, str, Path or an enumeration, whose ``default`` is its value.
-    ``repeatable`` ones hold a list, ``listed`` ones a string of comma-separated values. Those of
-    ``kind`` tuple take several values at once, of the types ``parts``.
-    """
+    """One option of a command, as its signature declares it."""
 
     name: str
+    #: bool, int, float, str, Path, an enumeration, or tuple for several values at once.
     kind: type
-    repeatable: bool
-    listed: bool
-    default: Any
+    repeatable: bool  # Holds a list.
+    listed: bool  # Holds a string of comma-separated values.
+    default: Any  # Of an enumeration its value.
     required: bool
-    parts: tuple[type, ...] = ()
+    parts: tuple[type, ...] = ()  # The types of a tuple.
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A config file, checked: converted values by table and parameter name; no file, no values.
-
-    ``thresholds`` in a table is a nested one; ``limits`` is the table [limits] as written.
-    """
+    """A config file, checked: converted values by table and parameter name; no file, no values."""
 
     path: Path | None = None
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-    limits: dict[str, Any] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)  # ``thresholds`` are nested.
+    limits: dict[str, Any] = field(default_factory=dict)  # The table [limits] as written.
 
 
 def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
@@ -89,32 +78,28 @@ def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
 @functools.cache
 def _options(callback: Any) -> dict[str, Option]:
     """Read them from the function's signature: typer's own objects differ between versions."""
-    parameters = inspect.signature(callback, eval_str=True).parameters.values()
-    return {
-        parameter.name: _option(parameter)
-        for parameter in parameters
-        if parameter.name not in ("context", "config")
-    }
-
-
-def _option(parameter: inspect.Parameter) -> Option:
-    hint, default = parameter.annotation, parameter.default
-    kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else [hint]
-    if typing.get_origin(kind) in (typing.Union, types.UnionType):
-        kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
-    repeatable, several = (typing.get_origin(kind) is origin for origin in (list, tuple))
-    parts = typing.get_args(kind)
-    metavar = next((extra.metavar for extra in extras if getattr(extra, "metavar", None)), "")
-    required = default is inspect.Parameter.empty
-    return Option(
-        name=parameter.name,
-        kind=parts[0] if repeatable else tuple if several else kind,
-        repeatable=repeatable,
-        listed=not repeatable and "," in metavar,
-        default=None if required else getattr(default, "value", default),
-        required=required,
-        parts=parts if several else (),
-    )
+    options = {}
+    for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
+        if name in ("context", "config"):
+            continue
+        kind, extras = parameter.annotation, list[Any]()
+        if typing.get_origin(kind) is typing.Annotated:
+            kind, *extras = typing.get_args(kind)
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
+        origin, parts = typing.get_origin(kind), typing.get_args(kind)
+        required = parameter.default is inspect.Parameter.empty
+        listed = any("," in (getattr(extra, "metavar", None) or "") for extra in extras)
+        options[name] = Option(
+            name,
+            kind={list: next(iter(parts), None), tuple: tuple}.get(origin, kind),
+            repeatable=origin is list,
+            listed=listed and origin is not list,
+            default=None if required else getattr(parameter.default, "value", parameter.default),
+            required=required,
+            parts=parts if origin is tuple else (),
+        )
+    return options
 
 
 def read_settings(path: Path | None, context: typer.Context) -> Settings:
@@ -125,7 +110,15 @@ def read_settings(path: Path | None, context: typer.Context) -> Settings:
 
 
 def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
-    document = _with_limits(path, _document(path))
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except OSError as error:
+        raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
+    if LIMITS in document and _FORMERLY in document:
+        raise InputError(f"{path} has [{LIMITS}] and [{_FORMERLY}], its former name; keep one.")
+    document = {LIMITS if name == _FORMERLY else name: table for name, table in document.items()}
     for name, table in document.items():
         if name not in commands and name != LIMITS:
             hint = hint_at(name, [*commands, LIMITS], "[{}]")
@@ -142,24 +135,6 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
     return settings
 
 
-def _with_limits(path: Path, document: dict[str, Any]) -> dict[str, Any]:
-    """Read the table by the name that it had before head gates took the word: files are users'."""
-    if _FORMERLY not in document:
-        return document
-    if LIMITS in document:
-        raise InputError(f"{path} has [{LIMITS}] and [{_FORMERLY}], its former name; keep one.")
-    return {LIMITS if name == _FORMERLY else name: table for name, table in document.items()}
-
-
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
-
-
 def _table(
     where: str, command: str, table: dict[str, Any], options: dict[str, Option]
 ) -> dict[str, Any]:
@@ -168,44 +143,44 @@ def _table(
         name = key.replace("-", "_")
         if name == "thresholds" and "threshold" in options:
             values[name] = _threshold_table(where, command, value)
-            continue
-        if name not in options:
+        elif name not in options:
             raise InputError(f"{where} has no option {key!r}{hint_at(name, options)}")
-        if name in values:
+        elif name in values:
             raise InputError(f"{where} sets {name} twice, with a hyphen and without; keep one.")
-        values[name] = _converted(f"{where} {key}", options[name], value)
+        else:
+            values[name] = _converted(f"{where} {key}", options[name], value)
     return values
 
 
 def _converted(where: str, option: Option, value: Any) -> Any:
-    if isinstance(value, list) and option.repeatable:
-        return [_single(where, option.kind, item) for item in value]
-    if isinstance(value, list) and option.listed:
-        return ",".join(str(_listed(where, item)) for item in value)
+    """Return a value as the command takes it; a list for an option that can be repeated."""
     if option.parts:
-        return _several(where, option.parts, value)
-    single = _single(where, option.kind, value)
-    return [single] if option.repeatable else single
-
-
-def _several(where: str, kinds: tuple[type, ...], value: Any) -> tuple[Any, ...]:
-    """Return a list of fixed length as the command's function takes it."""
-    if not isinstance(value, list) or len(value) != len(kinds):
-        wanted = ", ".join(_KINDS[kind] for kind in kinds)
-        raise InputError(f"{where} must be a list of {len(kinds)} ({wanted}), not {_shown(value)}.")
-    return tuple(_single(where, kind, item) for kind, item in zip(kinds, value, strict=True))
-
-
-def _listed(where: str, item: Any) -> Any:
-    if isinstance(item, str | int | float) and not isinstance(item, bool):
-        return item
-    raise InputError(f"{where} must be a list of numbers or strings; {_shown(item)} is neither.")
+        if not isinstance(value, list) or len(value) != len(option.parts):
+            kinds = ", ".join(_KINDS[kind] for kind in option.parts)
+            raise InputError(
+                f"{where} must be a list of {len(option.parts)} ({kinds}), not {_shown(value)}."
+            )
+        return tuple(_single(where, *pair) for pair in zip(option.parts, value, strict=True))
+    if isinstance(value, list) and option.listed:
+        for item in value:
+            if not isinstance(item, str | int | float) or isinstance(item, bool):
+                raise InputError(
+                    f"{where} must be a list of numbers or strings; {_shown(item)} is neither."
+                )
+        return ",".join(map(str, value))
+    if option.repeatable:
+        items = value if isinstance(value, list) else [value]
+        return [_single(where, option.kind, item) for item in items]
+    return _single(where, option.kind, value)
 
 
 def _single(where: str, kind: type, value: Any) -> Any:
-    """Return the value as the command's function takes it; enumerations stay strings."""
+    """Return one value as the command takes it; enumerations stay strings."""
     if issubclass(kind, enum.Enum):
-        return _choice(where, kind, value)
+        names = [str(member.value) for member in kind]
+        if value in names:
+            return str(value)
+        raise InputError(f"{where} must be one of {', '.join(names)}, not {_shown(value)}.")
     if kind is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     if kind is Path and type(value) is str and value and "\0" not in value:
@@ -215,22 +190,17 @@ def _single(where: str, kind: type, value: Any) -> Any:
     raise InputError(f"{where} must be {_KINDS[kind]}, not {_shown(value)}.")
 
 
-def _choice(where: str, kind: type[enum.Enum], value: Any) -> str:
-    names = [str(member.value) for member in kind]
-    if value in names:
-        return str(value)
-    raise InputError(f"{where} must be one of {', '.join(names)}, not {_shown(value)}.")
-
-
 def _shown(value: Any) -> str:
     """Write a value much as the file has it, but short."""
     text = json.dumps(value, default=str, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def thresholds_of(command: str) -> Any:
-    """Return the class that checks a command's thresholds: a dataclass with ``parse``; or None."""
-    return getattr(headscope, THRESHOLDS[command][0]) if command in THRESHOLDS else None
+def thresholds_of(command: str) -> type[ThresholdSet]:
+    """Return the class of a command's thresholds."""
+    declared = options_of(getattr(headscope, command).options)["thresholds"]
+    kind: type[ThresholdSet] = getattr(headscope, declared.marker.thresholds)
+    return kind
 
 
 def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
@@ -241,12 +211,10 @@ def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
             raise InputError(
                 f"{where} threshold {name} must be a number or true or false, not {_shown(value)}."
             )
-    kind = thresholds_of(command)
-    if kind is not None:
-        try:
-            kind.parse(table)
-        except InputError as error:
-            raise InputError(f"{where} thresholds: {error}") from None
+    try:
+        thresholds_of(command).parse(table)
+    except InputError as error:
+        raise InputError(f"{where} thresholds: {error}") from None
     return dict(table)
 
 
@@ -257,16 +225,12 @@ def _limits(settings: Settings) -> Limits:
     return Limits.parse(settings.limits, where)
 
 
-def given(context: typer.Context, command: str) -> dict[str, Any]:
+def table_of(context: typer.Context, command: str) -> dict[str, Any]:
     """Return what the file sets for a command, by parameter name."""
-    return dict(_current(context).tables.get(command, {}))
+    settings: Settings = context.meta.get(_META) or Settings()
+    return dict(settings.tables.get(command, {}))
 
 
 def limits(context: typer.Context) -> Limits:
     """Return the limits of the file; none without."""
-    return _limits(_current(context))
-
-
-def _current(context: typer.Context) -> Settings:
-    found: Settings = context.meta.get(_META) or Settings()
-    return found
+    return _limits(context.meta.get(_META) or Settings())

@@ -34,6 +34,6 @@ def visible(mask: Tensor) -> Tensor:
     """Say which keys a boolean or additive mask leaves, in its own shape.
 
     A softmax gives a key that is lower than all others by 1,000 a weight of exactly 0; whatever
-    is no softmax has to be told.
+    is no softmax needs to know.
     """
     return mask.bool() if not mask.is_floating_point() else mask > HIDDEN

@@ -1,22 +1,4 @@
-"""Every failure that headscope expects, as one tree.
-
-::
-
-    HeadscopeError                  exit 1: a known failure, one sentence says cause and mend
-    |-- InputError                  the user's file, folder or option cannot be used
-    |   |-- ModelNotFoundError      no such folder, package or hub id
-    |   |-- UnusedOptionError       an argument that the function has no use for; a TypeError too
-    |   |-- CheckpointError         a folder that is not a whole, safe, finite checkpoint
-    |   `-- CorpusError             a text, treebank or frequency file that cannot be read
-    |-- UnsupportedModelError       an attention that headscope does not cover
-    |-- ResumeError                 a saved run that does not belong to this run
-    |-- ArtefactError               what was written is not what was measured
-    |-- LostProcessError            another process of the same run has failed or is gone
-    `-- CheckFailedError            exit 3: validation, a limit or a rule of diff failed
-        `-- ValidationFailedError   our attention does not equal the model's
-
-    MaskedRowWarning                a query that may attend to no key at all
-"""
+"""Every failure that headscope expects, as one tree: HeadscopeError and what is below it."""
 
 from __future__ import annotations
 

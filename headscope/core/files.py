@@ -69,7 +69,7 @@ def locked(folder: Path) -> Iterator[bool]:
     """Hold a folder for one process; yields whether it is ours, False if another holds it.
 
     The system lets go when the process ends, however it ends; nothing is written. Where the system
-    or the file system knows no locks, every process is told that the folder is its own.
+    or the file system knows no locks, the folder counts as ours.
     """
     try:
         import fcntl

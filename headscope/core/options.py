@@ -76,15 +76,6 @@ class Option:
         ]
         return " and ".join(filter(None, words))
 
-    def allows(self, value: float) -> bool:
-        """Whether a number keeps to the bounds; no bound holds for nan."""
-        return (
-            (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
-        )
-
 
 @dataclass(frozen=True)
 class Declared:
@@ -108,13 +99,18 @@ class Declared:
         return self.default is True and self.spelled_as == f"no_{self.name}"
 
     def check(self, value: Any) -> None:
-        """Refuse a value out of bounds, or one that is no choice."""
+        """Refuse a value out of bounds (nan is out of all), or one that is no choice."""
         marker = self.marker
         if isinstance(value, list | tuple):
             for item in value:
                 self.check(item)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            if not marker.allows(value):
+            if not (
+                (marker.at_least is None or value >= marker.at_least)
+                and (marker.above is None or value > marker.above)
+                and (marker.at_most is None or value <= marker.at_most)
+                and (marker.below is None or value < marker.below)
+            ):
                 why = f", {marker.why}" if marker.why else ""
                 shown = f"{value:g}" if isinstance(value, float) else value
                 raise OptionError(self.name, f"is {shown}; give {marker.bounds()}{why}.")
@@ -132,16 +128,16 @@ def options_of(kind: Any) -> dict[str, Declared]:
 @functools.cache
 def _read(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    found = {}
+    options = {}
     for field in dataclasses.fields(kind):
         hint, *extras = typing.get_args(hints[field.name])
         marker = next(extra for extra in extras if isinstance(extra, Option))
         parts = typing.get_args(hint)
-        optional = type(None) in parts
         rest = [part for part in parts if part is not type(None)]
+        optional = len(rest) < len(parts)
         inner = rest[0] if optional and len(rest) == 1 else hint
-        found[field.name] = Declared(field.name, inner, marker, field.default, optional)
-    return found
+        options[field.name] = Declared(field.name, inner, marker, field.default, optional)
+    return options
 
 
 def check(options: Any) -> None:

@@ -74,7 +74,13 @@ class Group(Processes):
     @classmethod
     def join(cls) -> Group:
         """Come together with the other processes of this launch."""
-        patience = _patience()
+        text = os.environ.get(PATIENCE_VARIABLE)
+        try:
+            patience = PATIENCE if text is None else float(text)
+        except ValueError:
+            patience = 0.0
+        if not 1 <= patience < 1e6:
+            raise InputError(f"{PATIENCE_VARIABLE} is {text!r}; give seconds, 1 or more.")
         if not (dist.is_available() and dist.is_gloo_available()):
             raise InputError("This torch was built without gloo, so processes cannot share a run.")
         try:
@@ -100,25 +106,19 @@ class Group(Processes):
         data = save({name: np.array(array, order="C") for name, array in arrays.items()})
         self.meet(what)
         try:
-            return [load(part) for part in self._exchanged(data)]
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+            dist.all_gather(sizes, torch.tensor([len(data)]))
+            own = torch.zeros(int(max(sizes)), dtype=torch.uint8)
+            own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            parts = [torch.empty_like(own) for _ in range(self.size)]
+            dist.all_gather(parts, own)
         except RuntimeError as error:
             raise LostProcessError(
                 f"The connection to another process broke while it sent {what} "
                 f"({_first_line(error)})."
             ) from None
-
-    def _exchanged(self, data: bytes) -> list[bytes]:
-        """Send bytes to every process and return those of all, by rank."""
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(sizes, torch.tensor([len(data)]))
-        longest = int(max(sizes))
-        mine = torch.zeros(longest, dtype=torch.uint8)
-        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        parts = [torch.empty(longest, dtype=torch.uint8) for _ in range(self.size)]
-        dist.all_gather(parts, mine)
-        return [
-            part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)
-        ]
+        pairs = zip(parts, sizes, strict=True)
+        return [load(part[: int(size)].numpy().tobytes()) for part, size in pairs]
 
     def meet(self, what: str) -> None:
         """Wait until every process is at this point."""
@@ -140,39 +140,32 @@ class Group(Processes):
             raise LostProcessError(
                 f"The processes have come apart: process {self.rank + 1} is at {what!r} and "
                 f"process {other + 1} at {said[other]!r}. Their files, versions or kinds of "
-                "processor differ; make them alike."
+                "processor differ; use the same."
             )
 
     def _wait(self, keys: list[str], what: str) -> None:
-        """Wait for keys, and look after the processes that have not come."""
-        start = time.monotonic()
+        """Wait for keys; raise if a process that has not come has failed or is silent."""
+        start = looked = time.monotonic()
         heard = dict.fromkeys(range(self.size), (b"", start))
-        looked = start
         # The store's own way to wait prints a warning whenever it gives up.
         while not self._store.check(keys):
             now = time.monotonic()
             if now - looked > _LOOK:
-                self._look_after(keys, heard, what)
                 looked = now
+                for rank, key in enumerate(keys):
+                    if self._store.check([key]):
+                        continue
+                    if (why := self.failure_of(rank)) is not None:
+                        raise LostProcessError(why)
+                    pulse, last = self._store.get(f"pulse {rank}"), heard[rank]
+                    if pulse != last[0]:
+                        heard[rank] = (pulse, time.monotonic())
+                    elif time.monotonic() - last[1] > self._patience:
+                        raise LostProcessError(
+                            f"Process {rank + 1} of {self.size} has given no sign of life for "
+                            f"{self._patience:g} seconds while the others waited for {what}."
+                        )
             time.sleep(min(_LONGEST_NAP, _SHORTEST_NAP + (now - start) / 10))
-
-    def _look_after(
-        self, keys: list[str], heard: dict[int, tuple[bytes, float]], what: str
-    ) -> None:
-        """Raise if a process that is waited for has failed, or gives no sign of life."""
-        for rank, key in enumerate(keys):
-            if self._store.check([key]):
-                continue
-            if (why := self.failure_of(rank)) is not None:
-                raise LostProcessError(why)
-            now, pulse = time.monotonic(), self._store.get(f"pulse {rank}")
-            if pulse != heard[rank][0]:
-                heard[rank] = (pulse, now)
-            elif now - heard[rank][1] > self._patience:
-                raise LostProcessError(
-                    f"Process {rank + 1} of {self.size} has given no sign of life for "
-                    f"{self._patience:g} seconds while the others waited for {what}."
-                )
 
     def fail(self, why: str) -> None:
         """Tell the others that this process ends, and why."""
@@ -213,18 +206,6 @@ class Group(Processes):
                 dist.destroy_process_group()
         except RuntimeError:  # the store is gone already
             return
-
-
-def _patience() -> float:
-    """Return the seconds that a process may be silent."""
-    text = os.environ.get(PATIENCE_VARIABLE)
-    try:
-        seconds = PATIENCE if text is None else float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds < 1e6:
-        raise InputError(f"{PATIENCE_VARIABLE} is {text!r}; give seconds, 1 or more.")
-    return seconds
 
 
 def _first_line(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 A process alone is the usual case: it takes every batch, and adding up changes nothing, not even the
 last bit. What runs is the same program in every process. Whatever is decided from sums is decided
-in each of them, from the same numbers, so that nobody has to be told.
+in each of them, from the same numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Processes:
 
 
 class Sums(Protocol):
-    """Sums that give themselves as named arrays, take them back, and add up."""
+    """Sums that give themselves as named arrays, enough to go on from, and take them back."""
 
     def state(self) -> dict[str, Array]:
         """Return the sums by name."""
@@ -46,11 +46,16 @@ class Sums(Protocol):
     def load_state(self, state: dict[str, Array], /) -> None:
         """Take what :meth:`state` gave."""
 
+
+class AdditiveSums(Sums, Protocol):
+    """Sums that add up too."""
+
     def merge(self, other: Self, /) -> None:
         """Add the sums of another part."""
 
 
 S = TypeVar("S", bound=Sums)
+A = TypeVar("A", bound=AdditiveSums)
 _current = Processes()
 
 
@@ -93,7 +98,7 @@ def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
     return parts
 
 
-def merged(sums: S, blank: Callable[[], S], what: str) -> S:
+def merged(sums: A, blank: Callable[[], A], what: str) -> A:
     """Add up the sums of all processes, in the order of their ranks."""
     total, *others = of_each(sums, blank, what)
     for part in others:
@@ -107,38 +112,35 @@ def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
         return parts
     import torch
 
-    mine = {str(i): part.detach().numpy() for i, part in enumerate(parts)}
+    own = {str(i): part.detach().numpy() for i, part in enumerate(parts)}
     total = [torch.zeros_like(part) for part in parts]
-    for arrays in _current.gather(mine, what):
+    for arrays in _current.gather(own, what):
         for i, whole in enumerate(total):
             whole += torch.from_numpy(arrays[str(i)])
     return tuple(total)
 
 
-def in_order(what: str, mine: Mapping[int, Tensor]) -> list[Tensor]:
+def _of_batches(what: str, own: Mapping[int, Array]) -> list[Array]:
+    """Collect one array of each batch from all processes, in the order of the batches."""
+    parts = _current.gather({str(i): array for i, array in own.items()}, what)
+    arrays = {int(i): array for part in parts for i, array in part.items()}
+    return [arrays[i] for i in sorted(arrays)]
+
+
+def in_order(what: str, own: Mapping[int, Tensor]) -> list[Tensor]:
     """Collect one tensor of each batch from all processes, in the order of the batches."""
     if _current.size == 1:
-        return [mine[index] for index in sorted(mine)]
+        return [own[index] for index in sorted(own)]
     import torch
 
-    arrays = {str(index): part.detach().numpy() for index, part in mine.items()}
-    by_batch = {
-        int(index): torch.from_numpy(array)
-        for part in _current.gather(arrays, what)
-        for index, array in part.items()
-    }
-    return [by_batch[index] for index in sorted(by_batch)]
+    arrays = {index: part.detach().numpy() for index, part in own.items()}
+    return [torch.from_numpy(array) for array in _of_batches(what, arrays)]
 
 
-def texts_in_order(what: str, mine: Mapping[int, str]) -> list[str]:
+def texts_in_order(what: str, own: Mapping[int, str]) -> list[str]:
     """Collect the texts of all processes, as :func:`in_order` does."""
-    arrays = {str(i): np.frombuffer(text.encode(), dtype=np.uint8) for i, text in mine.items()}
-    texts = {
-        int(i): array.tobytes().decode()
-        for part in _current.gather(arrays, what)
-        for i, array in part.items()
-    }
-    return [texts[i] for i in sorted(texts)]
+    arrays = {i: np.frombuffer(text.encode(), dtype=np.uint8) for i, text in own.items()}
+    return [array.tobytes().decode() for array in _of_batches(what, arrays)]
 
 
 def joined_rows(

@@ -59,7 +59,7 @@ class InRevision:
         """Return the content of a file."""
         if self._kind() != "blob":
             raise InputError(f"{visible(self)} is no file in that revision.")
-        data = _git(self.here, "cat-file", "blob", self._object).stdout
+        data = _git(self.here, "cat-file", "blob", f"{self.commit}:{self.inside}").stdout
         if data.startswith(_LFS):
             raise InputError(
                 f"{visible(self)} is kept by Git LFS, so git itself has only a pointer to it; "
@@ -67,41 +67,25 @@ class InRevision:
             )
         return data.decode(encoding)
 
-    @property
-    def _object(self) -> str:
-        return f"{self.commit}:{self.inside}"
-
     def _kind(self) -> str:
         """Return git's word for what it is (blob, tree, commit); empty if it is not there."""
-        done = _git(self.here, "cat-file", "-t", self._object)
+        done = _git(self.here, "cat-file", "-t", f"{self.commit}:{self.inside}")
         return "" if done.returncode else done.stdout.decode("ascii").strip()
 
 
 def in_revision(revision: str, path: Path) -> InRevision:
-    """Find a file or folder in a revision of the repository that holds its place."""
+    """Find a file or folder in a revision of the repository that it lies in."""
     whole = Path(os.path.abspath(path))  # not resolved: a link in a repository is no other place
     here = next(folder for folder in (whole, *whole.parents) if folder.is_dir())
-    inside = _prefix(here, path) + whole.relative_to(here).as_posix()
+    # Where that folder lies in its repository: empty, or a path that ends in a slash.
+    prefix = _git(here, "rev-parse", "--show-prefix")
+    if prefix.returncode:
+        error = os.fsdecode(prefix.stderr).strip()
+        if "not a git repository" in error:
+            raise InputError(f"{visible(path)} lies in no git repository.")
+        raise InputError(f"git refuses to read the repository of {visible(path)}: {visible(error)}")
+    inside = os.fsdecode(prefix.stdout.removesuffix(b"\n")) + whole.relative_to(here).as_posix()
     inside = "/".join(part for part in inside.split("/") if part not in ("", "."))
-    file = InRevision(f"{revision}:{path}", _commit(revision, here), inside, here)
-    if not file.exists():
-        raise InputError(f"There is no {visible(path)} in revision {visible(revision)}.")
-    return file
-
-
-def _prefix(here: Path, path: Path) -> str:
-    """Return where a folder lies in its repository: an empty string, or a path that ends in /."""
-    done = _git(here, "rev-parse", "--show-prefix")
-    if done.returncode == 0:
-        return os.fsdecode(done.stdout.removesuffix(b"\n"))
-    said = os.fsdecode(done.stderr).strip()
-    if "not a git repository" in said:
-        raise InputError(f"{visible(path)} lies in no git repository.")
-    raise InputError(f"git refuses to read the repository of {visible(path)}: {visible(said)}")
-
-
-def _commit(revision: str, here: Path) -> str:
-    """Return the hash of a revision's commit."""
     # Names of revisions never begin with a hyphen; options do.
     plain = revision and not revision.startswith("-") and revision.isprintable()
     query = ("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
@@ -111,7 +95,10 @@ def _commit(revision: str, here: Path) -> str:
             f"git knows no revision {visible(repr(revision))}; give a branch, tag or commit that "
             "the repository has (a shallow clone, as CI makes it, lacks most)."
         )
-    return commit
+    file = InRevision(f"{revision}:{path}", commit, inside, here)
+    if not file.exists():
+        raise InputError(f"There is no {visible(path)} in revision {visible(revision)}.")
+    return file
 
 
 def _git(here: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

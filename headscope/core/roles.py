@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-__all__ = [
-    "NO_ROLE",
-    "PRIMARY",
-    "ROLES",
-    "Role",
-    "primary_of",
-    "role_in",
-    "role_name",
-    "role_of",
-    "roles_of",
-]
-
-_SELF = ("encoder", "decoder")  # Stacks of self-attention; all stacks.
-_ALL = (*_SELF, "cross")
+_SELF, _ALL = ("encoder", "decoder"), ("encoder", "decoder", "cross")
+_VOITA = "Voita et al. 2019, arXiv:1905.09418"
+_CLARK = "Clark et al. 2019, arXiv:1906.04341"
 
 
 @dataclass(frozen=True)
@@ -29,154 +18,75 @@ class Role:
     name: str  # What a reader sees
     #: At most four characters for a map; ``positional`` and ``special`` heads show their offset and
     #: token instead.
-    mark: str = ""
-    colour: str = ""  # Of the figures, ``#RRGGBB``
-    style: str = ""  # Of the terminal, as rich writes styles
-    light: str = ""  # Backgrounds of the page, ``#RRGGBB``, under dark and under light letters.
-    dark: str = ""
+    mark: str
     stacks: tuple[str, ...] = _ALL  # Where heads can have it: ``encoder``, ``decoder``, ``cross``
     words: str = ""  # What a head with it does, on one line
     source: str = ""  # Who described it; empty where nobody did
 
+    @property
+    def colour(self) -> str:
+        """Of the figures, ``#RRGGBB``."""
+        return _COLOURS[self.key][0]
 
-_VOITA = "Voita et al. 2019, arXiv:1905.09418"
-_CLARK = "Clark et al. 2019, arXiv:1906.04341"
+    @property
+    def style(self) -> str:
+        """Of the terminal, as rich writes styles."""
+        return _COLOURS[self.key][1]
 
-#: In the order of priority: a head's primary role is the first that it has. The figures' colours
-#: are a palette that stays apart for colour-blind readers (Okabe & Ito 2008), and three more that
-#: keep away from it.
+    @property
+    def light(self) -> str:
+        """Background of the page under dark letters, ``#RRGGBB``."""
+        return _COLOURS[self.key][2]
+
+    @property
+    def dark(self) -> str:
+        """Background of the page under light letters."""
+        return _COLOURS[self.key][3]
+
+
+_DISTANCE = "looks at a fixed distance, such as the token before"
+_SYNTAX = "looks from a word to its syntactic head, or to a dependent of one relation"
+_RAREST = "looks at the rarest word of the sentence"
+_FORWARDS = "cross-attention that goes through the source in order"
+_BACKWARDS = "cross-attention that goes through the source backwards"
+_ONE_TOKEN = "cross-attention that puts nearly all weight on one source token"
+_SPECIAL = "looks at special tokens, such as [CLS] and [SEP]"
+_WHOLE = "spreads its attention over the whole sentence"
+_COPY = "looks at another copy of the same token"
+#: In the order of priority: a head's primary role is the first that it has.
 ROLES = (
-    Role(
-        "positional",
-        "positional",
-        "",
-        "#0072B2",
-        "bold blue",
-        "#bcd7ff",
-        "#1d4e89",
-        _SELF,
-        words="looks at a fixed distance, such as the token before",
-        source=_VOITA,
-    ),
-    Role(
-        "syntactic",
-        "syntactic",
-        "syn",
-        "#009E73",
-        "bold green",
-        "#bfe5c5",
-        "#1f5c33",
-        ("encoder",),
-        words="looks from a word to its syntactic head, or to a dependent of one relation",
-        source=_VOITA,
-    ),
-    Role(
-        "rare",
-        "rare-word",
-        "rare",
-        "#CC79A7",
-        "bold magenta",
-        "#f3c4ea",
-        "#7a2a6a",
-        ("encoder",),
-        words="looks at the rarest word of the sentence",
-        source=_VOITA,
-    ),
-    Role(
-        "monotonic",
-        "monotonic",
-        "mono",
-        "#4B0092",
-        "bold bright_blue",
-        "#d7c9f7",
-        "#4a2a80",
-        ("cross",),
-        words="cross-attention that goes through the source in order",
-    ),
-    Role(
-        "anti_monotonic",
-        "anti-monotonic",
-        "anti",
-        "#2F4F4F",
-        "bold bright_magenta",
-        "#b9cccc",
-        "#2e4a4a",
-        ("cross",),
-        words="cross-attention that goes through the source backwards",
-    ),
-    Role(
-        "sharp",
-        "sharp",
-        "shrp",
-        "#80BA5A",
-        "bright_green",
-        "#d9ebc2",
-        "#456320",
-        ("cross",),
-        words="cross-attention that puts nearly all weight on one source token",
-    ),
-    Role(
-        "special",
-        "special-token",
-        "",
-        "#E69F00",
-        "yellow",
-        "#fbe3a4",
-        "#6b5200",
-        words="looks at special tokens, such as [CLS] and [SEP]",
-        source=_CLARK,
-    ),
-    Role(
-        "punctuation",
-        "punctuation",
-        "punc",
-        "#56B4E9",
-        "cyan",
-        "#b9e9ec",
-        "#0f5a61",
-        _SELF,
-        words="looks at punctuation",
-        source=_CLARK,
-    ),
-    Role(
-        "broad",
-        "broad",
-        "brd",
-        "#D55E00",
-        "red",
-        "#f9c9c2",
-        "#7a2d22",
-        words="spreads its attention over the whole sentence",
-        source=_CLARK,
-    ),
-    Role(
-        "self",
-        "self",
-        "self",
-        "#8B4513",
-        "bright_yellow",
-        "#ecd9c6",
-        "#5e3a17",
-        _SELF,
-        words="looks at the token itself",
-        source=_CLARK,
-    ),
-    Role(
-        "duplicate",
-        "duplicate-token",
-        "dup",
-        "#6A5ACD",
-        "bright_cyan",
-        "#dcd8f6",
-        "#3d3480",
-        _SELF,
-        words="looks at another copy of the same token",
-    ),
+    Role("positional", "positional", "", _SELF, _DISTANCE, _VOITA),
+    Role("syntactic", "syntactic", "syn", ("encoder",), _SYNTAX, _VOITA),
+    Role("rare", "rare-word", "rare", ("encoder",), _RAREST, _VOITA),
+    Role("monotonic", "monotonic", "mono", ("cross",), _FORWARDS),
+    Role("anti_monotonic", "anti-monotonic", "anti", ("cross",), _BACKWARDS),
+    Role("sharp", "sharp", "shrp", ("cross",), _ONE_TOKEN),
+    Role("special", "special-token", "", _ALL, _SPECIAL, _CLARK),
+    Role("punctuation", "punctuation", "punc", _SELF, "looks at punctuation", _CLARK),
+    Role("broad", "broad", "brd", _ALL, _WHOLE, _CLARK),
+    Role("self", "self", "self", _SELF, "looks at the token itself", _CLARK),
+    Role("duplicate", "duplicate-token", "dup", _SELF, _COPY),
 )
-#: A head without any role.
-NO_ROLE = Role("none", "no role", ".", "#999999", "dim", "#e9ebee", "#333944")
+#: Of the figures, of the terminal, and of the page by day and by night. The figures' are a palette
+#: that stays apart for colour-blind readers (Okabe & Ito 2008), and three more that keep away from
+#: it.
+_COLOURS = {
+    "positional": ("#0072B2", "bold blue", "#bcd7ff", "#1d4e89"),
+    "syntactic": ("#009E73", "bold green", "#bfe5c5", "#1f5c33"),
+    "rare": ("#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a"),
+    "monotonic": ("#4B0092", "bold bright_blue", "#d7c9f7", "#4a2a80"),
+    "anti_monotonic": ("#2F4F4F", "bold bright_magenta", "#b9cccc", "#2e4a4a"),
+    "sharp": ("#80BA5A", "bright_green", "#d9ebc2", "#456320"),
+    "special": ("#E69F00", "yellow", "#fbe3a4", "#6b5200"),
+    "punctuation": ("#56B4E9", "cyan", "#b9e9ec", "#0f5a61"),
+    "broad": ("#D55E00", "red", "#f9c9c2", "#7a2d22"),
+    "self": ("#8B4513", "bright_yellow", "#ecd9c6", "#5e3a17"),
+    "duplicate": ("#6A5ACD", "bright_cyan", "#dcd8f6", "#3d3480"),
+    "none": ("#999999", "dim", "#e9ebee", "#333944"),
+}
+NO_ROLE = Role("none", "no role", ".")  # A head without any role.
 PRIMARY = (*ROLES, NO_ROLE)  # What :attr:`HeadResult.primary` can be, ``none`` last.
-_BY_KEY = {role.key: role for role in (*ROLES, NO_ROLE)}
+_BY_KEY = {role.key: role for role in PRIMARY}
 
 
 def role_of(key: str) -> Role:

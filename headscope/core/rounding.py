@@ -22,8 +22,6 @@ from headscope.core.accumulator import Array
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["EPS", "FRACTION", "ROUNDING", "VARIANCE", "above", "first_largest", "tied"]
-
 #: Relative rounding of float32, the dtype in which patterns and states arrive.
 EPS = float(np.finfo(np.float32).eps)
 #: Numbers that are equal on paper agree to this share of what they were computed from. A float32
@@ -56,28 +54,25 @@ def tied(values: ArrayLike, size: float = 0.0) -> Array:
     the larger one, plus EPS of the largest of all: a score of a head that does nothing is a zero
     beside the others. Sorted by what is returned and then by place, copies of a head stand in the
     order of their numbers on any processor. For the scores of heads, not for thousands of examples:
-    those lie so close that one tie would lead to the next.
+    those lie so close that one tie would lead to the next. NaN stays NaN.
 
-    Parameters
-    ----------
-    values : array, (..., n)
-        Scores; NaN stays NaN.
+    Shapes: ``values`` (..., n).
     """
-    given = np.asarray(values, dtype=float)
-    if not given.size:
-        return given
-    order = np.argsort(given, axis=-1, kind="stable")  # NaN comes last
-    ascending = np.take_along_axis(given, order, -1)
+    values = np.asarray(values, dtype=float)
+    if not values.size:
+        return values
+    order = np.argsort(values, axis=-1, kind="stable")  # NaN comes last
+    ascending = np.take_along_axis(values, order, -1)
     lengths = np.nan_to_num(np.abs(ascending), nan=0.0)
     floor = EPS * lengths.max(-1, keepdims=True)
-    new = np.ones(given.shape, dtype=bool)
+    new = np.ones(values.shape, dtype=bool)
     larger = np.maximum(np.maximum(lengths[..., 1:], lengths[..., :-1]), size)
     with np.errstate(invalid="ignore"):
         new[..., 1:] = ~(np.diff(ascending, axis=-1) <= ROUNDING * larger + floor)
-    first = np.maximum.accumulate(np.where(new, np.arange(given.shape[-1]), 0), axis=-1)
-    found = np.empty_like(given)
-    np.put_along_axis(found, order, np.take_along_axis(ascending, first, -1), -1)
-    return found
+    first = np.maximum.accumulate(np.where(new, np.arange(values.shape[-1]), 0), axis=-1)
+    result = np.empty_like(values)
+    np.put_along_axis(result, order, np.take_along_axis(ascending, first, -1), -1)
+    return result
 
 
 def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,6 +84,5 @@ def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
     """
     top = weights.amax(-1)
     enough = weights >= (top - ROUNDING * top.abs()).unsqueeze(-1)
-    return top, enough.max(
-        -1
-    ).indices  # of booleans the first True, several times as fast as argmax
+    # Of booleans the first True, several times as fast as argmax.
+    return top, enough.max(-1).indices

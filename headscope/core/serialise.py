@@ -9,8 +9,6 @@ import typing
 from functools import cache
 from typing import Any, TypeVar
 
-__all__ = ["SCHEMA", "from_dict", "to_dict", "to_json"]
-
 #: Counts up when the meaning of a field changes or one goes. 2: labels are confirmed on held-out
 #: sentences; the cheap forms of attention have a bound and no "best" one.
 SCHEMA = 2
@@ -58,52 +56,36 @@ def _plan(kind: type) -> tuple[dict[str, Any], frozenset[str]]:
 def _convert(kind: Any, data: Any, where: str) -> Any:
     if kind is Any:
         return data
+    name = where.lstrip(".") or "the document"
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         inner = next(arg for arg in args if arg is not type(None))
         return None if data is None else _convert(inner, data, where)
-    if dataclasses.is_dataclass(kind):
-        return _build(typing.cast(type, kind), data, where)
     if origin is tuple:
-        _expect(list | tuple, data, "a list", where)
+        if not isinstance(data, list | tuple):
+            raise TypeError(f"{name} is not a list")
         return tuple(_convert(args[0], item, f"{where}[{i}]") for i, item in enumerate(data))
-    if origin is dict:
-        _expect(dict, data, "an object", where)
-        return {key: _convert(args[1], value, f"{where}.{key}") for key, value in data.items()}
-    return _scalar(kind, data, where)
-
-
-def _build(kind: type, data: Any, where: str) -> Any:
-    _expect(dict, data, "an object", where)
-    fields, required = _plan(kind)
-    for name in required - data.keys():
-        raise TypeError(f"{_shown(where)} has no field {name!r}")
-    return kind(
-        **{k: _convert(fields[k], v, f"{where}.{k}") for k, v in data.items() if k in fields}
-    )
-
-
-def _scalar(kind: Any, data: Any, where: str) -> Any:
+    if (is_class := dataclasses.is_dataclass(kind)) or origin is dict:
+        if not isinstance(data, dict):
+            raise TypeError(f"{name} is not an object")
+        if not is_class:
+            return {key: _convert(args[1], value, f"{where}.{key}") for key, value in data.items()}
+        fields, required = _plan(kind)
+        for field in required - data.keys():
+            raise TypeError(f"{name} has no field {field!r}")
+        known = {key: value for key, value in data.items() if key in fields}
+        return kind(**{k: _convert(fields[k], v, f"{where}.{k}") for k, v in known.items()})
     if kind is float:
         if type(data) not in (int, float) or not abs(data) <= _GREATEST:
-            raise TypeError(f"{_shown(where)} is not a number, or beyond {_GREATEST:.0e}")
+            raise TypeError(f"{name} is not a number, or beyond {_GREATEST:.0e}")
         return float(data)
     if type(data) is not kind or (kind is int and abs(data) > _LARGEST):
-        raise TypeError(f"{_shown(where)} is no {kind.__name__}")
+        raise TypeError(f"{name} is no {kind.__name__}")
     return data
-
-
-def _expect(kind: Any, data: Any, name: str, where: str) -> None:
-    if not isinstance(data, kind):
-        raise TypeError(f"{_shown(where)} is not {name}")
-
-
-def _shown(where: str) -> str:
-    return where.lstrip(".") or "the document"
 
 
 def warnings_of(*results: Any) -> tuple[str, ...]:
     """Return what a reader of some results has to be warned of, each once; nothing of old files."""
     origins = (getattr(result, "provenance", None) or {} for result in results)
-    found = (str(text) for origin in origins for text in origin.get("warnings") or ())
-    return tuple(dict.fromkeys(found))
+    texts = (str(text) for origin in origins for text in origin.get("warnings") or ())
+    return tuple(dict.fromkeys(texts))

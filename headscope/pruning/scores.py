@@ -14,14 +14,15 @@ from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import Repaired
 from headscope.pruning.result import Baseline, HeadScores
-from headscope.session.opening import Model, open_for_tasks, public_function
+from headscope.session.entry import public
+from headscope.session.opening import Model, open_for_tasks
 from headscope.session.validate import require_valid
 from headscope.tasks.calibration import chosen_stack, open_calibration, pick
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of
 
 
-@public_function
+@public
 def scores(
     model: Model,
     method: str = DEFAULT,
@@ -94,7 +95,7 @@ def scores(
     return scores_of(method, rank(method, context, normalise=normalise), loaded, units)
 
 
-@public_function
+@public
 def measure(
     model: Model,
     task: str = "fidelity",

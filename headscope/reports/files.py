@@ -14,10 +14,13 @@ from headscope.core.files import sha256_of
 from headscope.core.serialise import to_dict, to_json
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
-from headscope.reports.registry import SECTIONS
+from headscope.reports.registry import REPORT, SECTIONS
 from headscope.reports.result import ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
+
+#: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.
+_PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 
 
 def state_name(command: str) -> str:
@@ -30,36 +33,16 @@ def write_result(command: str, result: Any, folder: Path, **presentation: Any) -
 
     ``presentation`` is what the command's view understands, such as ``log`` for depth.
     """
-    view = view_of(command)
-    files = view.files(result, **presentation)
-    document = to_json(result).encode() + b"\n"
-    name = f"{command}.json"
-    write_files(folder, {**files, name: document}, stale=view.stale, mark=name)
+    view, name = view_of(command), f"{command}.json"
+    files = {**view.files(result, **presentation), name: to_json(result).encode() + b"\n"}
+    write_files(folder, files, stale=view.stale, mark=name)
     (folder / state_name(command)).unlink(missing_ok=True)
-
-
-REPORT = "report.json"  # The file that holds every section, and that readers wait for.
-#: Lists of plain values stand on one line; a string cannot hold the line breaks that this needs.
-_PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
-
-
-def report_document(
-    report: ReportResult, digests: Mapping[str, str], files: Mapping[str, Mapping[str, str]]
-) -> dict[str, Any]:
-    """Return what ``report.json`` holds: everything but what the report says of earlier runs.
-
-    By section there are a hash of its content, and the SHA-256 of each file that it wrote.
-    """
-    document = dict(to_dict(report))
-    document.pop("reused")
-    last = {name: document.pop(name) for name in (*SECTIONS, "samples")}
-    return {**document, **last, "digests": dict(digests), "files": to_dict(dict(files))}
 
 
 def report_json(document: Mapping[str, Any]) -> str:
     """Write a document as JSON with lists of numbers on one line each."""
     text = to_json(dict(document))
-    return _PLAIN_LIST.sub(lambda found: f"[{' '.join(found[1].split())}]", text) + "\n"
+    return _PLAIN_LIST.sub(lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
 
 def write_report(
@@ -68,36 +51,39 @@ def write_report(
     digests: Mapping[str, str],
     before: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write report.html, report.md, report.json, the tables and the figures; return the document.
+    """Write report.html, report.md, report.json, the tables and the figures.
 
-    ``before`` is the document of the report that is there already: files of sections that were
-    taken from it are kept where they are as they were written, and files of sections that are gone
-    go. Files that are not the report's stay as they are.
+    Returns what report.json holds: everything but what the report says of earlier runs; by section
+    a hash of its content (``digests``), and the SHA-256 of each file that it wrote. ``before`` is
+    the document of the report that is there already: files of sections that were taken from it are
+    kept as they were written, and files of sections that are gone go. Files that are not the
+    report's stay as they are.
     """
     old = _files(before)
-    made = {
+    written = {
         name: (_kept(folder, old.get(name, {})) if name in report.reused else None)
         or view_of(name).files(result)
         for name, result in report.sections.items()
     }
-    hashes = {
+    document = dict(to_dict(report))
+    document.pop("reused")
+    document |= {name: document.pop(name) for name in (*SECTIONS, "samples")}  # these come last
+    document["digests"] = dict(digests)
+    document["files"] = {
         section: {name: sha256_of(files[name]) for name in sorted(files)}
-        for section, files in made.items()
+        for section, files in written.items()
     }
-    document = report_document(report, digests, hashes)
-    pages = {
-        "report.md": report_markdown(report).encode(),
-        "report.html": report_html(report, made).encode(),
-        REPORT: report_json(document).encode("utf-8", "backslashreplace"),
-    }
-    content = {name: data for files in made.values() for name, data in files.items()}
-    was = {name: sha256 for names in old.values() for name, sha256 in names.items()}
+    content = {name: data for files in written.values() for name, data in files.items()}
     gone = [
         name
-        for name in was.keys() - content.keys()
-        if _written(folder, name, was[name]) is not None
+        for names in old.values()
+        for name, sha256 in names.items()
+        if name not in content and _as_written(folder, name, sha256) is not None
     ]
-    write_files(folder, {**content, **pages}, stale=gone, mark=REPORT)
+    content["report.md"] = report_markdown(report).encode()
+    content["report.html"] = report_html(report, written).encode()
+    content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
+    write_files(folder, content, stale=gone, mark=REPORT)
     return document
 
 
@@ -105,35 +91,32 @@ def _kept(folder: Path, names: Mapping[str, str]) -> dict[str, bytes] | None:
     """Read a section's files from the report that is there; None if any has changed."""
     kept = {}
     for name, sha256 in names.items():
-        data = _written(folder, name, sha256)
+        data = _as_written(folder, name, sha256)
         if data is None:
             return None
         kept[name] = data
     return kept
 
 
-def _written(folder: Path, name: str, sha256: str) -> bytes | None:
+def _as_written(folder: Path, name: str, sha256: str) -> bytes | None:
     """Read a file that a report says it wrote; None if it is not there as it was written.
 
     Only names that stay in the folder count, whatever the report says.
     """
-    path = folder / name
     try:
-        if Path(name).name != name or name == ".." or not path.is_file():
+        if Path(name).name != name or name == ".." or not (folder / name).is_file():
             return None
-        data = path.read_bytes()
-    except OSError:  # a name that no file can have
+        data = (folder / name).read_bytes()
+    except (OSError, ValueError):  # a name that no file can have
         return None
     return data if sha256_of(data) == sha256 else None
 
 
 def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
     """Read which files an earlier report wrote; nothing from a document that says it badly."""
-    found = (document or {}).get("files")
-    if not isinstance(found, dict):
-        return {}
+    files = (document or {}).get("files")
     return {
-        section: {str(name): str(sha) for name, sha in names.items()}
-        for section, names in found.items()
+        section: {str(name): str(sha256) for name, sha256 in names.items()}
+        for section, names in (files if isinstance(files, dict) else {}).items()
         if isinstance(names, dict)
     }

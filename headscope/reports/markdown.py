@@ -1,18 +1,47 @@
-"""``report.md``: short enough for a comment on a pull request."""
+"""``report.md``, short enough for a comment on a pull request; and words that the page shares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.words import corpus_text, role_rows, roles_notes
 from headscope.core.safe_text import markdown
 from headscope.core.serialise import warnings_of
-from headscope.reports.result import Insight, InsightsResult, ReportResult
-from headscope.reports.words import certificate, key_numbers, settings_rows
-from headscope.show.page.parts import Part
+from headscope.reports.result import ReportResult
+from headscope.show.cells import tiny
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
+
+
+def certificate(report: ReportResult) -> str:
+    """Say whether our attention equals the model's."""
+    summaries = (getattr(result, "validation", None) for result in report.sections.values())
+    summary: Any = report.validate or next(filter(None, summaries), None)
+    if summary is None or summary.passed is None:
+        return "Not validated: nothing proves that our attention equals the model's."
+    if not summary.passed:
+        reasons = report.validate.reasons if report.validate else ["see headscope validate"]
+        return f"Validation FAILED, so nothing is reported on this model: {'; '.join(reasons)}."
+    return (
+        f"Validated: our attention equals the model's own to {tiny(summary.max_abs_hidden)} on the "
+        "last hidden state."
+    )
+
+
+def key_numbers(report: ReportResult) -> list[tuple[str, str, str]]:
+    """Return what the report leads with: what it is, this model's value, the controls'."""
+    return [
+        (number.what, number.text, number.control)
+        for name, result in report.sections.items()
+        for number in view_of(name).key_numbers(result)
+    ]
+
+
+def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
+    """Return (section, setting, value) of everything that differs from the defaults."""
+    tables = report.settings.items()
+    return [(name, key, str(value)) for name, table in tables for key, value in table.items()]
 
 
 def report_markdown(report: ReportResult) -> str:
@@ -22,86 +51,66 @@ def report_markdown(report: ReportResult) -> str:
 
 def _lines(report: ReportResult) -> Iterator[str]:
     model = report.provenance["model"]
+    gone = model.get("removed_heads")
+    removed = f", {len(gone)} of them removed" if isinstance(gone, list) and gone else ""
     yield f"# headscope: {markdown(model['id'])}"
     yield ""
     yield (
         f"{markdown(model['family'])}, {model['n_layers']} layers x {model['n_heads']} heads"
-        f"{_removed(model)}. {markdown(certificate(report))}"
+        f"{removed}. {markdown(certificate(report))}"
     )
     for warning in warnings_of(report):
         yield from ("", f"**Warning:** {markdown(warning)}")
     if report.insights is not None:
-        yield from _part("Claims", _claims(report.insights))
-    if report.classify is not None:
-        yield from _part("Roles", _roles(report.classify))
+        claims = report.insights.insights
+        decided = [
+            (
+                *(str(claim.number), claim.claim, claim.verdict, claim.measured),
+                "; ".join(f"{part.name}: {part.verdict} ({part.measured})" for part in claim.parts)
+                if len(claim.parts) > 1
+                else "",
+                claim.control,
+            )
+            for claim in claims
+            if claim.verdict != "not measured yet"
+        ]
+        yield from ("", "## Claims", "")
+        if decided:
+            columns = ("#", "claim", "verdict", "measured", "parts", "control")
+            yield from _table(columns, decided, bold=2)
+        waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
+        if waiting:
+            yield from ("", f"Not measured yet: claims {', '.join(waiting)}.")
+    if (classified := report.classify) is not None:
+        control = classified.control
+        ran = control is not None and control.random_weights
+        random = "random weights" if ran else "random weights (not run)"
+        yield from ("", "## Roles", "")
+        yield from _table(("role", "heads", random), role_rows(classified, every=False))
+        yield ""
+        yield f"On {markdown(corpus_text(classified))}. A head can have several roles."
+        for text in roles_notes(classified):
+            yield from ("", markdown(text))
     for name, result in report.sections.items():
         for part in view_of(name).more(result):
-            yield from _part(part.title, _written(part))
-    number, why = ("", "this model", "control"), ("section", "why")
-    setting = ("section", "setting", "value")
-    yield from _table_part("Key numbers", number, list(key_numbers(report)))
-    yield from _table_part("Left out", why, list(report.left_out.items()))
-    yield from _table_part("Settings other than the defaults", setting, settings_rows(report))
+            yield from ("", f"## {part.title}", "")
+            for text in part.texts:
+                yield from (markdown(text), "")
+            yield from _table(part.header, part.rows) if part.rows else ()
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (
+        ("Key numbers", ("", "this model", "control"), key_numbers(report)),
+        ("Left out", ("section", "why"), list(report.left_out.items())),
+        (
+            "Settings other than the defaults",
+            ("section", "setting", "value"),
+            settings_rows(report),
+        ),
+    )
+    for title, header, rows in tables:
+        if rows:
+            yield from ("", f"## {title}", "", *_table(header, rows))
     yield ""
     yield f"_{markdown(versions(report))}_"
-
-
-def _removed(model: dict[str, object]) -> str:
-    removed = model.get("removed_heads")
-    return f", {len(removed)} of them removed" if isinstance(removed, list) and removed else ""
-
-
-def _roles(result: ClassifyResult) -> Iterator[str]:
-    """Count heads by role; a role without any head only if it was untested."""
-    control = result.control
-    ran = control is not None and control.random_weights
-    title = "random weights" if ran else "random weights (not run)"
-    yield from _table(("role", "heads", title), role_rows(result, every=False))
-    yield ""
-    yield f"On {markdown(corpus_text(result))}. A head can have several roles."
-    for text in roles_notes(result):
-        yield from ("", markdown(text))
-
-
-def _claims(result: InsightsResult) -> Iterator[str]:
-    """Write the claims that have a verdict as a table, and list the others."""
-    decided = [found for found in result.insights if found.verdict != "not measured yet"]
-    if decided:
-        header = ("#", "claim", "verdict", "measured", "parts", "control")
-        rows = [
-            (str(i.number), i.claim, i.verdict, i.measured, _in_parts(i), i.control)
-            for i in decided
-        ]
-        yield from _table(header, rows, bold=2)
-    waiting = [str(i.number) for i in result.insights if i.verdict == "not measured yet"]
-    if waiting:
-        yield ""
-        yield f"Not measured yet: claims {', '.join(waiting)}."
-
-
-def _in_parts(found: Insight) -> str:
-    """Write each part with its verdict and numbers, where there are several."""
-    if len(found.parts) < 2:
-        return ""
-    return "; ".join(f"{part.name}: {part.verdict} ({part.measured})" for part in found.parts)
-
-
-def _part(title: str, lines: Iterable[str]) -> Iterator[str]:
-    yield from ("", f"## {title}", "")
-    yield from lines
-
-
-def _written(part: Part) -> Iterator[str]:
-    """Write a part of the page: its sentences, then its table."""
-    for text in part.texts:
-        yield from (markdown(text), "")
-    if part.rows:
-        yield from _table(part.header, part.rows)
-
-
-def _table_part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    if rows:
-        yield from _part(title, _table(header, rows))
 
 
 def _table(

@@ -63,8 +63,8 @@ class InsightsOptions(ClaimsOptions):
     >>> import headscope
     >>> from headscope.reports.registry import Sections
     >>> ranks = Sections(rank=headscope.rank("demo"))
-    >>> found = headscope.insights("demo", sections=ranks)
-    >>> found[3].verdict, found[4].verdict, found[5].verdict
+    >>> result = headscope.insights("demo", sections=ranks)
+    >>> result[3].verdict, result[4].verdict, result[5].verdict
     ('holds', 'not applicable', 'not measured yet')
     """
 
@@ -137,8 +137,8 @@ class ReportOptions(ClaimsOptions):
     --------
     >>> import headscope
     >>> quick = {"classify": {"limit": 32, "control": False, "ablate": False}}
-    >>> found = headscope.report("demo", only=["classify"], settings=quick)
-    >>> list(found.sections), len(found.samples)
+    >>> result = headscope.report("demo", only=["classify"], settings=quick)
+    >>> list(result.sections), len(result.samples)
     (['classify'], 2)
     """
 

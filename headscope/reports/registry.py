@@ -1,4 +1,4 @@
-"""The sections of a report: THE list. A field each says name, result class, order and marks.
+"""The sections of a report: THE list, with the class of each result and the order of a run.
 
 From the name of a section follows where everything else about it lives: its function in
 ``headscope.api``, its view in the module ``view`` of its room, its table in a config file, its page
@@ -8,95 +8,46 @@ in the docs. tests/unit/test_registry.py holds every section against that.
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import headscope
+
 if TYPE_CHECKING:
-    from headscope.analyses.classify.result import ClassifyResult
-    from headscope.analyses.depth.result import DepthResult
-    from headscope.analyses.explain.result import ExplainResult
-    from headscope.analyses.flow.result import FlowResult
-    from headscope.analyses.linear.result import LinearResult
-    from headscope.analyses.rank.result import RankResult
-    from headscope.analyses.spectrum.result import SpectrumResult
-    from headscope.analyses.symmetric.result import SymmetricResult
-    from headscope.analyses.transfer.result import TransferResult
-    from headscope.models.validation import ValidationResult
-    from headscope.pruning.result import PruneResult
-    from headscope.reports.result import InsightsResult
+    from headscope import (
+        ClassifyResult,
+        DepthResult,
+        ExplainResult,
+        FlowResult,
+        InsightsResult,
+        LinearResult,
+        PruneResult,
+        RankResult,
+        SpectrumResult,
+        SymmetricResult,
+        TransferResult,
+        ValidationResult,
+    )
 
-__all__ = ["SECTIONS", "Section", "Sections", "section_of"]
-
-
-@dataclass(frozen=True)
-class Section:
-    """What is known of a section without measuring anything: plain strings."""
-
-    name: str  # Of the section, its command and its table in a config file
-    module: str  # That its result class is in
-    result: str  # The name of that class
-    marks: frozenset[str]  # Fields that tell its JSON from that of the others
-    files: tuple[str, ...]  # What its JSON may be called; the first that is there counts
-    uses: tuple[str, ...]  # Sections whose result it makes use of
-
-    @property
-    def kind(self) -> type:
-        """The class of its result, imported when it is first asked for."""
-        return cast(type, getattr(importlib.import_module(self.module), self.result))
-
-
-def _in(module: str, marks: str, *, uses: str = "", file: str = "") -> dict[str, str]:
-    return {"module": f"headscope.{module}", "marks": marks, "uses": uses, "file": file}
+REPORT = "report.json"  # The file that holds every section.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
     """One result for each section, in the order in which a report runs them; None where not run."""
 
-    validate: ValidationResult | None = field(
-        default=None,
-        metadata=_in("models.validation", "passed layers tolerance", file="validation.json"),
-    )
-    explain: ExplainResult | None = field(
-        default=None, metadata=_in("analyses.explain.result", "steps sentence patterns")
-    )
-    classify: ClassifyResult | None = field(
-        default=None, metadata=_in("analyses.classify.result", "heads corpus thresholds")
-    )
-    rank: RankResult | None = field(
-        default=None, metadata=_in("analyses.rank.result", "heads layers controls")
-    )
-    spectrum: SpectrumResult | None = field(
-        default=None,
-        metadata=_in("analyses.spectrum.result", "heads sampling verdict", uses="classify"),
-    )
-    depth: DepthResult | None = field(
-        default=None, metadata=_in("analyses.depth.result", "variants protected decomposition")
-    )
-    flow: FlowResult | None = field(
-        default=None, metadata=_in("analyses.flow.result", "sentences spectra recovery")
-    )
-    transfer: TransferResult | None = field(
-        default=None, metadata=_in("analyses.transfer.result", "cells baselines searched")
-    )
-    linear: LinearResult | None = field(
-        default=None, metadata=_in("analyses.linear.result", "memory correlations stored")
-    )
-    symmetric: SymmetricResult | None = field(
-        default=None, metadata=_in("analyses.symmetric.result", "whole equivalent_heads sets")
-    )
-    prune: PruneResult | None = field(
-        default=None, metadata=_in("pruning.result", "curves baseline task", uses="classify")
-    )
-    insights: InsightsResult | None = field(
-        default=None,
-        metadata=_in(
-            "reports.result",
-            "insights",
-            uses="classify rank spectrum depth flow transfer linear symmetric prune",
-        ),
-    )
+    validate: ValidationResult | None = None
+    explain: ExplainResult | None = None
+    classify: ClassifyResult | None = None
+    rank: RankResult | None = None
+    spectrum: SpectrumResult | None = None
+    depth: DepthResult | None = None
+    flow: FlowResult | None = None
+    transfer: TransferResult | None = None
+    linear: LinearResult | None = None
+    symmetric: SymmetricResult | None = None
+    prune: PruneResult | None = None
+    insights: InsightsResult | None = None
 
     @property
     def sections(self) -> dict[str, Any]:
@@ -105,18 +56,56 @@ class Sections:
         return {name: result for name, result in results.items() if result is not None}
 
 
-_SECTIONS = {
-    f.name: Section(
-        name=f.name,
-        module=f.metadata["module"],
-        result=str(f.type).removesuffix(" | None"),
-        marks=frozenset(f.metadata["marks"].split()),
-        files=(f"{f.name}.json", *f.metadata["file"].split()),
-        uses=tuple(f.metadata["uses"].split()),
-    )
-    for f in dataclasses.fields(Sections)
+SECTIONS = tuple(field.name for field in dataclasses.fields(Sections))  # Their names, in order.
+#: Fields that tell the JSON of a section from that of the others.
+_MARKS = {
+    "validate": "passed layers tolerance",
+    "explain": "steps sentence patterns",
+    "classify": "heads corpus thresholds",
+    "rank": "heads layers controls",
+    "spectrum": "heads sampling verdict",
+    "depth": "variants protected decomposition",
+    "flow": "sentences spectra recovery",
+    "transfer": "cells baselines searched",
+    "linear": "memory correlations stored",
+    "symmetric": "whole equivalent_heads sets",
+    "prune": "curves baseline task",
+    "insights": "insights",
 }
-SECTIONS = tuple(_SECTIONS)  # Their names, in order.
+#: Sections whose result another makes use of.
+_USES = {
+    "spectrum": "classify",
+    "prune": "classify",
+    "insights": "classify rank spectrum depth flow transfer linear symmetric prune",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """What is known of a section without measuring anything."""
+
+    name: str  # Of the section, its command and its table in a config file
+    result: str  # The name of its result's class in ``headscope``
+    marks: frozenset[str]  # Fields that tell its JSON from that of the others
+    uses: tuple[str, ...]  # Sections whose result it makes use of
+    files: tuple[str, ...]  # What its JSON may be called; the first that is there counts
+
+    @property
+    def kind(self) -> type:
+        """The class of its result, imported when it is first asked for."""
+        return cast(type, getattr(headscope, self.result))
+
+
+_SECTIONS = {
+    field.name: Section(
+        name=field.name,
+        result=str(field.type).removesuffix(" | None"),
+        marks=frozenset(_MARKS[field.name].split()),
+        uses=tuple(_USES.get(field.name, "").split()),
+        files=(f"{field.name}.json", *(["validation.json"] if field.name == "validate" else [])),
+    )
+    for field in dataclasses.fields(Sections)
+}
 
 
 def section_of(name: str) -> Section:

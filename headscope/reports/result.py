@@ -14,30 +14,6 @@ from headscope.stats.estimate import Estimate
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "Entry",
-    "ListResult",
-    "VERDICTS",
-    "Insight",
-    "InsightPart",
-    "InsightsResult",
-    "KeptRoles",
-    "CompareResult",
-    "Compared",
-    "ComparedCell",
-    "ComparedRow",
-    "Unlike",
-    "Change",
-    "CurveChange",
-    "DiffResult",
-    "FiredRule",
-    "Identity",
-    "SetChange",
-    "TextChange",
-    "ReportResult",
-    "SamplePatterns",
-]
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -141,7 +117,7 @@ class InsightsResult(Measured):
         import pandas as pd
 
         columns = ("number", "claim", "verdict", "measured", "control", "rule")
-        rows = ([getattr(found, name) for name in columns] for found in self.insights)
+        rows = ([getattr(claim, name) for name in columns] for claim in self.insights)
         return pd.DataFrame(rows, columns=columns)
 
 

@@ -1,10 +1,10 @@
 """Runs the sections of a report on one model that is loaded and validated once.
 
-The function behind a section has its name: ``headscope.pipeline.NAME.NAME``. What a report has to
-know of it is stated there: its parameters are the section's settings; ``report_defaults()`` beside
-it returns the settings that differ in a report; ``WIDEST_DTYPE`` says that it computes in the
-device's widest type, whatever the others use. Results of other sections come in through the
-parameters ``roles`` (what classify found) and ``sections`` (everything).
+The function behind a section has its name: ``headscope.NAME``. Its parameters are the section's
+settings, and its class of options says what a report has to know of it: ``report_defaults()`` the
+settings that differ in a report, ``widest_dtype`` that it computes in the device's widest type,
+whatever the others use. Results of other sections come in through the parameters ``roles`` (what
+classify found) and ``sections`` (everything).
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
-from headscope.reports.registry import SECTIONS, Sections, section_of
+from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 from headscope.session.options import ModelOptions
 from headscope.session.progress import Progress, part_of, silent
 from headscope.session.provenance import provenance, versions
 
-#: Arguments that a run of sections decides for itself, and those that name or make files.
-_GIVEN = {"model", "validate", "progress", "announce", "command", "options", "settings", "sections"}
-_FILES = {"state", "resume", "folder", "save", "save_dense", "benchmark"}
+#: Parameters that are no settings: a run of sections decides them, or they name or make files.
+_NO_SETTINGS = {
+    *("model", "validate", "progress", "announce", "command", "settings", "sections"),
+    *("state", "resume", "folder", "save", "save_dense", "benchmark"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,85 +65,53 @@ class Previous:
 
     def section(self, name: str, key: str, command: str) -> Any | None:
         """Return the section made under this key, if it is there and as it was written."""
-        document = self.document
-        if _item(document, "keys", name) != key:
+        data = self.document.get(name)
+        if self._item("keys", name) != key or not isinstance(data, dict):
             return None
-        data = document.get(name)
-        if not isinstance(data, dict) or _item(document, "digests", name) != content_digest(data):
+        if self._item("digests", name) != content_digest(data):
             return None
         data["provenance"]["command"] = command
         return from_dict(section_of(name).kind, data)
 
-
-def _item(document: Mapping[str, Any], table: str, name: str) -> Any:
-    found = document.get(table)
-    return found.get(name) if isinstance(found, dict) else None
+    def _item(self, table: str, name: str) -> Any:
+        items = self.document.get(table)
+        return items.get(name) if isinstance(items, dict) else None
 
 
 def content_digest(section: Any) -> str:
     """Hash a section, but for when and by which command it was made."""
     data = dict(to_dict(section))
-    made = dict(data.get("provenance") or {})
-    made.pop("created", None)
-    made.pop("command", None)
-    return digest({**data, "provenance": made})
+    origin = dict(data.get("provenance") or {})
+    origin.pop("created", None)
+    origin.pop("command", None)
+    return _digest({**data, "provenance": origin})
 
 
-def model_identity(loaded: LoadedModel) -> dict[str, Any] | None:
-    """Say which model this is, in which type and under which versions; None if nobody can tell."""
-    if loaded.weights_sha256 is None:
-        return None
-    tokenizer = getattr(loaded.tokenizer, "backend_tokenizer", None)
-    return {
-        **versions(),
-        "model": provenance(loaded, command="", seed=0)["model"],
-        "config": loaded.model.config.to_json_string(),
-        "tokenizer": "" if tokenizer is None else tokenizer.to_str(),
-        "limit": loaded.max_length,
-        "embedding": loaded.pooling.identity,
-        "dtype": loaded.dtype,
-        "device": loaded.device,
-        "sample": sample_corpus().sha256,
-    }
-
-
-def section_key(
-    name: str, identity: Mapping[str, Any], settings: Mapping[str, Any], sources: Mapping[str, str]
-) -> str:
-    """Hash what a section's result depends on: the model, its arguments, and its sources' keys.
-
-    Files among the arguments count by their content.
-    """
-    values = {key: _content(value) for key, value in settings.items()}
-    return digest({"section": name, "on": identity, "settings": values, "sources": sources})
-
-
-def digest(values: Any) -> str:
-    """SHA-256 of plain values, whatever the order of their keys."""
+def _digest(values: Any) -> str:
+    """Hash plain values, whatever the order of their keys."""
     return sha256_of(json.dumps(to_dict(values), sort_keys=True))
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Turn an argument into what JSON can hold, files by their names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        name = getattr(value, "name", None)
-        return str(name) if hasattr(value, "sha256") else dataclasses.asdict(value)
+        return str(value.name) if hasattr(value, "sha256") else dataclasses.asdict(value)  # type: ignore[attr-defined]
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [_plain(item) for item in value]
     if isinstance(value, enum.Enum):
         return value.value
     return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _content(value: Any) -> Any:
-    """Turn an argument into what its effect depends on."""
+    """Turn an argument into what its effect depends on: files count by their content."""
     if isinstance(value, Path):
         return [str(value), sha256_of_file(value) if value.is_file() else "none"]
     if hasattr(value, "sha256"):
         return [str(value.name), value.sha256]
-    return plain(value)
+    return _plain(value)
 
 
 @dataclass(frozen=True)
@@ -156,34 +126,52 @@ class Run:
     check: bool = True  # Whether the model must be validated.
     progress: Progress = silent  # Told ("section, what", done, total).
     previous: Previous = field(default_factory=Previous)  # Results that may be taken over.
-    #: Of the model, as :func:`model_identity` tells it.
+    #: Which model this is, in which type and under which versions; None if nobody can tell.
     identity: dict[str, Any] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        # Now, before anything is measured: reading a text leaves its mark on the tokenizer.
-        object.__setattr__(self, "identity", model_identity(self.loaded))
+        loaded, identity = self.loaded, None
+        if loaded.weights_sha256 is not None:
+            # Now, before anything is measured: reading a text leaves its mark on the tokenizer.
+            tokenizer = getattr(loaded.tokenizer, "backend_tokenizer", None)
+            identity = {
+                **versions(),
+                "model": provenance(loaded, command="", seed=0)["model"],
+                "config": loaded.model.config.to_json_string(),
+                "tokenizer": "" if tokenizer is None else tokenizer.to_str(),
+                "limit": loaded.max_length,
+                "embedding": loaded.pooling.identity,
+                "dtype": loaded.dtype,
+                "device": loaded.device,
+                "sample": sample_corpus().sha256,
+            }
+        object.__setattr__(self, "identity", identity)
         for name, table in self.settings.items():
             check_settings(name, table)
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Return the arguments of a section that are not its function's defaults."""
         seeded = {"seed": self.seed} if "seed" in _parameters(name) else {}
-        return {**seeded, **_report_defaults(name), **self.settings.get(name, {})}
+        return {**seeded, **_options(name).report_defaults(), **self.settings.get(name, {})}
 
     def changed(self, name: str) -> dict[str, Any]:
         """Return the arguments that differ from what a report does by default, as plain values."""
-        usual = {key: p.default for key, p in _parameters(name).items()} | _report_defaults(name)
-        found = {}
+        defaults: dict[str, Any] = {key: p.default for key, p in _parameters(name).items()}
+        defaults |= _options(name).report_defaults()
+        changed: dict[str, Any] = {}
         for key, value in self.arguments(name).items():
-            default = type(value)() if isinstance(value, ThresholdSet) else usual[key]
-            if value != default and plain(value) != plain(default):
-                found[key] = _differing(value) if isinstance(value, ThresholdSet) else plain(value)
-        return found
+            if isinstance(value, ThresholdSet):
+                usual = _plain(type(value)())
+                table = {k: v for k, v in _plain(value).items() if v != usual[k]}
+                changed |= {key: table} if table else {}
+            elif value != defaults[key] and _plain(value) != _plain(defaults[key]):
+                changed[key] = _plain(value)
+        return changed
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a run found."""
+class SectionResults:
+    """What a run measured."""
 
     sections: Sections  # The results.
     #: What each result depends on, hashed; empty for a model that cannot be told from others.
@@ -192,16 +180,18 @@ class Found:
     left_out: dict[str, str]  # Sections that this model does not allow, and why.
 
 
-def run_sections(names: Iterable[str], run: Run) -> Found:
+def run_sections(names: Iterable[str], run: Run) -> SectionResults:
     """Run sections in the order given, or take them from the earlier run."""
     results: dict[str, Any] = {}
     keys, left_out, reused = dict[str, str](), dict[str, str](), list[str]()
     for name in names:
+        arguments, takes = run.arguments(name), _parameters(name)
         if run.identity is not None:
-            uses = section_of(name).uses
-            sources = {other: keys[other] for other in uses if other in results}
-            settings = {**run.arguments(name), "validated": run.check}
-            keys[name] = section_key(name, run.identity, settings, sources)
+            settings = {key: _content(v) for key, v in arguments.items()}
+            settings["validated"] = run.check
+            sources = {other: keys[other] for other in section_of(name).uses if other in results}
+            depends = {"on": run.identity, "settings": settings, "sources": sources}
+            keys[name] = _digest({"section": name, **depends})
             before = run.previous.section(name, keys[name], run.command)
             if before is not None:
                 results[name] = before
@@ -216,56 +206,35 @@ def run_sections(names: Iterable[str], run: Run) -> Found:
                 "sections": Sections(**results),
                 "settings": run.settings,
             }
-            takes = _parameters(name)
-            given = {
-                key: value for key, value in shared.items() if key in takes and value is not None
-            }
-            function = _function(name)
-            results[name] = function(
-                run.loaded, command=run.command, **{**given, **run.arguments(name)}
+            shared = {key: v for key, v in shared.items() if key in takes and v is not None}
+            results[name] = getattr(headscope, name)(
+                run.loaded, command=run.command, **{**shared, **arguments}
             )
         except UnsupportedModelError as error:
             left_out[name] = str(error)
-    return Found(Sections(**results), keys, tuple(reused), left_out)
-
-
-def _function(name: str) -> Any:
-    """Return the function of a section."""
-    return getattr(headscope, name)
+    return SectionResults(Sections(**results), keys, tuple(reused), left_out)
 
 
 def _options(name: str) -> type[ModelOptions]:
     """Return the class of what a section can be asked."""
-    kind: type[ModelOptions] = _function(name).options
+    kind: type[ModelOptions] = getattr(headscope, name).options
     return kind
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
-    every = inspect.signature(_function(name)).parameters
+    """Return the parameters of a section's function, but for those of loading."""
+    every = inspect.signature(getattr(headscope, name)).parameters
     declared = options_of(_options(name))
     return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
-
-
-def _report_defaults(name: str) -> dict[str, Any]:
-    """Return the settings that a report has by default where the function has others."""
-    return _options(name).report_defaults()
-
-
-def _differing(thresholds: ThresholdSet) -> dict[str, Any]:
-    usual = plain(type(thresholds)())
-    return {key: value for key, value in plain(thresholds).items() if value != usual[key]}
 
 
 def check_settings(name: str, table: Mapping[str, Any]) -> None:
     """Refuse a section that there is not, and settings that it has not."""
     if name not in SECTIONS:
         raise InputError(f"There is no section {name!r} to set; known are {', '.join(SECTIONS)}.")
-    known = sorted(set(_parameters(name)) - _GIVEN - _FILES)
+    settings = sorted(set(_parameters(name)) - _NO_SETTINGS)
     for key in table:
-        if key not in known:
+        if key not in settings:
             raise InputError(
-                f"The section {name} has no setting {key!r}; known are {', '.join(known)}."
+                f"The section {name} has no setting {key!r}; known are {', '.join(settings)}."
             )
-
-
-REPORT = "report.json"  # The file that holds every section.

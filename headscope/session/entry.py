@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
 import textwrap
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 from headscope.core.errors import UnusedOptionError, nearest
-from headscope.core.options import Declared
-from headscope.session.options import ordered
+from headscope.session.options import ModelOptions, ordered
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     Model = str | Path | LoadedModel | nn.Module
 
 P = ParamSpec("P")
-Chosen = TypeVar("Chosen")
+Options = TypeVar("Options")
 Result = TypeVar("Result")
-#: What other commands, and the command line, call an option that has another name here.
-_ELSEWHERE = {"treebank": "corpus", "text": "corpus", "no_validate": "validate"}
+#: Options of the command line by their name in Python, where that is another one.
+_IN_PYTHON = {"treebank": "corpus", "text": "corpus", "no_validate": "validate"}
 
 _REST = """
 Returns
@@ -45,82 +45,91 @@ ValidationFailedError
 
 
 def entry(
-    options: Callable[P, Chosen], result: type[Result], run: str
+    options: Callable[P, Options], result: type[Result], run: str
 ) -> Callable[Concatenate[Model, P], Result]:
-    """Make the public function that opens the options' class and calls ``run(model, options)``.
+    """Make the public function that makes the options' class and calls ``run(model, options)``.
 
-    ``run`` names the module, and perhaps its function, loaded when first called. Names that are no
-    options are refused, and so are options of loading where the model is in memory already.
-    Computed is in full precision.
+    ``run`` names the module that has the function ``run``; it is loaded when first called.
     """
-    kind = cast(type, options)
+    kind = cast("type[ModelOptions]", options)
     name = kind.__name__.removesuffix("Options").lower()
+    hints, fields = typing.get_type_hints(kind), inspect.signature(kind).parameters
     declared = ordered(kind)
-    module, _, inner = run.partition(":")
-    signature = _signature(kind, declared, result)
+    parameters = [fields[option].replace(annotation=hints[option]) for option in declared]
+    parameters.sort(key=lambda parameter: parameter.kind)  # stable; positional ones come first
+    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.Signature([model, *parameters], return_annotation=result)
 
     def function(*args: Any, **keywords: Any) -> Any:
-        place = args[0] if args else keywords.get("model")
-        in_memory = not isinstance(place, str | Path | None)
-        _check_names(name, declared, keywords, in_memory)
         values = signature.bind(*args, **keywords).arguments
         opened = values.pop("model")
-        values.setdefault("command", f"headscope.{name}")
-        chosen = kind(**values)
-        from headscope.models.products import full_precision
-        from headscope.models.routing import quiet_transformers
-
-        with full_precision(), quiet_transformers():
-            return getattr(importlib.import_module(module), inner or "run")(opened, chosen)
+        chosen = kind(**{"command": f"headscope.{name}", **values})
+        return importlib.import_module(run).run(opened, chosen)
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = "headscope"
     function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__doc__ = _docstring(kind, declared, result)
-    function.options = kind  # type: ignore[attr-defined]
-    return cast("Callable[Concatenate[Model, P], Result]", function)
+    function.__doc__ = _docstring(kind, result)
+    own = ["model", *(option for option in declared if not declared[option].marker.loading)]
+    checked = _checked(function, own)
+    checked.options = kind  # type: ignore[attr-defined]
+    return cast("Callable[Concatenate[Model, P], Result]", checked)
 
 
-def _signature(kind: type, declared: dict[str, Declared], result: type) -> inspect.Signature:
-    """Return the class's signature behind a model, with types as they are read."""
-    hints = typing.get_type_hints(kind)
-    own = inspect.signature(kind).parameters
-    parameters = [own[name].replace(annotation=hints[name]) for name in declared]
-    parameters.sort(key=lambda parameter: parameter.kind)  # stable: what has a place comes first
-    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return inspect.Signature([model, *parameters], return_annotation=result)
+def public(function: Callable[P, Result]) -> Callable[P, Result]:
+    """Check the names of options, as :func:`entry` does, of a function written by hand.
+
+    Its ``**options`` are those of loading.
+    """
+    own = [name for name in inspect.signature(function).parameters if name != "options"]
+    return _checked(function, own)
 
 
-def _check_names(
-    function: str, declared: dict[str, Declared], names: Iterable[str], in_memory: bool
-) -> None:
-    """Refuse names that the function has not, and options of loading that come too late."""
-    for name in names:
-        if name == "model":
-            continue
-        if name not in declared:
-            known = sorted(declared, key=lambda other: declared[other].marker.loading)
-            hint = nearest(_ELSEWHERE.get(name, name), ["model", *known], "it takes")
-            raise UnusedOptionError(f"{function}() got an unexpected option {name!r}; {hint}")
-        if in_memory and declared[name].marker.loading and name != "pooling":
-            raise UnusedOptionError(
-                f"{function}() got {name!r}, which is for loading, but its model is in memory "
-                "already; give it to headscope.load."
-            )
+def _checked(function: Callable[P, Result], own: Sequence[str]) -> Callable[P, Result]:
+    """Refuse options that are neither a function's ``own`` nor of loading, and compute in float32.
+
+    Options of loading are refused too where the model is in memory already.
+    """
+    loading = [name for name, o in ordered(ModelOptions).items() if o.marker.loading]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> Result:
+        in_memory = not isinstance(args[0] if args else keywords.get("model"), str | Path | None)
+        for name in keywords:
+            if name in own or (name == "pooling" and in_memory):
+                continue
+            if name not in loading:
+                called = _IN_PYTHON.get(name, name)
+                hint = nearest(called, [*own, *sorted(loading)], "it takes")
+                raise UnusedOptionError(
+                    f"{function.__name__}() got an unexpected option {name!r}; {hint}"
+                )
+            if in_memory:
+                raise UnusedOptionError(
+                    f"{function.__name__}() got {name!r}, which is for loading, but its model is "
+                    "in memory already; give it to headscope.load."
+                )
+        from headscope.models.products import full_precision
+        from headscope.models.routing import quiet_transformers
+
+        with full_precision(), quiet_transformers():
+            return function(*args, **keywords)
+
+    return checked
 
 
-def _docstring(kind: type, declared: dict[str, Declared], result: type) -> str:
+def _docstring(kind: type[ModelOptions], result: type) -> str:
     """Write the page that ``help()`` shows: the class's own words, and a line for each option."""
     text, _, examples = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")
     lines = [
         *(text.strip(), "", "Parameters", "----------"),
         *("model : str, path, LoadedModel", "    What :func:`headscope.load` returned, or a name."),
     ]
-    for option in declared.values():
+    for option in ordered(kind).values():
         type_name = re.sub(r"(\w+\.)+(?=\w)", "", getattr(option.kind, "__name__", None) or "value")
         default = "optional" if option.default in (None, "") else f"default {option.default!r}"
         lines += [f"{option.name} : {type_name}, {default}"]
-        said = option.marker.python_help or option.marker.help
-        lines += textwrap.wrap(said, 90, initial_indent="    ", subsequent_indent="    ")
+        help_text = option.marker.python_help or option.marker.help
+        lines += textwrap.wrap(help_text, 90, initial_indent="    ", subsequent_indent="    ")
     lines += _REST.format(result=result.__name__).splitlines()
     return "\n".join([*lines, *(["", "Examples", "--------", examples] if examples else [])])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,8 +87,15 @@ class Opened:
     @classmethod
     def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
         """Open, check and certify a model, and read its text; ``name`` is the command."""
-        seed, limit = options.seed, options.limit
-        source = spread_lines(as_plain(options.text), options.sentences, limit)
+        seed, limit, text = options.seed, options.limit, as_plain(options.text)
+        available = min(text.n_lines, limit or text.n_lines)
+        lines = min(options.sentences, available)
+        chosen = {i * available // lines for i in range(lines)}  # spread evenly
+
+        def read() -> Iterator[str]:
+            return (line for i, line in enumerate(text) if i in chosen)
+
+        source = dataclasses.replace(text, n_lines=lines, read=read)
         whole = open_for_tasks(model, **options.loading)
         need_tokenizer(whole, name)
         whole.pooling.check()
@@ -97,7 +103,10 @@ class Opened:
             require_valid(whole, options.validate)
         loaded = readable(whole, name)
         validation = require_valid(loaded, options.validate)
-        task = task_of(loaded, options.task, options.data, limit, seed)
+        task = None
+        if options.task is not None:
+            examples = read_examples(options.task, options.data, limit)
+            task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
         effects = Effects(loaded, source, task, seed)
         common = {
             "schema": SCHEMA,
@@ -132,27 +141,6 @@ def readable(loaded: LoadedModel, command: str) -> LoadedModel:
     return loaded
 
 
-def spread_lines(text: PlainText, lines: int, limit: int | None = None) -> PlainText:
-    """Return some lines of a text, or of its first ones, spread evenly; all where it has fewer."""
-    of = min(text.n_lines, limit or text.n_lines)
-    chosen = {i * of // min(lines, of) for i in range(min(lines, of))}
-
-    def read() -> Iterator[str]:
-        return (line for i, line in enumerate(text) if i in chosen)
-
-    return dataclasses.replace(text, n_lines=len(chosen), read=read)
-
-
-def task_of(
-    loaded: LoadedModel, task: str | None, data: str | Path | None, limit: int | None, seed: int
-) -> Task | None:
-    """Make the task that changed models are measured by; None where none is asked for."""
-    if task is None:
-        return None
-    examples = read_examples(task, data, limit)
-    return make_task(task, examples, loaded, seed=seed, limit=limit)
-
-
 class Effects:
     """A model and the lines that its changed versions are compared with it on."""
 
@@ -168,14 +156,13 @@ class Effects:
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         if task is not None and self._baseline is not None:
-            before = task.interval(self._baseline, seed=seed)
             self.task = EffectTask(
                 name=task.name,
                 metric=task.metric,
                 higher_is_better=task.higher_is_better,
                 data={"name": task.data.name, "sha256": task.data.sha256},
                 examples=task.n_examples,
-                baseline=Estimate(before.value, *(before.ci or ())),
+                baseline=task.interval(self._baseline, seed=seed).estimate(),
             )
 
     def describe(self) -> dict[str, Any]:
@@ -214,8 +201,7 @@ class Effects:
                     task.batches(loaded),
                 )
             change = task.change(self._baseline, outputs, seed=self._seed)
-            difference = Estimate(change.difference, *(change.ci or ()))
-            effects.append(TaskEffect(change.value, difference))
+            effects.append(TaskEffect(change.value, change.estimate()))
             progress(f"{what}, task", i + 1, len(versions))
         return effects
 
@@ -241,5 +227,5 @@ def boot(values: Array, seed: int) -> Estimate:
     """Return the mean of values with its bootstrap interval, None where there is no value."""
     if not len(values):
         return Estimate(None)
-    found = interval_of(mean_of("x"), {"x": values}, seed=seed)
-    return Estimate(finite(found.value), *(found.ci or ()))
+    mean = interval_of(mean_of("x"), {"x": values}, seed=seed)
+    return Estimate(finite(mean.value), *(mean.ci or ()))

@@ -7,8 +7,6 @@ from typing import Any
 
 from headscope.models.validation import ValidationSummary
 
-__all__ = ["Measured"]
-
 
 @dataclass(frozen=True)
 class Measured:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
 from headscope.core.options import Declared, Option, check, options_of
+from headscope.session.progress import Progress
 
 if TYPE_CHECKING:
+    from headscope.data.corpus import Corpus, Pair
+    from headscope.data.examples import Examples
     from headscope.data.plain import PlainText
+    from headscope.data.sentence import Sentence
 
     #: One sentence a line: a file, or lines in memory.
     Text = str | Path | PlainText | Sequence[str]
+    #: A corpus in any form that a user may have it in.
+    AnyCorpus = Corpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
 else:
-    Text = Path
+    Text, AnyCorpus = Path, Path | None
 
-Progress = Callable[[str, int, int], None]  # Told ("what", done, total).
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 TASKS = ("fidelity", "mlm", "classification", "similarity", "seq2seq")
 STACKS = ("encoder", "decoder", "cross", "all")
@@ -28,8 +33,6 @@ POOLING = Option(
     choices=("mean", "cls", "max", "weighted"),
     loading=True,
 )
-
-
 STACK = Option(
     help="Attention of an encoder-decoder model. Default: all that the input exercises.",
     choices=STACKS,
@@ -155,7 +158,7 @@ class RunOptions(CertifiedOptions):
         ),
     ] = 0
     progress: Annotated[
-        Progress | None, Option(help='Told ("what", done, total).', python_only=True)
+        Progress | None, Option(help='Called with ("what", done, total).', python_only=True)
     ] = None
 
     def tell(self, what: str, done: int, total: int) -> None:
@@ -210,3 +213,27 @@ class EffectOptions(RunOptions):
         """Refuse data without a task."""
         if self.task is None and self.data is not None:
             raise InputError("data is what a task is measured on; name the task too.")
+
+
+@dataclass(frozen=True)
+class CorpusFlags:
+    """A treebank or a text."""
+
+    treebank: Annotated[
+        Path | None, Option(help="CoNLL-U file with gold trees. Default: the built-in sample.")
+    ] = None
+    text: Annotated[
+        Path | None,
+        Option(
+            help="Plain text, one sentence a line: nothing that needs trees then. For an "
+            "encoder-decoder model also a table of source and target (.tsv, .csv, .jsonl)."
+        ),
+    ] = None
+
+    def value(self) -> Any:
+        """Open the file that was named."""
+        from headscope.data.corpus import open_text, open_treebank
+
+        if self.treebank is not None:
+            return open_treebank(self.treebank)
+        return None if self.text is None else open_text(self.text)

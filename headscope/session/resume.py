@@ -10,29 +10,19 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import sha256_of, write_atomically
-from headscope.core.processes import current, own_file
+from headscope.core.processes import Sums, current, own_file
 from headscope.core.safe_text import listed, visible
 from headscope.models.loaded import LoadedModel
 from headscope.session.provenance import versions
 
 _RARELY = 20  # A run measures at least so many times as long as it saves.
-
-
-class Sums(Protocol):
-    """What a run can save: sums that give themselves as named arrays and take them back."""
-
-    def state(self) -> dict[str, Array]:
-        """Return the sums by name; enough to go on from."""
-
-    def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from a state that :meth:`state` gave."""
 
 
 S = TypeVar("S", bound=Sums)
@@ -177,8 +167,15 @@ def open_state(
     processes = current()
     if path is None or (processes.rank > 0 and not by_process):
         return RunState(None, {})
+    if loaded.weights_sha256 is None and loaded.file is None:
+        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
+    if loaded.weights_sha256 is None:
+        raise InputError(
+            f"The weights of {loaded.name} were changed after loading, so its file's checksum is "
+            "not theirs; save the changed model to a folder to use a state."
+        )
     shared = {
-        "model": _checksum(loaded),
+        "model": loaded.weights_sha256,
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device.partition(":")[0],
@@ -190,15 +187,3 @@ def open_state(
     if resume:
         saved.resume(blank)
     return saved
-
-
-def _checksum(loaded: LoadedModel) -> str:
-    """Return the SHA-256 of the weights, which a saved state is bound to."""
-    if (sha256 := loaded.weights_sha256) is not None:
-        return sha256
-    if loaded.file is None:
-        raise InputError("A model in memory has no checksum; save it to a folder to use a state.")
-    raise InputError(
-        f"The weights of {loaded.name} were changed after loading, so its file's checksum is not "
-        "theirs; save the changed model to a folder to use a state."
-    )

@@ -39,7 +39,7 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
     for name, figure in figures.items():
         if (engine := figure.get_layout_engine()) is not None:
             engine.execute(figure)
-        figure.set_layout_engine("none")  # where all stands is found once, for both
+        figure.set_layout_engine("none")  # placed once, for both files
         png, svg = io.BytesIO(), io.BytesIO()
         FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]
         # Fixed ids; text that stays text is a third of the size, and can be searched.

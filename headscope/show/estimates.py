@@ -8,31 +8,21 @@ from headscope.show.cells import decimal, model_line
 from headscope.stats.effects import Effect, EffectTask
 from headscope.stats.estimate import Estimate
 
-__all__ = ["cosine_text", "effect_text", "ranged", "run_lines", "task_line"]
 
-
-def ranged(found: Estimate | None, digits: int = 3) -> str:
+def ranged(number: Estimate | None, digits: int = 3) -> str:
     """Write a number with its interval in brackets; without it where it is unknown."""
-    if found is None or found.value is None:
+    if number is None or number.value is None:
         return "-"
-    text = decimal(found.value, digits)
-    if found.interval is None:
+    text = decimal(number.value, digits)
+    if number.interval is None:
         return text
-    low, high = (decimal(end, digits) for end in found.interval)
+    low, high = (decimal(end, digits) for end in number.interval)
     return f"{text} [{low}, {high}]"
 
 
 def cosine_text(effect: Effect | None, digits: int = 4) -> str:
     """Write the mean cosine of an effect, or a dash."""
     return "-" if effect is None else decimal(effect.cosine.value, digits)
-
-
-def effect_text(effect: Effect, task: EffectTask | None) -> str:
-    """Write the cosine with its interval, and the change of the metric where there is a task."""
-    text = f"cosine {ranged(effect.cosine)}"
-    if task is None or effect.difference is None or effect.difference.value is None:
-        return text
-    return f"{text}, {task.metric} {effect.difference.value:+.2f}"
 
 
 def task_line(task: EffectTask) -> str:

@@ -15,8 +15,6 @@ from headscope.show.blocks import Block, Chart, Custom, HeadMap, Matrix, Panels,
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
 
-__all__ = ["figures_of"]
-
 #: Tokens of a matrix that are shown, and up to how many each cell has its number.
 _TOKENS, _NUMBERED = 24, 16
 

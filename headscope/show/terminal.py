@@ -23,8 +23,6 @@ from headscope.show.blocks import (
 )
 from headscope.show.cells import decimal, head_map, make_table
 
-__all__ = ["matrix_cell", "terminal"]
-
 _STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
 _STYLES |= {"passed": "bold green", "failed": "bold red"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
@@ -62,7 +60,14 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             yield make_table([name for name, *_ in block.columns], table_cells(block))
         elif isinstance(block, HeadMap):
             yield rich_text.Text(f"{title}: {block.legend}")
-            yield from _head_map(block)
+            bold = float("inf") if block.bold_from is None else block.bold_from
+            cells = {
+                place: rich_text.Text(decimal(v, block.digits), "bold red" if v >= bold else "")
+                for place, v in block.values.items()
+                if v is not None
+            }
+            layers = dict.fromkeys(layer for layer, _ in block.values)
+            yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
         elif isinstance(block, Matrix):
             yield from _square(block) if block.columns else _corner(block)
 
@@ -76,21 +81,10 @@ def matrix_cell(value: float | None, weights: bool) -> str:
     return f"{value:.2f}".replace("0.", ".", 1) if value < 0.995 else "1.00"
 
 
-def _head_map(block: HeadMap) -> Iterator[RenderableType]:
-    bold = float("inf") if block.bold_from is None else block.bold_from
-    cells = {
-        place: rich_text.Text(decimal(value, block.digits), "bold red" if value >= bold else "")
-        for place, value in block.values.items()
-        if value is not None
-    }
-    layers = dict.fromkeys(layer for layer, _ in block.values)
-    yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
-
-
 def _square(block: Matrix) -> Iterator[RenderableType]:
     """Shade tokens by tokens; shading repeats what the numbers say."""
-    cell = 5 if block.weights else 6
-    n = min((_WIDE - _NAME - 1) // cell, len(block.rows))
+    width = 4 if block.weights else 5
+    n = min((_WIDE - _NAME - 1) // (width + 1), len(block.rows))
     known = [v for row in block.values[:n] for v in row[:n] if v is not None]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if block.weights:
@@ -99,9 +93,14 @@ def _square(block: Matrix) -> Iterator[RenderableType]:
         low = 0.0  # what lies below it is not shaded
     part = "" if n == len(block.rows) else f", first {n} of {len(block.rows)} tokens"
     yield rich_text.Text(f"{block.title}: queries down, keys across{part}", style="bold")
-    table = _matrix_table([_short(name, cell - 1) for name in block.columns[:n]], cell - 1)
+    table = _matrix_table([_short(name, width) for name in block.columns[:n]], width)
     for name, row in zip(block.rows[:n], block.values, strict=False):
-        table.add_row(_short(name, _NAME), *(_shaded(v, block.weights, low, high) for v in row[:n]))
+        cells = []
+        for value in row[:n]:
+            share = 0.0 if value is None or high <= low else (value - low) / (high - low)
+            style = next((style for least, style in _SHADES if share >= least), "")
+            cells.append(rich_text.Text(matrix_cell(value, block.weights), style))
+        table.add_row(_short(name, _NAME), *cells)
     yield table
 
 
@@ -140,11 +139,3 @@ def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> Ri
 def _short(name: str, width: int) -> str:
     """Cut a name to a number of terminal cells: characters of some scripts take two."""
     return set_cell_size(visible(name), width).rstrip()
-
-
-def _shaded(value: float | None, weights: bool, low: float, high: float) -> rich_text.Text:
-    text = matrix_cell(value, weights)
-    if value is None or high <= low:
-        return rich_text.Text(text)
-    share = (value - low) / (high - low)
-    return rich_text.Text(text, next((style for least, style in _SHADES if share >= least), ""))

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from headscope.show.blocks import Block
     from headscope.show.page.parts import Card, Part, Place, Scale
 
-__all__ = ["KeyNumber", "View", "view", "view_of"]
 
 R = TypeVar("R")
 _WORDS = Estimate(None)  # The number of what is said in words.

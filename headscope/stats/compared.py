@@ -15,8 +15,6 @@ from typing import Annotated, Any, TypeVar
 
 from headscope.stats.estimate import Estimate
 
-__all__ = ["Compare", "ComparedEstimate", "Setting", "is_plain", "marked"]
-
 
 @dataclass(frozen=True)
 class Compare:

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 from headscope.stats.compared import Compare
 from headscope.stats.estimate import Estimate
 
-__all__ = ["Effect", "EffectTask", "effect_columns", "estimated_columns"]
-
 
 @dataclass(frozen=True)
 class EffectTask:
@@ -36,10 +34,10 @@ class Effect:
     difference: Annotated[Estimate | None, Compare("change of the metric")] = None
 
 
-def estimated_columns(name: str, found: Estimate | None) -> Mapping[str, float | None]:
+def estimated_columns(name: str, number: Estimate | None) -> Mapping[str, float | None]:
     """Lay a number and its interval out as columns of a table."""
-    found = found or Estimate(None)
-    return {name: found.value, f"{name}_low": found.low, f"{name}_high": found.high}
+    number = number or Estimate(None)
+    return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
 
 
 def effect_columns(name: str, effect: Effect | None) -> Mapping[str, float | None]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["UNKNOWN", "Estimate", "Z"]
-
-
 Z = 1.959963984540054  # Half of a 95% interval of a normal value, in standard errors.
 
 

@@ -13,7 +13,7 @@ some other way; any other function has continuous values.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -83,9 +83,9 @@ class Counted(ABC):
 
     @abstractmethod
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
-        """Add two examples, right or not, as big as what differs ``beside`` another model."""
+        """Add two examples, right or not, as big as what differs from another model."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class TokenRate(Counted):
         return ratio_of(self.right, self.tokens, 100.0)(outputs, counts)
 
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
         """Add two sentences of as many tokens as differ in a sentence that differs.
 
@@ -108,8 +108,8 @@ class TokenRate(Counted):
         sentences of one token.
         """
         size = 1.0
-        if beside is not None:
-            differ = np.abs(outputs[self.right] - beside[self.right])
+        if other is not None:
+            differ = np.abs(outputs[self.right] - other[self.right])
             size = float((_TOKENS + differ.sum()) / (1 + np.count_nonzero(differ)))
         return {
             self.right: np.append(outputs[self.right], size * np.array(right)),
@@ -124,11 +124,16 @@ class ClassMetric(Counted):
     of: Callable[[Array], Array]  # Counts (resamples, label, predicted) -> one value per resample.
 
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
-        """Give one value per resample."""
-        return self.of(_confusion(outputs, counts))
+        """Give one value per resample, of weighted counts (resamples, label, predicted)."""
+        both = np.concatenate([outputs["label"], outputs["predicted"]])
+        classes, codes = np.unique(both, return_inverse=True)
+        k, n = len(classes), len(outputs["label"])
+        one_hot = np.zeros((n, k * k))
+        one_hot[np.arange(n), codes[:n] * k + codes[n:]] = 1.0
+        return self.of(np.asarray(counts @ one_hot).reshape(-1, k, k))
 
     def with_two_more(
-        self, outputs: Outputs, right: tuple[bool, bool], beside: Outputs | None = None
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
         """Add two examples of the commonest class; where wrong, the next class is predicted."""
         classes, sizes = np.unique(outputs["label"], return_counts=True)
@@ -160,22 +165,9 @@ def _matthews(table: Array) -> Array:
 #: Mean over the classes that occur (as label or prediction) of 2 TP / (2 TP + FP + FN), times 100.
 #: A class that a resample happens to lack altogether does not count in it.
 macro_f1 = ClassMetric(_macro_f1)
-
 #: Matthews correlation of labels and predictions (multi-class), times 100; 0 if either is constant.
 #: Gorodkin 2004, Comparing two K-category assignments by a K-category correlation coefficient.
 matthews = ClassMetric(_matthews)
-
-
-def _confusion(outputs: Outputs, counts: Array) -> Array:
-    """Weighted counts (resamples, label, predicted)."""
-    classes, codes = np.unique(
-        np.concatenate([outputs["label"], outputs["predicted"]]), return_inverse=True
-    )
-    k, n = len(classes), len(outputs["label"])
-    cell = codes[:n] * k + codes[n:]
-    one_hot = np.zeros((n, k * k))
-    one_hot[np.arange(n), cell] = 1.0
-    return np.asarray(counts @ one_hot).reshape(-1, k, k)
 
 
 def spearman(outputs: Outputs, counts: Array) -> Array:
@@ -218,8 +210,15 @@ def resampled(
     metric: Metric, outputs: Outputs, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Array:
     """Return the metric of every resample, (resamples,); the same seed draws the same examples."""
-    n = size_of(outputs)
-    return np.concatenate([metric(outputs, w) for w in _resamples(n, resamples, seed)])
+    n, values = size_of(outputs), []
+    rng = np.random.default_rng(seed)
+    at_once = max(1, _ENTRIES // n)
+    for start in range(0, resamples, at_once):
+        rows = min(at_once, resamples - start)
+        drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
+        values.append(metric(outputs, counts))
+    return np.concatenate(values)
 
 
 def value_of(metric: Metric, outputs: Outputs) -> float:
@@ -232,37 +231,16 @@ def size_of(outputs: Outputs) -> int:
     return len(next(iter(outputs.values())))
 
 
-def _resamples(n: int, resamples: int, seed: int) -> Iterator[Array]:
-    """Yield counts (some resamples, n): how often each example was drawn."""
-    rng = np.random.default_rng(seed)
-    at_once = max(1, _ENTRIES // n)
-    for start in range(0, resamples, at_once):
-        rows = min(at_once, resamples - start)
-        drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
-        yield np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
-
-
 class RunningMoments(Accumulator):
     """Means and sums of squared deviations, which add up across batches.
 
     Plain sums of squares would drown the spread of a share that is 1 in every window but for its
-    tenth digit.
-
-    Attributes
-    ----------
-    mean, squares : array of float, the shape of the numbers that are followed
-        ``squares`` are summed squared deviations from the mean.
-    counts : array of int, the same shape
-        Observations of each number.
-
-    References
-    ----------
-    Chan, Golub & LeVeque 1983, The American Statistician 37.
+    tenth digit. Chan, Golub & LeVeque 1983, The American Statistician 37.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.mean, self.squares = zeros(2, *shape)
-        self.counts: Array = np.zeros(shape, dtype=np.int64)
+        self.mean, self.squares = zeros(2, *shape)  # summed squared deviations from the mean
+        self.counts: Array = np.zeros(shape, dtype=np.int64)  # observations of each number
 
     def add(self, values: Array, counted: Array) -> None:
         """Add observations, (*shape, n); those that are not ``counted`` are passed over."""

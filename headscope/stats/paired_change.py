@@ -38,6 +38,7 @@ from scipy import stats
 
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
+from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import (
     RESAMPLES,
     Counted,
@@ -57,39 +58,37 @@ _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a s
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """A metric of one model with its interval."""
+class MetricInterval:
+    """A number in a metric's unit with its interval, whose ends are infinite where unknown."""
 
-    value: float  # In the metric's unit; the ends are infinite where the interval is unknown.
+    value: float
     low: float
     high: float
-    level: float  # of the interval, such as 0.95
+    level: float  # Of the interval, such as 0.95.
 
     @property
     def ci(self) -> tuple[float, float] | None:
         """Both ends, or None where they are unknown."""
-        return _known(self.low, self.high)
+        return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
+
+    def estimate(self) -> Estimate:
+        """Return it as results hold it."""
+        return Estimate(self.value, *(self.ci or ()))
 
 
 @dataclass(frozen=True)
-class Change:
-    """A metric of two models on the same examples."""
+class Change(MetricInterval):
+    """A metric of two models on the same examples; the interval is that of ``difference``."""
 
-    examples: int  # examples that both were measured on
-    baseline: float  # The metric of the first model and of the other.
-    value: float
-    #: ``value - baseline`` with its paired interval; the ends are infinite where it is unknown.
-    difference: float
-    low: float
-    high: float
-    level: float  # of the interval, such as 0.95
+    examples: int  # That both were measured on.
+    baseline: float  # The first model's; ``value`` is the other's.
+    difference: float  # ``value - baseline``
     #: Two-sided, of no difference: below 1 - level exactly where the interval leaves 0 out.
     p_value: float
 
-    @property
-    def ci(self) -> tuple[float, float] | None:
-        """Both ends, or None where they are unknown."""
-        return _known(self.low, self.high)
+    def estimate(self) -> Estimate:
+        """Return the difference as results hold it."""
+        return Estimate(self.difference, *(self.ci or ()))
 
     def most_lost(self, sign: int) -> float:
         """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
@@ -121,32 +120,32 @@ def paired_change(
     outputs with this seed, where it is known; a :class:`Rate` or :class:`Counted` metric has no use
     for it.
     """
-    n = size_of(outputs)
-    start, value = value_of(metric, baseline), value_of(metric, outputs)
-    values_of_both = n, start, value, value - start
+    n, start, value = size_of(outputs), value_of(metric, baseline), value_of(metric, outputs)
+
+    def change(low: float, high: float, p_value: float) -> Change:
+        return Change(value, low, high, level, n, start, value - start, p_value)
+
     if isinstance(metric, Rate):
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
         gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
         low, high = (100.0 * end for end in tango(gained, lost, n, level))
-        return Change(*values_of_both, low, high, level, tango_p(gained, lost))
+        return change(low, high, tango_p(gained, lost))
     if n < FEWEST:
-        return Change(*values_of_both, -math.inf, math.inf, level, 1.0)
-    enough = max(resamples, _needed(n, level))
+        return change(-math.inf, math.inf, 1.0)
     if isinstance(metric, Counted):
         baseline, outputs = (
             metric.with_two_more(baseline, (True, False), outputs),
             metric.with_two_more(outputs, (False, True), baseline),
         )
         drawn = values = None
-    if drawn is None or len(drawn) < enough:
-        drawn = resampled(metric, baseline, resamples=enough, seed=seed)
-    if values is None or len(values) < enough:
-        values = resampled(metric, outputs, resamples=enough, seed=seed)
+    drawn, values = (
+        _enough(metric, known, outputs_of, n, level, resamples, seed)
+        for known, outputs_of in ((drawn, baseline), (values, outputs))
+    )
     gaps, scale = values - drawn, max(abs(start), abs(value))
     gaps[np.abs(gaps) <= _ARITHMETIC * scale] = 0.0
     low, high = _ends(gaps, n, level, scale)
-    p_value = 1.0 if math.isinf(low) else _p_value(gaps, n)
-    return Change(*values_of_both, low, high, level, p_value)
+    return change(low, high, 1.0 if math.isinf(low) else _p_value(gaps, n))
 
 
 def interval_of(
@@ -157,21 +156,20 @@ def interval_of(
     seed: int = 0,
     resamples: int = RESAMPLES,
     values: Array | None = None,
-) -> Estimate:
+) -> MetricInterval:
     """Measure one model, with an interval; parameters as of :func:`paired_change`."""
     n, value = size_of(outputs), value_of(metric, outputs)
     if isinstance(metric, Rate):
         hits = float(np.asarray(metric.right(outputs)).sum())
         low, high = (100.0 * end for end in agresti_coull(hits, n, level))
-        return Estimate(value, low, high, level)
-    if n < FEWEST:
-        return Estimate(value, -math.inf, math.inf, level)
-    enough = max(resamples, _needed(n, level))
-    if isinstance(metric, Counted):
-        outputs, values = metric.with_two_more(outputs, (True, False)), None
-    if values is None or len(values) < enough:
-        values = resampled(metric, outputs, resamples=enough, seed=seed)
-    return Estimate(value, *_ends(values, n, level, abs(value)), level)
+    elif n < FEWEST:
+        low, high = -math.inf, math.inf
+    else:
+        if isinstance(metric, Counted):
+            outputs, values = metric.with_two_more(outputs, (True, False)), None
+        values = _enough(metric, values, outputs, n, level, resamples, seed)
+        low, high = _ends(values, n, level, abs(value))
+    return MetricInterval(value, low, high, level)
 
 
 # --- the bootstrap ------------------------------------------------------------------------------
@@ -183,9 +181,20 @@ def _tail(n: int, level: float) -> float:
     return float(stats.norm.sf(quantile))
 
 
-def _needed(n: int, level: float) -> int:
-    """Return how many resamples put :data:`_BEYOND` of them beyond each end."""
-    return math.ceil(_BEYOND / _tail(n, level))
+def _enough(
+    metric: Metric,
+    values: Array | None,
+    outputs: Outputs,
+    n: int,
+    level: float,
+    resamples: int,
+    seed: int,
+) -> Array:
+    """Return known values if they are enough, or resample: :data:`_BEYOND` beyond each end."""
+    enough = max(resamples, math.ceil(_BEYOND / _tail(n, level)))
+    if values is not None and len(values) >= enough:
+        return values
+    return resampled(metric, outputs, resamples=enough, seed=seed)
 
 
 def _ends(values: Array, n: int, level: float, scale: float) -> tuple[float, float]:
@@ -205,7 +214,3 @@ def _p_value(gaps: Array, n: int) -> float:
         tail = min(tail, float(stats.norm.sf(abs(gaps.mean()) / gaps.std(ddof=1))))
     quantile = stats.norm.isf(tail) * math.sqrt((n - 1) / n)
     return max(float(2 * stats.t.sf(quantile, n - 1)), float(np.finfo(float).tiny))
-
-
-def _known(low: float, high: float) -> tuple[float, float] | None:
-    return None if math.isinf(low) or math.isinf(high) else (low, high)

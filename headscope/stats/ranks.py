@@ -7,8 +7,6 @@ from typing import Annotated
 
 from headscope.stats.compared import Compare
 
-__all__ = ["ControlStatistics", "LayerControl", "MatrixRank", "MeanSem", "NumericalRank"]
-
 
 @dataclass(frozen=True)
 class NumericalRank:

@@ -68,17 +68,16 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
     """
     W_Q, W_K, W_V, W_O = map(_exact, (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
     if biases:
-        W_Q, W_V = _augmented(W_Q, weights.b_Q), _augmented(W_V, weights.b_V)
-        W_K = _augmented(W_K, torch.zeros_like(weights.b_K))
+        b_Q, b_V = _exact(weights.b_Q), _exact(weights.b_V)
+        W_Q, W_K, W_V = (
+            torch.cat([W, b[:, None, :]], dim=1)
+            for W, b in ((W_Q, b_Q), (W_K, torch.zeros_like(b_Q)), (W_V, b_V))
+        )
     return Factors(W_Q, W_K, W_V, W_O.mT)
 
 
 def _exact(weight: Tensor) -> Tensor:
     return weight.detach().cpu().double()
-
-
-def _augmented(W: Tensor, b: Tensor) -> Tensor:
-    return torch.cat([W, _exact(b)[:, None, :]], dim=1)
 
 
 def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> AttentionWeights:
@@ -179,10 +178,10 @@ class Reading:
 
 def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
     """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
-    found = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
+    ranks = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
     for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
-        found[name] = reading.ranks(torch.linalg.svdvals(_triangle(factor)), *factor.shape[-2:])
-    return found
+        ranks[name] = reading.ranks(torch.linalg.svdvals(_triangle(factor)), *factor.shape[-2:])
+    return ranks
 
 
 def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
@@ -191,10 +190,7 @@ def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixR
 
 
 def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:
-    """Read every kind of rank off singular values.
-
-    Shapes: ``sigma`` (r,).
-    """
+    """Read every kind of rank off the singular values of one matrix, (r,)."""
     largest = float(sigma[0]) if len(sigma) else 0.0
     count = None if rtol >= 1 else int((sigma > rtol * largest).sum())
     numerical = NumericalRank(count, rtol)
@@ -203,22 +199,15 @@ def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRan
         return MatrixRank(values, numerical, None, None, dict.fromkeys(LEVELS))
     scaled = sigma / largest  # squares of tiny weights would underflow
     p = scaled / scaled.sum()
+    part = scaled**2 if share == "sigma2" else scaled
+    reached = part.cumsum(-1) / part.sum()  # by the k largest, k = 1..r
     return MatrixRank(
         singular_values=values,
         numerical_rank=numerical,
         stable_rank=float((scaled**2).sum()),
         effective_rank=math.exp(-float(torch.special.xlogy(p, p).sum())),
-        dims={
-            level: int((cumulative_share(scaled, share) < int(level) / 100 - _ROUNDING).sum()) + 1
-            for level in LEVELS
-        },
+        dims={level: int((reached < int(level) / 100 - _ROUNDING).sum()) + 1 for level in LEVELS},
     )
-
-
-def cumulative_share(sigma: Tensor, share: str) -> Tensor:
-    """Share of the k largest in the sum of all, k = 1..r; (..., r) like ``sigma``."""
-    part = sigma**2 if share == "sigma2" else sigma
-    return part.cumsum(-1) / part.sum(-1, keepdim=True)
 
 
 def asymmetry(left: Tensor, right: Tensor) -> Tensor:
@@ -272,31 +261,42 @@ def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]
 
 def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
     """Average the ranks of random layers, at least one, all of the same shapes."""
-    heads: dict[str, list[MatrixRank]] = {}
-    layers: dict[str, list[MatrixRank]] = {}
+    layers = [draw.concatenated() for draw in draws]
+    overlaps: dict[str, list[float]] = {}  # of pairs of different heads; of query with key of all
     for draw in draws:
-        for table, factors in ((heads, draw), (layers, draw.concatenated())):
-            for name, found in matrix_ranks(factors, reading).items():
-                table.setdefault(name, []).extend(found)
+        for name, overlap in head_overlaps(draw, reading).items():
+            other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (name == "query_key")
+            overlaps.setdefault(name, []).extend(overlap[other].tolist())
+
+    def ranks(factors: Sequence[Factors]) -> dict[str, ControlStatistics]:
+        table: dict[str, list[MatrixRank]] = {}
+        for draw in factors:
+            for name, of_draw in matrix_ranks(draw, reading).items():
+                table.setdefault(name, []).extend(of_draw)
+        return {name: average(of_name) for name, of_name in table.items()}
+
+    def asymmetries(factors: Sequence[Factors]) -> float | None:
+        return _mean([float(a) for draw in factors for a in asymmetry(draw.W_Q, draw.W_K)])
+
     return LayerControl(
         n_heads=draws[0].n_heads,
-        heads={name: average(found) for name, found in heads.items()},
-        layers={name: average(found) for name, found in layers.items()},
-        asymmetry=_mean_asymmetry(draws),
-        layer_asymmetry=_mean_asymmetry([draw.concatenated() for draw in draws]),
-        overlap=_mean_overlap(draws, reading),
+        heads=ranks(draws),
+        layers=ranks(layers),
+        asymmetry=asymmetries(draws),
+        layer_asymmetry=asymmetries(layers),
+        overlap={name: _mean(values) for name, values in overlaps.items()},
     )
 
 
-def average(found: Sequence[MatrixRank]) -> ControlStatistics:
+def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
     """Average ranks over draws; what does not exist in one of them is None."""
-    spectra = torch.tensor([item.singular_values for item in found], dtype=torch.float64)
+    spectra = torch.tensor([rank.singular_values for rank in ranks], dtype=torch.float64)
     sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     columns: dict[str, list[float | None]] = {
-        "numerical_rank": [item.numerical_rank.value for item in found],
-        "stable_rank": [item.stable_rank for item in found],
-        "effective_rank": [item.effective_rank for item in found],
-        **{f"dims{level}": [item.dims[level] for item in found] for level in LEVELS},
+        "numerical_rank": [rank.numerical_rank.value for rank in ranks],
+        "stable_rank": [rank.stable_rank for rank in ranks],
+        "effective_rank": [rank.effective_rank for rank in ranks],
+        **{f"dims{level}": [rank.dims[level] for rank in ranks] for level in LEVELS},
     }
     means = {name: _mean(values) for name, values in columns.items()}
     std = {
@@ -306,23 +306,10 @@ def average(found: Sequence[MatrixRank]) -> ControlStatistics:
     }
     dims = {level: means.pop(f"dims{level}") for level in LEVELS}
     sigma = tuple((spectra / sizes).mean(0).tolist())
-    return ControlStatistics(singular_values=sigma, dims=dims, std=std, draws=len(found), **means)
+    return ControlStatistics(singular_values=sigma, dims=dims, std=std, draws=len(ranks), **means)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None where there is no value, or one is unknown."""
     known = [float(value) for value in values if value is not None and math.isfinite(value)]
     return fmean(known) if known and len(known) == len(values) else None
-
-
-def _mean_asymmetry(draws: Sequence[Factors]) -> float | None:
-    return _mean([float(a) for draw in draws for a in asymmetry(draw.W_Q, draw.W_K)])
-
-
-def _mean_overlap(draws: Sequence[Factors], reading: Reading) -> dict[str, float | None]:
-    """Mean over pairs of different heads (query with key: over all pairs)."""
-    values: dict[str, list[float]] = {}
-    for draw in draws:
-        for name, overlap in head_overlaps(draw, reading).items():
-            other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (name == "query_key")
-            values.setdefault(name, []).extend(overlap[other].tolist())
-    return {name: _mean(found) for name, found in values.items()}

@@ -132,13 +132,8 @@ def ratio_error(
 ) -> Array:
     """Return the standard error of a mean over queries with sentences as the sampled unit.
 
-    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4.
-
-    Returns
-    -------
-    array, at least 0
-        In the shape of ``sums``; infinite where there are fewer than 2 sentences: one says nothing
-        about the next. NaN where there is no query.
+    The ratio estimator of Cochran 1977, Sampling Techniques, section 6.4. Infinite where there are
+    fewer than 2 sentences: one says nothing about the next. NaN where there is no query.
     """
     total = np.asarray(sums, dtype=float)
     if sentences < 2:
@@ -170,38 +165,35 @@ _PRECISION = 1e-12  # How near to the true ends the search comes, as a share of 
 
 
 def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the difference (gained - lost) / n, each end between -1 and 1.
+    """Return Tango's score interval of (gained - lost) / n, each end between -1 and 1.
 
     Of ``n`` examples only the second model has ``gained`` right, and only the first ``lost``.
+    Tango 1998, Statistics in Medicine 17.
     """
     z = float(stats.norm.isf((1 - level) / 2))
+
+    def upper(gained: int, lost: int) -> float:
+        """Find the difference above the observed one where the statistic is -z."""
+
+        def above_end(difference: float) -> float:
+            gap = gained - lost - n * difference
+            if gap == 0:
+                return z
+            linear = (2 * n - gained + lost) * difference - gained - lost
+            constant = -lost * difference * (1 - difference)
+            root = math.sqrt(max(linear * linear - 8 * n * constant, 0.0))
+            q = max((root - linear) / (4 * n), 0.0)
+            variance = n * (2 * q + difference * (1 - difference))
+            score = gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap)
+            return z + score
+
+        end = 1.0 - _PRECISION
+        if gained == n or above_end(end) > 0:
+            return 1.0
+        return float(optimize.brentq(above_end, (gained - lost) / n, end, xtol=_PRECISION))
+
     # The lower end for one model over the other is the upper end the other way round.
-    return -_upper(lost, gained, n, z), _upper(gained, lost, n, z)
-
-
-def _upper(gained: int, lost: int, n: int, z: float) -> float:
-    """Find the difference above the observed one where the statistic is -z."""
-
-    def above(difference: float) -> float:
-        return z + _score(difference, gained, lost, n)
-
-    end = 1.0 - _PRECISION
-    if gained == n or above(end) > 0:
-        return 1.0
-    return float(optimize.brentq(above, (gained - lost) / n, end, xtol=_PRECISION))
-
-
-def _score(difference: float, gained: int, lost: int, n: int) -> float:
-    """z(D) of the module's text; 0 at the observed difference."""
-    gap = gained - lost - n * difference
-    if gap == 0:
-        return 0.0
-    linear = (2 * n - gained + lost) * difference - gained - lost
-    constant = -lost * difference * (1 - difference)
-    root = math.sqrt(max(linear * linear - 8 * n * constant, 0.0))
-    q = max((root - linear) / (4 * n), 0.0)
-    variance = n * (2 * q + difference * (1 - difference))
-    return gap / math.sqrt(variance) if variance > 0 else math.copysign(math.inf, gap)
+    return -upper(lost, gained), upper(gained, lost)
 
 
 def tango_p(gained: int, lost: int) -> float:
@@ -237,9 +229,13 @@ def crossed_mean(values: Array) -> CrossedMean:
     """
     by_sequence, by_draw = values.mean(axis=1), values.mean(axis=0)
     sequences, draws = values.shape[:2]
-    of_sequences = _standard_error(by_sequence)
-    of_draws = _standard_error(by_draw) if draws > 1 else np.zeros_like(by_draw[0])
-    wide_draws = t_half_width(of_draws, np.array(draws)) if draws > 1 else of_draws
+    of_sequences, of_draws = np.full(by_draw.shape[1:], np.nan), np.zeros(by_draw.shape[1:])
+    wide_draws = of_draws
+    if sequences > 1:
+        of_sequences = by_sequence.std(axis=0, ddof=1) / np.sqrt(sequences)
+    if draws > 1:
+        of_draws = by_draw.std(axis=0, ddof=1) / np.sqrt(draws)
+        wide_draws = t_half_width(of_draws, np.array(draws))
     wide_sequences = t_half_width(of_sequences, np.array(sequences))
     return CrossedMean(
         mean=by_sequence.mean(axis=0),
@@ -247,10 +243,3 @@ def crossed_mean(values: Array) -> CrossedMean:
         half_width=np.hypot(wide_sequences, wide_draws),
         draw_std=of_draws * np.sqrt(draws),
     )
-
-
-def _standard_error(values: Array) -> Array:
-    """Standard error of the mean over the first axis; NaN for a single value."""
-    if len(values) < 2:
-        return np.full(values.shape[1:], np.nan)
-    return np.asarray(values.std(axis=0, ddof=1) / np.sqrt(len(values)))

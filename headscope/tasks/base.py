@@ -24,7 +24,7 @@ from headscope.models.output_maps import own_outputs
 from headscope.models.pooling import cosine, wide
 from headscope.models.task_heads import Joined, Select
 from headscope.stats.metrics import Metric, Outputs, resampled
-from headscope.stats.paired_change import Change, Estimate, interval_of, paired_change
+from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
 #: Task heads that make a token at each position that a batch asks for.
@@ -105,7 +105,9 @@ class Task:
         """Return the task's value of every bootstrap resample, (resamples,)."""
         return resampled(self.table[self.metric], outputs, seed=seed)
 
-    def interval(self, outputs: Outputs, *, seed: int = 0, values: Array | None = None) -> Estimate:
+    def interval(
+        self, outputs: Outputs, *, seed: int = 0, values: Array | None = None
+    ) -> MetricInterval:
         """Return the task's value with its interval; ``values`` are what :meth:`resampled` gave."""
         return interval_of(self.table[self.metric], outputs, seed=seed, values=values)
 

@@ -89,7 +89,7 @@ linear-crossed | analyses/linear/measure.py | half of the cross term
 noise-size | analyses/symmetric/measure.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
 tango-sides | stats/statistics.py | gains for losses
-    -_upper(lost, gained, n, z) => -_upper(gained, lost, n, z)
+    -upper(lost, gained), upper => -upper(gained, lost), upper
 bootstrap-n | stats/paired_change.py | small samples are not widened
     n - 1) * math.sqrt(n / (n - 1)) => n - 1)
 brevity | tasks/seq2seq.py | long translations are punished

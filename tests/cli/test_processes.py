@@ -16,7 +16,7 @@ from outcomes import Ended, refused
 from processes import Accident, Cold, cold, launch
 
 import headscope
-from headscope.cli.collector import modules_are_loaded, rest_collector
+from headscope.cli.process import modules_are_loaded, rest_collector
 from headscope.core.serialise import to_json
 
 ROOT = Path(__file__).parents[2]

@@ -32,7 +32,7 @@ def test_a_section_has_all_that_its_name_promises(name):
     assert {"schema", "provenance"} <= fields
     assert set(section.uses) <= set(SECTIONS[: SECTIONS.index(name)]), "a section uses earlier ones"
     function = getattr(headscope, name, None)
-    assert callable(function), f"{name}: there is no headscope.pipeline.{name}.{name}"
+    assert callable(function), f"{name}: there is no headscope.{name}"
     assert {"model", "command"} <= set(inspect.signature(function).parameters)
     assert isinstance(view_of(name), View)
     assert name in COMMANDS, f"{name}: no command of that name in headscope.cli.app"

@@ -11,8 +11,14 @@ from typing import Annotated, Any, ClassVar
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.core.options import Option
 from headscope.core.thresholds import ThresholdSet
-from headscope.session.corpus_options import AnyCorpus, CorpusFlags
-from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
+from headscope.session.options import (
+    POOLING,
+    STACK,
+    TASKS,
+    AnyCorpus,
+    CorpusFlags,
+    ResumableOptions,
+)
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.options import Option
-from headscope.session.corpus_options import AnyCorpus, CorpusFlags
-from headscope.session.options import RunOptions
+from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def facts(result: NormResult, places: Sequence[Place]) -> Iterator[Card]:
 def test_a_new_section_appears_on_the_page_and_in_the_markdown(monkeypatch):
     """What it puts there comes through its view alone, and a view may leave the report alone."""
     least = {"human": lambda result: (), "csv": lambda result: "", "files": lambda result: {}}
-    module = ModuleType("headscope.show.norm")
+    module = ModuleType("headscope.analyses.norm.view")
     module.VIEW = View(  # type: ignore[attr-defined]
         **least,
         facts=facts,
