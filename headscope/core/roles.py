@@ -27,7 +27,7 @@ class Role:
 
     key: str  # What results and limits call it
     name: str  # What a reader sees
-    #: At most four characters for a map; ``positional`` and ``special`` heads show their offset and
+    #: At most five characters for a map; ``positional`` and ``special`` heads show their offset and
     #: token instead.
     mark: str = ""
     colour: str = ""  # Of the figures, ``#RRGGBB``
@@ -107,7 +107,7 @@ ROLES = (
     Role(
         "sharp",
         "sharp",
-        "shrp",
+        "sharp",
         "#80BA5A",
         "bright_green",
         "#d9ebc2",
@@ -129,7 +129,7 @@ ROLES = (
     Role(
         "punctuation",
         "punctuation",
-        "punc",
+        "punct",
         "#56B4E9",
         "cyan",
         "#b9e9ec",
@@ -141,7 +141,7 @@ ROLES = (
     Role(
         "broad",
         "broad",
-        "brd",
+        "broad",
         "#D55E00",
         "red",
         "#f9c9c2",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.words import corpus_text, role_rows, roles_notes
 from headscope.core.safe_text import markdown
 from headscope.core.serialise import warnings_of
 from headscope.reports.result import Insight, InsightsResult, ReportResult
 from headscope.reports.words import certificate, key_numbers, settings_rows
-from headscope.show.page.parts import Part
+from headscope.show.blocks import PAGE, Block, Table, Text, table_cells
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
 
@@ -33,10 +31,11 @@ def _lines(report: ReportResult) -> Iterator[str]:
     if report.insights is not None:
         yield from _part("Claims", _claims(report.insights))
     if report.classify is not None:
-        yield from _part("Roles", _roles(report.classify))
+        view = view_of("classify")
+        yield from _part(view.title, _written(view.blocks(report.classify) if view.blocks else ()))
     for name, result in report.sections.items():
         for part in view_of(name).more(result):
-            yield from _part(part.title, _written(part))
+            yield from _part(part.title, _written(part.blocks))
     number, why = ("", "this model", "control"), ("section", "why")
     setting = ("section", "setting", "value")
     yield from _table_part("Key numbers", number, list(key_numbers(report)))
@@ -49,18 +48,6 @@ def _lines(report: ReportResult) -> Iterator[str]:
 def _removed(model: dict[str, object]) -> str:
     removed = model.get("removed_heads")
     return f", {len(removed)} of them removed" if isinstance(removed, list) and removed else ""
-
-
-def _roles(result: ClassifyResult) -> Iterator[str]:
-    """Count heads by role; a role without any head only if it was untested."""
-    control = result.control
-    ran = control is not None and control.random_weights
-    title = "random weights" if ran else "random weights (not run)"
-    yield from _table(("role", "heads", title), role_rows(result, every=False))
-    yield ""
-    yield f"On {markdown(corpus_text(result))}. A head can have several roles."
-    for text in roles_notes(result):
-        yield from ("", markdown(text))
 
 
 def _claims(result: InsightsResult) -> Iterator[str]:
@@ -91,12 +78,14 @@ def _part(title: str, lines: Iterable[str]) -> Iterator[str]:
     yield from lines
 
 
-def _written(part: Part) -> Iterator[str]:
-    """Write a part of the page: its sentences, then its table."""
-    for text in part.texts:
-        yield from (markdown(text), "")
-    if part.rows:
-        yield from _table(part.header, part.rows)
+def _written(blocks: Iterable[Block]) -> Iterator[str]:
+    """Write the sentences and tables that are for the page."""
+    for block in blocks:
+        if isinstance(block, Text) and block.text and PAGE in block.on:
+            yield from (markdown(block.text), "")
+        elif isinstance(block, Table) and PAGE in block.on:
+            yield from _table([name for name, *_ in block.columns], table_cells(block))
+            yield ""
 
 
 def _table_part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 
 from headscope.show import drawing as draw
-from headscope.show.blocks import Block, Chart, Custom, HeadMap, Matrix, Panels, Series
+from headscope.show.blocks import Block, Chart, Custom, Drawing, HeadMap, Matrix, Panels, Series
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
 
@@ -24,7 +24,9 @@ _TOKENS, _NUMBERED = 24, 16
 def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
     """Draw every block that has a file's name."""
     for block in blocks:
-        if isinstance(block, Chart | HeadMap | Panels | Custom) and block.file:
+        if isinstance(block, Drawing):
+            yield block.file, block.draw()
+        elif isinstance(block, Chart | HeadMap | Panels | Custom) and block.file:
             yield block.file, _figure(block)
 
 
@@ -41,7 +43,8 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         )
     if isinstance(block, Panels):
         figure = draw.new_figure(*block.size)
-        alike = all(isinstance(panel, Chart) for panel in block.panels)
+        charts = [panel for panel in block.panels if isinstance(panel, Chart)]
+        alike = len(charts) == len(block.panels)
         grid = figure.subplots(-(-len(block.panels) // block.across), block.across, sharey=alike)
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
             _chart(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
@@ -51,6 +54,8 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
                 range(len(names)), names
             )
+        elif alike and max(len(panel.series) for panel in charts) > 1:
+            draw.legend_beside(figure, "outside lower center", 4)
         figure.suptitle(block.title, fontsize=11)
         return figure
     figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))
@@ -91,6 +96,9 @@ def _chart(axes: Axes, chart: Chart) -> None:
         ticks = sorted({x for series in chart.series for x in series.x})
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
+    if chart.x_names:
+        turned = {"rotation": 60, "ha": "right"} if max(map(len, chart.x_names)) > 6 else {}
+        axes.set_xticks(range(len(chart.x_names)), chart.x_names, **turned)
     if chart.y_scale == "log":
         axes.set_yscale("log")
     if chart.y_scale == "small":

@@ -16,6 +16,7 @@ from headscope.show.blocks import (
     Custom,
     Details,
     HeadMap,
+    HeadMarks,
     Matrix,
     Table,
     Text,
@@ -63,6 +64,11 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
         elif isinstance(block, HeadMap):
             yield rich_text.Text(f"{title}: {block.legend}")
             yield from _head_map(block)
+        elif isinstance(block, HeadMarks):
+            cells = {place: rich_text.Text(*mark) for place, mark in block.marks.items()}
+            layers = dict.fromkeys(layer for layer, _ in cells)
+            yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
+            yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):
             yield from _square(block) if block.columns else _corner(block)
 

@@ -14,6 +14,7 @@ from headscope.show.blocks import (
     Chart,
     Custom,
     Details,
+    Drawing,
     Matrix,
     Panels,
     Table,
@@ -47,7 +48,7 @@ def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = 
             parts.append(_table([name for name, *_ in block.columns], rows, block.title))
         elif isinstance(block, Matrix):
             parts.append(_square(block) if block.columns else _corner(block))
-        elif isinstance(block, Chart | Panels):
+        elif isinstance(block, Chart | Panels | Drawing):
             image = base64.b64encode(files[f"{block.file}.svg"]).decode()
             box = '<img class="chart" alt="{}" src="data:image/svg+xml;base64,{}">'
             parts.append(Markup(box).format(block.alt, image))
@@ -116,5 +117,5 @@ def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
     from headscope.show.drawing import figure_files
     from headscope.show.figures import figures_of
 
-    drawn = (b for b in blocks if isinstance(b, Chart | Panels) and PAGE in b.on)
+    drawn = (b for b in blocks if isinstance(b, Chart | Panels | Drawing) and PAGE in b.on)
     return figure_files(dict(figures_of(drawn)))
