@@ -37,8 +37,8 @@ PARTS = {
     "layernorm": ("LayerNorm", "LayerNorm", b.PURPLE),
 }
 WAYS = {
-    "removed": "lost when the part is taken out",
-    "added": "kept by adding the part to attention alone",
+    "removed": "lost without each part",
+    "added": "kept by adding each part to attention",
 }
 PLACEMENTS = {
     "post": "after each sum (post-LN)",
@@ -70,7 +70,7 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
     for way, title in WAYS.items():
         parts = [p.part for p in result.protected if p.way == way]
         yield _table(
-            f"Share of the full model's ratio that is {title}, +-95%",
+            f"Share of the full model's ratio {title}, +-95%",
             result,
             {f"{PARTS[part][1]:>15}": functools.partial(_share, part, way) for part in parts},
             first=1,
@@ -198,7 +198,7 @@ def collapse_sentence(result: DepthResult) -> str:
             rounding = f", no more than {result.provenance['dtype']}'s rounding"
         text = (
             f"Attention alone collapses: after {after} {plural(after, 'layer')} the tokens differ "
-            f"by less than 1% of what they did at its start ({ends}{rounding})"
+            f"by less than 1% of what they did at first ({ends}{rounding})"
         )
     return f"{text}. The full model still has {ratio_text(full[-1])}."
 
