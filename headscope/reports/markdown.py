@@ -80,12 +80,13 @@ def _part(title: str, lines: Iterable[str]) -> Iterator[str]:
 
 def _written(blocks: Iterable[Block]) -> Iterator[str]:
     """Write the sentences and tables that are for the page."""
-    for block in blocks:
-        if isinstance(block, Text) and block.text and PAGE in block.on:
-            yield from (markdown(block.text), "")
-        elif isinstance(block, Table) and PAGE in block.on:
+    shown = [block for block in blocks if PAGE in block.on and block != Text("", on=block.on)]
+    for i, block in enumerate(block for block in shown if isinstance(block, Text | Table)):
+        yield from [""] if i else []
+        if isinstance(block, Text):
+            yield markdown(block.text)
+        else:
             yield from _table([name for name, *_ in block.columns], table_cells(block))
-            yield ""
 
 
 def _table_part(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -87,8 +87,8 @@ def _chart(axes: Axes, chart: Chart) -> None:
         axes.grid(axis="y", color="0.92", lw=0.8)
     levels = (axes.axvline, axes.axhline) if bars else (axes.axhline, axes.axvline)
     for across, lines in zip(levels, (chart.levels, chart.x_levels), strict=True):
-        for name, level in (lines or {}).items():
-            across(level, color="0.3", lw=1, ls="--", label=name)
+        for i, (name, level) in enumerate((lines or {}).items()):
+            across(level, color="0.3", lw=1, ls=("--", ":", "-.")[i % 3], label=name)
     if bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
     if chart.x_scale == "doubling":
@@ -99,6 +99,7 @@ def _chart(axes: Axes, chart: Chart) -> None:
     if chart.x_names:
         turned = {"rotation": 60, "ha": "right"} if max(map(len, chart.x_names)) > 6 else {}
         axes.set_xticks(range(len(chart.x_names)), chart.x_names, **turned)
+        axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
     if chart.y_scale == "log":
         axes.set_yscale("log")
     if chart.y_scale == "small":

@@ -162,8 +162,8 @@ def wrong_sentence(result: TransferResult) -> str:
 def _accuracies(result: TransferResult) -> b.Panels:
     """Accuracy of every variant with its interval, one panel for each size and start."""
     panels = []
-    names = [name for name, _ in VARIANTS.values()]
-    places = {variant: x for x, variant in enumerate(VARIANTS)}
+    measured = [name for name in VARIANTS if any(c.variant == name for c in result.cells)]
+    places = {variant: x for x, variant in enumerate(measured)}
     for size, weights in _panels(result):
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
         runs = [run for run in result.runs if (run.size, run.weights) == (size, weights)]
@@ -189,7 +189,7 @@ def _accuracies(result: TransferResult) -> b.Panels:
                 "" if panels else "accuracy x 100",
                 [mean, seeds],
                 levels={BASELINES[r.name]: r.accuracy for r in result.baselines if r.size == size},
-                x_names=names,
+                x_names=[VARIANTS[name][0] for name in measured],
             )
         )
     return b.Panels(
