@@ -97,8 +97,9 @@ def _chart(axes: Axes, chart: Chart) -> None:
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
     if chart.x_names:
-        turned = {"rotation": 60, "ha": "right"} if max(map(len, chart.x_names)) > 6 else {}
-        axes.set_xticks(range(len(chart.x_names)), chart.x_names, **turned)
+        axes.set_xticks(range(len(chart.x_names)), chart.x_names)
+        if max(map(len, chart.x_names)) > 6:
+            axes.set_xticks(axes.get_xticks(), chart.x_names, rotation=60, ha="right")
         axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
     if chart.y_scale == "log":
         axes.set_yscale("log")

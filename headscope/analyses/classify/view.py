@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,8 +63,23 @@ PLACES = {
 _VERDICTS = {
     "costs more": "Heads with a role cost more than heads without",
     "costs less": "Heads with a role cost less than heads without",
-    "not told apart": "Heads with a role and heads without show no difference in cost",
+    "not told apart": "No difference in cost shows between heads with a role and heads without",
 }
+
+
+def _offset_text(head: HeadResult) -> str:
+    offset = head.positional.offset if head.positional else None
+    return "" if offset is None else describe_offset(offset)
+
+
+_POSITIONAL: list[b.Column] = [
+    ("positional", "name", str),
+    ("looks at", _offset_text, str),
+    ("score", "positional.score", 3),
+    ("95% interval", "positional.interval", interval_text),
+    ("chance", "positional.chance", 3),
+    ("adj. p", "positional.p_adjusted", p_text),
+]
 
 
 def blocks(result: ClassifyResult) -> Iterator[b.Block]:
@@ -91,8 +107,8 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         yield b.HeadMarks(marks, f"{legend(part.stacks[0])}.")
         if part.stacks == ("cross",):
             yield from _cross_table(part)
-        else:
-            yield from _positional_table(part)
+        elif positional := [head for head in part.heads if "positional" in head.roles]:
+            yield b.Table(_POSITIONAL, positional, on=b.TERMINAL)
         if part.stacks == ("encoder",):
             yield from _syntactic_table(part)
             yield from _rare_table(part)
@@ -107,9 +123,9 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     titles = ("role", "heads", "heads of random weights")
     columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
     yield b.Table(columns, role_rows(result), on=b.PAGE)
-    yield b.Drawing("roles", _figure("role_map", result))
+    yield b.Drawing("roles", partial(_draw, "role_map", result))
     if _has_trees(result.only("encoder")):
-        yield b.Drawing("relations", _figure("relation_bars", result))
+        yield b.Drawing("relations", partial(_draw, "relation_bars", result))
     orders = {(h.layer_name, h.head): h.alignment for h in result.heads if h.alignment}
     if "cross" in result.stacks:
         mean, swapped = (
@@ -127,16 +143,12 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         )
 
 
-def _figure(name: str, result: ClassifyResult) -> Callable[[], Figure]:
-    """Draw a figure of ``figures.py``, which loads matplotlib, when it is wanted."""
+def _draw(name: str, result: ClassifyResult) -> Figure:
+    """Draw a figure of ``figures.py``, which loads matplotlib only now."""
+    from headscope.analyses.classify import figures
 
-    def draw() -> Figure:
-        from headscope.analyses.classify import figures
-
-        figure: Figure = getattr(figures, name)(result)
-        return figure
-
-    return draw
+    figure: Figure = getattr(figures, name)(result)
+    return figure
 
 
 def parts_of(result: ClassifyResult) -> list[ClassifyResult]:
@@ -298,20 +310,6 @@ def legend(stack: str) -> str:
         written = role.mark if name == role.mark else f"{role.mark} {name}"
         marks.append(special.get(role.key, written))
     return "; ".join(marks)
-
-
-def _positional_table(part: ClassifyResult) -> Iterator[b.Block]:
-    rows = [head for head in part.heads if "positional" in head.roles and head.positional]
-    columns: list[b.Column] = [
-        ("positional", "name", str),
-        ("looks at", lambda head: describe_offset(head.positional.offset or 0), str),
-        ("score", "positional.score", 3),
-        ("95% interval", "positional.interval", interval_text),
-        ("chance", "positional.chance", 3),
-        ("adj. p", "positional.p_adjusted", p_text),
-    ]
-    if rows:
-        yield b.Table(columns, rows, on=b.TERMINAL)
 
 
 class RelationRow(NamedTuple):
@@ -530,7 +528,7 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         "each place. random: largest gain of any head with random weights.",
         "soft",
     )
-    yield b.Drawing("prefix_matching", _figure("prefix_map", result))
+    yield b.Drawing("prefix_matching", partial(_draw, "prefix_map", result))
 
 
 def loss_text(loss: float) -> str:
@@ -566,8 +564,8 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         f"Removing one costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them less "
         f"than {loss_text(median(losses))}; {above} of {len(rows)} losses lie above zero. Any "
         "change of a model changes its output: compared with noise of the head's own size (mean of "
-        f"{causes.rotations} random rotations) {dearer} heads cost more, {cheaper} less, and "
-        f"{len(rows) - dearer - cheaper} show no difference. These counts hold for all heads at "
+        f"{causes.rotations} random rotations) {dearer} heads cost more, {cheaper} less, and for "
+        f"{len(rows) - dearer - cheaper} no difference shows. These counts hold for all heads at "
         "once (95%)."
     )
     tests = {(test.role, test.removal): test for test in causes.tests}
@@ -582,7 +580,7 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     yield from map(b.Text, causes.notes)
     yield b.Drawing(
         "causes",
-        _figure("cause_map", result),
+        partial(_draw, "cause_map", result),
         "Loss without each head, by layer and against noise of its size; the numbers are in "
         "heads.csv.",
         b.PAGE,
@@ -667,7 +665,17 @@ def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
             mark=mark_of(head),
             keys=list(head.roles),
             roles=[role_name(role) for role in head.roles],
-            labels=[_label_cells(head, label) for label in head.labels],
+            labels=[
+                [
+                    role_name(label.role),
+                    (_offset_text(head) if label.role == "positional" else "") or label.detail,
+                    decimal(label.score),
+                    f"{decimal(label.baseline)} {label.against}".strip(),
+                    interval_text(label.interval),
+                    p_text(label.p_adjusted),
+                ]
+                for label in head.labels
+            ],
             facts=list(_facts(head)),
             values={
                 "positional": head.positional.score if head.positional else None,
@@ -680,25 +688,10 @@ def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
         )
 
 
-def _label_cells(head: HeadResult, label: Label) -> list[str]:
-    """Role, detail, score, baseline, interval and p-value."""
-    offset = head.positional.offset if head.positional else None
-    named = label.role == "positional" and offset is not None
-    return [
-        role_name(label.role),
-        describe_offset(offset or 0) if named else label.detail,
-        decimal(label.score),
-        f"{decimal(label.baseline)} {label.against}".strip(),
-        interval_text(label.interval),
-        p_text(label.p_adjusted),
-    ]
-
-
 def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
     """The lines of a head's card."""
     if head.positional is not None:
-        offset = head.positional.offset
-        at = "" if offset is None else f" ({describe_offset(offset)})"
+        at = f" ({text})" if (text := _offset_text(head)) else ""
         yield "Best offset", f"{decimal(head.positional.score)}{at}"
     if head.syntactic and head.best_relation is None:
         yield "Best relation", "none was selected"

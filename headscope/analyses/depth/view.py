@@ -148,7 +148,7 @@ def _ratios(result: DepthResult, log: bool) -> b.Chart:
 
 def _protected(result: DepthResult) -> b.Panels:
     """Share that each part keeps by layer, with 95% intervals; control dashed."""
-    panels = []
+    panels: list[b.Chart] = []
     for way, title in WAYS.items():
         series = []
         for i, (part, (name, _, colour)) in enumerate(PARTS.items()):
@@ -160,9 +160,8 @@ def _protected(result: DepthResult) -> b.Panels:
                     y = [Estimate(*row) for row in rows]
                     series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
                 else:
-                    style = {"colour": colour, "marker": "", "dash": "--"}
                     random = "random weights" if part == "skip" else ""
-                    series.append(b.Series(random, x, p.mean, **style))
+                    series.append(b.Series(random, x, p.mean, "line", colour, "", "--"))
         panels.append(
             b.Chart(
                 title,

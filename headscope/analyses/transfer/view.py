@@ -161,7 +161,7 @@ def wrong_sentence(result: TransferResult) -> str:
 
 def _accuracies(result: TransferResult) -> b.Panels:
     """Accuracy of every variant with its interval, one panel for each size and start."""
-    panels = []
+    panels: list[b.Chart] = []
     measured = [name for name in VARIANTS if any(c.variant == name for c in result.cells)]
     places = {variant: x for x, variant in enumerate(measured)}
     for size, weights in _panels(result):
