@@ -16,7 +16,7 @@ class Role:
 
     key: str  # What results and limits call it
     name: str  # What a reader sees
-    #: At most four characters for a map; ``positional`` and ``special`` heads show their offset and
+    #: At most five characters for a map; ``positional`` and ``special`` heads show their offset and
     #: token instead.
     mark: str
     stacks: tuple[str, ...] = _ALL  # Where heads can have it: ``encoder``, ``decoder``, ``cross``
@@ -60,10 +60,10 @@ ROLES = (
     Role("rare", "rare-word", "rare", ("encoder",), _RAREST, _VOITA),
     Role("monotonic", "monotonic", "mono", ("cross",), _FORWARDS),
     Role("anti_monotonic", "anti-monotonic", "anti", ("cross",), _BACKWARDS),
-    Role("sharp", "sharp", "shrp", ("cross",), _ONE_TOKEN),
+    Role("sharp", "sharp", "sharp", ("cross",), _ONE_TOKEN),
     Role("special", "special-token", "", _ALL, _SPECIAL, _CLARK),
-    Role("punctuation", "punctuation", "punc", _SELF, "looks at punctuation", _CLARK),
-    Role("broad", "broad", "brd", _ALL, _WHOLE, _CLARK),
+    Role("punctuation", "punctuation", "punct", _SELF, "looks at punctuation", _CLARK),
+    Role("broad", "broad", "broad", _ALL, _WHOLE, _CLARK),
     Role("self", "self", "self", _SELF, "looks at the token itself", _CLARK),
     Role("duplicate", "duplicate-token", "dup", _SELF, _COPY),
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from headscope.analyses.classify.words import corpus_text, role_rows, roles_notes
 from headscope.core.safe_text import markdown
 from headscope.core.serialise import warnings_of
 from headscope.reports.result import ReportResult
+from headscope.show.blocks import PAGE, Block, Table, Text, table_cells
 from headscope.show.cells import tiny
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
@@ -81,22 +81,13 @@ def _lines(report: ReportResult) -> Iterator[str]:
         waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
         if waiting:
             yield from ("", f"Not measured yet: claims {', '.join(waiting)}.")
-    if (classified := report.classify) is not None:
-        control = classified.control
-        ran = control is not None and control.random_weights
-        random = "random weights" if ran else "random weights (not run)"
-        yield from ("", "## Roles", "")
-        yield from _table(("role", "heads", random), role_rows(classified, every=False))
-        yield ""
-        yield f"On {markdown(corpus_text(classified))}. A head can have several roles."
-        for text in roles_notes(classified):
-            yield from ("", markdown(text))
+    if report.classify is not None:
+        view = view_of("classify")
+        yield from ("", f"## {view.title}", "")
+        yield from _written(view.blocks(report.classify) if view.blocks else ())
     for name, result in report.sections.items():
         for part in view_of(name).more(result):
-            yield from ("", f"## {part.title}", "")
-            for text in part.texts:
-                yield from (markdown(text), "")
-            yield from _table(part.header, part.rows) if part.rows else ()
+            yield from ("", f"## {part.title}", "", *_written(part.blocks))
     tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (
         ("Key numbers", ("", "this model", "control"), key_numbers(report)),
         ("Left out", ("section", "why"), list(report.left_out.items())),
@@ -111,6 +102,17 @@ def _lines(report: ReportResult) -> Iterator[str]:
             yield from ("", f"## {title}", "", *_table(header, rows))
     yield ""
     yield f"_{markdown(versions(report))}_"
+
+
+def _written(blocks: Iterable[Block]) -> Iterator[str]:
+    """Write the sentences and tables that are for the page."""
+    shown = [block for block in blocks if PAGE in block.on and block != Text("", on=block.on)]
+    for i, block in enumerate(block for block in shown if isinstance(block, Text | Table)):
+        yield from [""] if i else []
+        if isinstance(block, Text):
+            yield markdown(block.text)
+        else:
+            yield from _table([name for name, *_ in block.columns], table_cells(block))
 
 
 def _table(

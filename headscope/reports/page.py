@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headscope.analyses.classify.words import first_part, found_sentence, marks, role_counts
+from headscope.analyses.classify.view import found_sentence, legend, parts_of, role_counts
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -17,12 +17,6 @@ from headscope.show.page.parts import Card, Part
 from headscope.show.page.template import page_json, rendered, role_colours, versions
 from headscope.show.view import view_of
 
-_MARKS = marks(3)
-_LEGEND = (
-    f"-1, +1 ... position; {_MARKS['syntactic']}; {_MARKS['rare']}; [ first and ] last special "
-    f"token; {_MARKS['punctuation']}; {_MARKS['broad']}; {_MARKS['self']}; {_MARKS['duplicate']}; "
-    "· no role on this corpus; dashed: removed from the model."
-)
 #: What the script reads of each head.
 _CARD_FIELDS = ("name", "mark", "roles", "keys", "labels", "facts", "ranks", "values")
 
@@ -63,6 +57,7 @@ def report_html(
         (card, [f"{card.values[s.key]:.4g}" if s.key in card.values else "-" for s in scales])
         for card in cards
     ]
+    classes = parts_of(classified)[:1] if classified is not None else []
     return rendered(
         "page.html.j2",
         role_colours(),
@@ -82,11 +77,12 @@ def report_html(
         claims=claims,
         waiting=[claim for claim in claims if claim.verdict == "not measured yet"],
         found=found_sentence(classified) if classified is not None else "",
-        roles=role_counts(first_part(classified)) if classified is not None else (),
+        roles=role_counts(classes[0]) if classes else (),
         scales={scale.key: scale.caption for scale in scales},
         columns=columns,
         rows=rows,
-        legend=_LEGEND,
+        legend="".join(f"{legend(part.stacks[0])}; " for part in classes)
+        + "dashed: removed from the model.",
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
         table_rows=numbers,
@@ -152,7 +148,10 @@ def _parts(report: ReportResult, files: Mapping[str, Mapping[str, bytes]]) -> It
             yield Part(name, view.title, body=body(blocks, files.get(name) or svg_files(blocks)))
         elif (part := view.section(result)) is not None:
             yield part
-        yield from view.more(result)
+        for more in view.more(result):
+            anchor = more.title.lower().replace(" ", "-")
+            drawn = files.get(name) or svg_files(more.blocks)
+            yield Part(anchor, more.title, body=body(more.blocks, drawn))
     if report.left_out:
         rows = [(name, visible(why)) for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)

@@ -14,10 +14,11 @@ from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION"]
-__all__ += ["BOTH", "PAGE", "TERMINAL", "Block", "Chart", "Column", "Custom", "Details", "HeadMap"]
-__all__ += ["Matrix", "Panels", "Series", "Table", "Text", "table_cells"]
+__all__ += ["BOTH", "PAGE", "TERMINAL", "Block", "Chart", "Column", "Custom", "Details", "Drawing"]
+__all__ += ["HeadMap", "HeadMarks", "Matrix", "Panels", "Series", "Table", "Text", "table_cells"]
 
 #: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
@@ -89,6 +90,7 @@ class Chart:
     x_levels: Mapping[str, float] | None = None  # The same at a value of x.
     #: "doubling" has a tick at each x, equally far apart; "small" is linear up to 1, then logs.
     x_scale: Literal["linear", "doubling"] = "linear"
+    x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., in place of numbers.
     y_scale: Literal["linear", "log", "small"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
     on: Place = PAGE
@@ -104,6 +106,15 @@ class HeadMap:
     digits: int
     file: str = ""
     bold_from: float | None = None  # Values from here on are bold in the terminal.
+    on: Place = TERMINAL
+
+
+@dataclass(frozen=True)
+class HeadMarks:
+    """A short mark of every head in the terminal: (row's name, head) -> (mark, rich style)."""
+
+    marks: Mapping[tuple[str, int], tuple[str, str]]
+    legend: str
     on: Place = TERMINAL
 
 
@@ -156,7 +167,17 @@ class Custom:
     on: Place = BOTH
 
 
-Block = Text | Table | Chart | HeadMap | Matrix | Panels | Details | Custom
+@dataclass(frozen=True)
+class Drawing:
+    """A figure that no chart can show; ``draw`` loads matplotlib when it is called."""
+
+    file: str  # Name of the figure's file, without its ending.
+    draw: Callable[[], Figure]
+    alt: str = ""
+    on: Place = NOWHERE
+
+
+Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details | Drawing | Custom
 
 
 def table_cells(table: Table) -> list[list[str]]:

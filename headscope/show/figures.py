@@ -11,7 +11,7 @@ from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 
 from headscope.show import drawing as draw
-from headscope.show.blocks import Block, Chart, Custom, HeadMap, Matrix, Panels, Series
+from headscope.show.blocks import Block, Chart, Custom, Drawing, HeadMap, Matrix, Panels, Series
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
 
@@ -22,7 +22,9 @@ _TOKENS, _NUMBERED = 24, 16
 def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
     """Draw every block that has a file's name."""
     for block in blocks:
-        if isinstance(block, Chart | HeadMap | Panels | Custom) and block.file:
+        if isinstance(block, Drawing):
+            yield block.file, block.draw()
+        elif isinstance(block, Chart | HeadMap | Panels | Custom) and block.file:
             yield block.file, _figure(block)
 
 
@@ -39,7 +41,8 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         )
     if isinstance(block, Panels):
         figure = draw.new_figure(*block.size)
-        alike = all(isinstance(panel, Chart) for panel in block.panels)
+        charts = [panel for panel in block.panels if isinstance(panel, Chart)]
+        alike = len(charts) == len(block.panels)
         grid = figure.subplots(-(-len(block.panels) // block.across), block.across, sharey=alike)
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
             _chart(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
@@ -49,6 +52,8 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
                 range(len(names)), names
             )
+        elif alike and max(len(panel.series) for panel in charts) > 1:
+            draw.legend_beside(figure, "outside lower center", 4)
         figure.suptitle(block.title, fontsize=11)
         return figure
     figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))
@@ -80,8 +85,8 @@ def _chart(axes: Axes, chart: Chart) -> None:
         axes.grid(axis="y", color="0.92", lw=0.8)
     levels = (axes.axvline, axes.axhline) if bars else (axes.axhline, axes.axvline)
     for across, lines in zip(levels, (chart.levels, chart.x_levels), strict=True):
-        for name, level in (lines or {}).items():
-            across(level, color="0.3", lw=1, ls="--", label=name)
+        for i, (name, level) in enumerate((lines or {}).items()):
+            across(level, color="0.3", lw=1, ls=("--", ":", "-.")[i % 3], label=name)
     if bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
     if chart.x_scale == "doubling":
@@ -89,6 +94,11 @@ def _chart(axes: Axes, chart: Chart) -> None:
         ticks = sorted({x for series in chart.series for x in series.x})
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
+    if chart.x_names:
+        axes.set_xticks(range(len(chart.x_names)), chart.x_names)
+        if max(map(len, chart.x_names)) > 6:
+            axes.set_xticks(axes.get_xticks(), chart.x_names, rotation=60, ha="right")
+        axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
     if chart.y_scale == "log":
         axes.set_yscale("log")
     if chart.y_scale == "small":

@@ -16,6 +16,7 @@ from headscope.show.blocks import (
     Custom,
     Details,
     HeadMap,
+    HeadMarks,
     Matrix,
     Table,
     Text,
@@ -68,6 +69,11 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             }
             layers = dict.fromkeys(layer for layer, _ in block.values)
             yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
+        elif isinstance(block, HeadMarks):
+            cells = {place: rich_text.Text(*mark) for place, mark in block.marks.items()}
+            layers = dict.fromkeys(layer for layer, _ in cells)
+            yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
+            yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):
             yield from _square(block) if block.columns else _corner(block)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas
     from rich.console import RenderableType
 
-    from headscope.show.blocks import Block
+    from headscope.show.blocks import Block, Details
     from headscope.show.page.parts import Card, Part, Place, Scale
 
 
@@ -57,7 +57,7 @@ class View(Generic[R]):
     #: The section's part of the page, or None.
     section: Callable[[R], Part | None] = lambda result: None
     #: Further parts of the page, and of report.md, for what not every run measures.
-    more: Callable[[R], Iterable[Part]] = lambda result: ()
+    more: Callable[[R], Iterable[Details]] = lambda result: ()
     #: The few numbers that a report leads with, each beside its control.
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     #: What ``headscope compare`` puts beside other models' before the key numbers: what a report

@@ -1,50 +1,45 @@
-"""The sentences that say what ``depth`` found."""
+"""What is shown of ``depth``: how fast tokens become alike, and what keeps them apart."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from headscope.analyses.depth.result import DepthCurves, DepthResult, Protection
+from headscope.analyses.depth.result import DepthCurves, DepthResult
+from headscope.show import blocks as b
 from headscope.show.cells import (
-    frame_csv,
     joined,
-    make_table,
     model_line,
+    model_name,
     plural,
     plus_minus,
     ratio_text,
     tiny,
-    to_csv,
 )
-from headscope.show.folders import folder_files
-from headscope.show.page.parts import Part
-from headscope.show.page.svg import Chart, Line, chart, highest, points_of
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, view
 from headscope.stats.estimate import Estimate, Z
 
-__all__ = ["VIEW"]
-
-
-#: What the variants of the layers are called.
+#: The variants of the layers: name, column of the table, colour.
 VARIANTS = {
-    "full": "full model",
-    "full-without-layernorm": "full, LayerNorm off",
-    "attention+skip": "attention + skip",
-    "attention+ffn": "attention + FFN",
-    "attention": "attention only",
+    "full": ("full model", "full", b.BLACK),
+    "full-without-layernorm": ("full, LayerNorm off", "no LayerNorm", b.PURPLE),
+    "attention+skip": ("attention + skip", "+ skip", b.BLUE),
+    "attention+ffn": ("attention + FFN", "+ ffn", b.ORANGE),
+    "attention": ("attention only", "attention", b.VERMILION),
 }
-PART_NAMES = {
-    "skip": "the skip connection",
-    "ffn": "the feed-forward network",
-    "layernorm": "LayerNorm",
+#: The parts of a layer: name, column of the table, colour.
+PARTS = {
+    "skip": ("the skip connection", "skip", b.BLUE),
+    "ffn": ("the feed-forward network", "ffn", b.ORANGE),
+    "layernorm": ("LayerNorm", "LayerNorm", b.PURPLE),
 }
-WAYS = {"removed": "lost without it", "added": "gained beside attention"}
+WAYS = {
+    "removed": "lost without each part",
+    "added": "kept by adding each part to attention",
+}
 PLACEMENTS = {
     "post": "after each sum (post-LN)",
     "pre": "before each sublayer (pre-LN)",
@@ -52,152 +47,70 @@ PLACEMENTS = {
 }
 
 
-def _layers(n: int) -> str:
-    """Write a number of layers."""
-    return f"{n} {plural(n, 'layer')}"
-
-
-def collapse_sentence(result: DepthResult) -> str:
-    """Say whether attention alone collapses, from which layer on, and what the model keeps."""
-    alone, full = result.variants["attention"], result.variants["full"]
-    n, after = len(alone) - 1, result.collapsed_after["attention"]
-    ends = f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {_layers(n)}"
-    if after is None:
-        found = f"Attention alone does not collapse within {_layers(n)}: {ends}"
-    else:
-        found = (
-            f"Attention alone collapses: after {_layers(after)} its residual is below 1% of "
-            f"its start ({ends}{_rounding(result)})"
-        )
-    return f"{found}. The full model still has {ratio_text(full[-1])}."
-
-
-def _rounding(result: DepthResult) -> str:
-    last = result.variants["attention"][-1]
-    at_floor = last is not None and last < result.floor
-    return f", no more than {result.provenance['dtype']}'s rounding" if at_floor else ""
-
-
-def protection_sentence(result: DepthResult) -> str:
-    """Say which parts keep the full model's residual up after the last layer, and which cost it."""
-    removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
-    if any(p.low[-1] is None for p in removed):
-        return "A single window gives no interval, so nothing is said of what each part protects."
-    removed.sort(key=lambda p: -abs(p.mean[-1] or 0.0))
-    lost = [f"{_without(p)} {_share(p)}" for p in removed if _sign(p) > 0]
-    kept = [f"{_without(p)} {_share(p)}" for p in removed if _sign(p) < 0]
-    same = [_without(p) for p in removed if _sign(p) == 0]
-    overflow = result.variants["full-without-layernorm"][-1] is None
-    parts = [
-        f"{joined(lost)} of that is lost" if lost else "",
-        f"{joined(kept)} more is left" if kept else "",
-        f"{joined(same)} no difference shows" if same else "",
-        f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
-    ]
-    found = "; ".join(part for part in parts if part)
-    return f"{found[:1].upper()}{found[1:]} (each taken out alone)." if found else ""
-
-
-def _without(p: Protection) -> str:
-    return f"without {PART_NAMES[p.part]}"
-
-
-def _sign(p: Protection) -> int:
-    """Return 1 or -1 where the 95% interval excludes zero, else 0."""
-    low, high = p.low[-1], p.high[-1]
-    return int(low is not None and low > 0) - int(high is not None and high < 0)
-
-
-def _share(p: Protection) -> str:
-    return f"{abs(p.mean[-1] or 0.0):.1%}"
-
-
-def control_sentence(result: DepthResult) -> str:
-    """Say what the same architecture with random weights does."""
-    control = result.control
-    if control is None:
-        return "Control: not run; --control measures the same architecture with random weights."
-    return (
-        f"Control: with random weights (seed {control.seed}) attention alone "
-        f"{_control_collapse(control)}; the full model has "
-        f"{ratio_text(control.variants['full'][-1])} at the end, "
-        f"{ratio_text(control.variants['attention+ffn'][-1])} without its skip connections."
+def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
+    """Show whether attention alone collapses, the ratios, and what each part of a layer keeps."""
+    yield b.Text(
+        f"{model_line(result).plain}\n"
+        f"Text    {result.provenance['data']['name']}: {result.sequences:,} of "
+        f"{result.available:,} windows of {result.length} tokens\n"
+        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together again "
+        f"they give the model's own states to {tiny(result.decomposition.max_abs)}",
+        on=b.TERMINAL,
     )
-
-
-def _control_collapse(control: DepthCurves) -> str:
-    after = control.collapsed_after["attention"]
-    if after is None:
-        return "does not collapse"
-    return f"is below 1% of its start after {_layers(after)}"
-
-
-#: Variants across the table, with what their columns are called.
-_COLUMNS = {
-    "attention": "attention",
-    "attention+ffn": "+ ffn",
-    "attention+skip": "+ skip",
-    "full": "full",
-    "full-without-layernorm": "no LayerNorm",
-}
-_PARTS = {"skip": "skip", "ffn": "ffn", "layernorm": "LayerNorm"}
-
-
-def depth_report(result: DepthResult) -> Iterator[RenderableType]:
-    """Show what was run, the verdict, the ratios by layer and what each part protects."""
-    yield from _header(result)
-    yield Text(f"\n{collapse_sentence(result)} {protection_sentence(result)}\n", style="bold")
-    yield Text("Residual: ||res(H)|| / ||H||, mean +-std over windows")
-    yield _table(result, _COLUMNS.values(), _ratios)
+    yield b.Text(f"{collapse_sentence(result)} {protection_sentence(result)}", "lead")
+    yield b.Text(control_sentence(result))
+    names = [(name, column) for name, (_, column, _) in reversed(VARIANTS.items())]
+    yield _table(
+        "How different the tokens still are: ||res(H)|| / ||H||, 0 where all are the same; mean "
+        "+-std over windows",
+        result,
+        {column: functools.partial(_ratio, name) for name, column in names},
+    )
+    yield _ratios(result, log)
     for way, title in WAYS.items():
-        yield Text(f"\nProtected, share of the full model's residual: {title}, +-95%")
-        parts = [f"{_PARTS[p.part]:>15}" for p in result.protected if p.way == way]
-        yield _table(result, parts, partial(_shares, way=way), first=1)
-    yield Text("\n" + control_sentence(result))
-
-
-def _header(result: DepthResult) -> Iterator[Text]:
-    data, proof = result.provenance["data"], result.decomposition
-    yield model_line(result)
-    yield Text(
-        f"Text    {data['name']}: {result.sequences:,} of {result.available:,} windows of "
-        f"{result.length} tokens"
-    )
-    yield Text(
-        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together "
-        f"again they give the model's own states to {tiny(proof.max_abs)}"
-    )
+        parts = [p.part for p in result.protected if p.way == way]
+        yield _table(
+            f"Share of the full model's ratio {title}, +-95%",
+            result,
+            {f"{PARTS[part][1]:>15}": functools.partial(_share, part, way) for part in parts},
+            first=1,
+        )
+    yield _protected(result)
 
 
 def _table(
+    title: str,
     result: DepthResult,
-    columns: Iterable[str],
-    cells: Callable[[DepthCurves, int], Iterable[str]],
+    columns: Mapping[str, Callable[[DepthCurves, int], str]],
     first: int = 0,
-) -> Table:
+) -> b.Table:
     """One row per point from the first on, and one for the end of random weights."""
-    points = range(first, len(result.variants["full"]))
-    names = ("embed.", *(f"L{layer}" for layer in range(points.stop)))
-    table = make_table(("after", *columns), ((names[p], *cells(result, p)) for p in points))
+    rows: list[tuple[str, DepthCurves, int]] = [
+        (name, result, point) for point, name in enumerate(_points(result)) if point >= first
+    ]
     if result.control is not None:
-        table.add_row("random", *cells(result.control, -1), style="dim")
-    return table
+        rows.append(("random weights", result.control, -1))
+
+    def column(cell: Callable[[DepthCurves, int], str]) -> Callable[[Any], str]:
+        return lambda row: cell(row[1], row[2])
+
+    cells: list[b.Column] = [(name, column(cell), str) for name, cell in columns.items()]
+    return b.Table([("after layer", 0, str), *cells], rows, title)
 
 
-def _ratios(curves: DepthCurves, point: int) -> Iterator[str]:
-    """Each variant's ratio and its spread; what is too small for three digits stands without."""
-    for name in _COLUMNS:
-        text = ratio_text(curves.variants[name][point])
-        spread = None if "e" in text else curves.std[name][point]
-        yield plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
+def _points(result: DepthResult) -> list[str]:
+    return ["embed.", *(f"L{layer}" for layer in range(len(result.variants["full"]) - 1))]
 
 
-def _shares(curves: DepthCurves, point: int, way: str) -> Iterator[str]:
-    """What each part protects, with half of its interval."""
-    return (_share_tables(p, point) for p in curves.protected if p.way == way)
+def _ratio(name: str, curves: DepthCurves, point: int) -> str:
+    """A ratio and its spread; what is too small for three digits stands without."""
+    text = ratio_text(curves.variants[name][point])
+    spread = None if "e" in text else curves.std[name][point]
+    return plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
 
 
-def _share_tables(p: Protection, point: int) -> str:
+def _share(part: str, way: str, curves: DepthCurves, point: int) -> str:
+    p = next(p for p in curves.protected if (p.part, p.way) == (part, way))
     mean, low, high = p.mean[point], p.low[point], p.high[point]
     if mean is None:
         return "-"
@@ -205,73 +118,153 @@ def _share_tables(p: Protection, point: int) -> str:
     return plus_minus(f"{mean:z.1%}", half, ".1%")  # z: no minus before a rounded zero
 
 
-#: Where the axis ends: lower still, the variants that do not collapse would lie on each other.
-_LOWEST = 1e-4
-
-
-def section(result: DepthResult) -> Part:
-    """Whether attention alone collapses, and what protects the model from it."""
-    texts = (
-        collapse_sentence(result),
-        protection_sentence(result),
-        control_sentence(result),
-    )
-    return Part("depth", "Depth", [text for text in texts if text], _chart(result))
-
-
-def _chart(result: DepthResult) -> Chart:
-    """Residual by layer, one line a variant; random weights dashed."""
-    curves, control = result.variants, result.control
-    lines = [Line(VARIANTS[n], points_of(curves[n]), i) for i, n in enumerate(VARIANTS)]
-    for i, (name, text) in enumerate(VARIANTS.items()):
-        if control is not None and name in ("full", "attention+skip", "attention"):
-            points = points_of(control.variants[name])
-            lines.append(Line(f"{text}, random weights", points, i, dashed=True))
-    return chart(
-        lines,
-        label="Residual of the tokens' states by layer, one line for each variant of the "
-        "layers; the numbers are in depth.csv. A triangle lies below the axis.",
-        x_title="after",
-        y_title=f"residual (log; triangles: below {_LOWEST:.0e})",
-        y_limits=(_LOWEST, max(highest(lines), 1.0)),
-        x_names=["emb.", *(f"L{i}" for i in range(len(curves["full"]) - 1))],
-        log=True,
+def _ratios(result: DepthResult, log: bool) -> b.Chart:
+    """Ratio by layer, one line a variant with a band of one standard deviation; control dashed."""
+    series = []
+    for name, (title, _, colour) in VARIANTS.items():
+        mean, x = result.variants[name], range(len(result.variants[name]))
+        spread = [(m or 0.0, s or 0.0) for m, s in zip(mean, result.std[name], strict=True)]
+        # Below zero there is no place on a log axis: then only the upper half is drawn.
+        band = [(m - s if s < m else m, m + s) for m, s in spread]
+        series.append(b.Series(title, x, mean, colour=colour, band=band))
+        if result.control is not None:
+            random = "random weights" if name == "full" else ""
+            curve = result.control.variants[name]
+            series.append(b.Series(random, x, curve, colour=colour, marker="", dash="--"))
+    return b.Chart(
+        f"How different the tokens still are, {model_name(result)}",
+        "after layer",
+        "||res(H)|| / ||H||",
+        series,
+        "How different the tokens still are by layer, one line for each variant of the layers; "
+        "the numbers are in depth.csv.",
+        "depth",
+        levels={f"rounding of {result.provenance['dtype']}": result.floor} if log else None,
+        x_names=_points(result),
+        y_scale="log" if log else "linear",
+        size=(7.0, 4.6),
     )
 
 
-def key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
+def _protected(result: DepthResult) -> b.Panels:
+    """Share that each part keeps by layer, with 95% intervals; control dashed."""
+    panels: list[b.Chart] = []
+    for way, title in WAYS.items():
+        series = []
+        for i, (part, (name, _, colour)) in enumerate(PARTS.items()):
+            for curves in (result, *([result.control] if result.control else [])):
+                p = next(p for p in curves.protected if (p.part, p.way) == (part, way))
+                x = [point + 0.1 * (i - 1) for point in range(len(p.mean))]
+                if curves is result:
+                    rows = zip(p.mean, p.low, p.high, strict=True)
+                    y = [Estimate(*row) for row in rows]
+                    series.append(b.Series(name.removeprefix("the "), x, y, colour=colour))
+                else:
+                    random = "random weights" if part == "skip" else ""
+                    series.append(b.Series(random, x, p.mean, "line", colour, "", "--"))
+        panels.append(
+            b.Chart(
+                title,
+                "after layer",
+                "" if panels else "share of the full model's ratio",
+                series,
+                x_names=_points(result),
+            )
+        )
+    return b.Panels(
+        f"What each part of a layer keeps, {model_name(result)}",
+        panels,
+        "protected",
+        across=2,
+        size=(10.0, 4.2),
+        alt="Share of the full model's ratio that each part of a layer keeps; the numbers are in "
+        "protected.csv.",
+        on=b.PAGE,
+    )
+
+
+def collapse_sentence(result: DepthResult) -> str:
+    """Say whether attention alone collapses, from which layer on, and what the model keeps."""
+    alone, full = result.variants["attention"], result.variants["full"]
+    n, after = len(alone) - 1, result.collapsed_after["attention"]
+    layers = f"{n} {plural(n, 'layer')}"
+    ends = f"{ratio_text(alone[0])} at the embeddings, {ratio_text(alone[-1])} after {layers}"
+    if after is None:
+        text = f"Attention alone does not make all tokens the same within {layers}: {ends}"
+    else:
+        rounding = ""
+        if alone[-1] is not None and alone[-1] < result.floor:
+            rounding = f", no more than {result.provenance['dtype']}'s rounding"
+        text = (
+            f"Attention alone collapses: after {after} {plural(after, 'layer')} the tokens differ "
+            f"by less than 1% of what they did at first ({ends}{rounding})"
+        )
+    return f"{text}. The full model still has {ratio_text(full[-1])}."
+
+
+def protection_sentence(result: DepthResult) -> str:
+    """Say which parts keep the tokens of the full model apart at the end, and which cost it."""
+    removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
+    if any(p.low[-1] is None for p in removed):
+        return "A single window gives no interval, so nothing is said of what each part keeps."
+    lost, kept, same = [], [], []
+    for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
+        without = f"without {PARTS[p.part][0]}"
+        share = f"{without} {abs(p.mean[-1] or 0.0):.1%}"
+        if (p.low[-1] or 0.0) > 0:
+            lost.append(share)
+        elif (p.high[-1] or 0.0) < 0:
+            kept.append(share)
+        else:
+            same.append(without)
+    overflow = result.variants["full-without-layernorm"][-1] is None
+    parts = [
+        f"{joined(lost)} of that is lost" if lost else "",
+        f"{joined(kept)} more is left" if kept else "",
+        f"{joined(same)} no difference shows" if same else "",
+        f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
+    ]
+    text = "; ".join(filter(None, parts))
+    return f"{text[:1].upper()}{text[1:]} (each taken out alone)." if text else ""
+
+
+def control_sentence(result: DepthResult) -> str:
+    """Say what the same architecture with random weights does."""
+    control = result.control
+    if control is None:
+        return "Control: not run; --control measures the same architecture with random weights."
+    after = control.collapsed_after["attention"]
+    alone = "does not collapse"
+    if after is not None:
+        alone = f"is below 1% of its start after {after} {plural(after, 'layer')}"
+    return (
+        f"Control: with random weights (seed {control.seed}) attention alone {alone}; the full "
+        f"model has {ratio_text(control.variants['full'][-1])} at the end, "
+        f"{ratio_text(control.variants['attention+ffn'][-1])} without its skip connections."
+    )
+
+
+def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
     """What is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
-        found = _last(result, name)
+        std, windows = result.std[name][-1], result.sequences
+        half = None if std is None or windows < 2 else Z * std / math.sqrt(windows)
+        ratio = Estimate.around(result.variants[name][-1], half)
+        text = ratio_text(ratio.value)
+        if ratio.interval is not None:
+            text += f" [{', '.join(map(ratio_text, ratio.interval))}]"
         control = "-"
         if result.control is not None:
             control = f"random weights {ratio_text(result.control.variants[name][-1])}"
-        what = f"residual after the last layer, {VARIANTS[name]}"
-        yield KeyNumber(what, _ranged(found), control, found)
+        what = f"residual after the last layer, {VARIANTS[name][0]}"
+        yield KeyNumber(what, text, control, ratio)
 
 
-def _last(result: DepthResult, name: str) -> Estimate:
-    """Return what is left after the last layer, with its interval over windows."""
-    mean, std, windows = result.variants[name][-1], result.std[name][-1], result.sequences
-    half = None if std is None or windows < 2 else Z * std / math.sqrt(windows)
-    return Estimate.around(mean, half)
-
-
-def _ranged(found: Estimate) -> str:
-    """Write a ratio of any size with its interval."""
-    text = ratio_text(found.value)
-    if found.interval is None:
-        return text
-    return f"{text} [{', '.join(map(ratio_text, found.interval))}]"
-
-
-def depth_files(result: DepthResult, *, log: bool = False) -> dict[str, bytes]:
+def _files(result: DepthResult, *, log: bool = False) -> Mapping[str, bytes]:
     """Return depth.csv, protected.csv and the figures; ``log``: ratios on a logarithmic axis."""
-    from headscope.analyses.depth.figures import protection_bars, ratio_curves
-
-    csv = {"depth": to_csv(result), "protected": frame_csv(result.protected_frame())}
-    figures = {"depth": ratio_curves(result, log=log), "protected": protection_bars(result)}
-    return folder_files(csv, figures)
+    return view(_VIEW.title, functools.partial(blocks, log=log), _FRAMES).files(result)
 
 
-VIEW = View(depth_report, depth_files, section=section, key_numbers=key_numbers)
+_FRAMES = {"depth": DepthResult.to_frame, "protected": DepthResult.protected_frame}
+_VIEW = view("Depth", blocks, _FRAMES, key_numbers=_key_numbers)
+VIEW = dataclasses.replace(_VIEW, files=_files)

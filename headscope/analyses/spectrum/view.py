@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headscope.analyses.classify.words import describe_offset
+from headscope.analyses.classify.view import describe_offset
 from headscope.analyses.spectrum.result import EfficientResult, SpectrumHead, SpectrumResult
 from headscope.show.cells import (
     decimal,

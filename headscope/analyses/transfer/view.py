@@ -1,51 +1,112 @@
-"""The sentences of ``transfer``, the same in the terminal and on the page."""
+"""What is shown of ``transfer``: what training some of the parameters gives."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from statistics import fmean
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from headscope.analyses.transfer.result import (
-    TransferBaseline,
-    TransferCell,
-    TransferDifference,
-    TransferResult,
-)
-from headscope.show.cells import decimal, frame_csv, joined, make_table, model_line, plural, to_csv
-from headscope.show.folders import folder_files
-from headscope.show.page.parts import Part
-from headscope.show.page.svg import Chart, Line, chart
-from headscope.show.view import KeyNumber, View
+from headscope.analyses.transfer.result import CurvePoint, TransferCell, TransferResult
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, model_line, model_name, plural
+from headscope.show.view import KeyNumber, view
 from headscope.stats.estimate import Estimate
 
-__all__ = ["VIEW"]
-
-
-#: Variants in order, as people read them.
+#: Variants in the order in which people read them, with their colours.
 VARIANTS = {
-    "head": "head only",
-    "layernorm": "LayerNorm only",
-    "biases": "as many biases",
-    "weights": "as many weights",
-    "lora": "rank-1 LoRA, as many",
-    "all_biases": "all biases",
-    "attention": "attention only",
-    "all": "everything",
+    "head": ("head only", b.GREY),
+    "layernorm": ("LayerNorm only", b.PURPLE),
+    "biases": ("as many biases", b.SKY),
+    "weights": ("as many weights", b.GREEN),
+    "lora": ("rank-1 LoRA, as many", b.ORANGE),
+    "all_biases": ("all biases", b.BLUE),
+    "attention": ("attention only", b.VERMILION),
+    "all": ("everything", b.BLACK),
 }
-BASELINES = {"majority": "majority class", "words": "words (naive Bayes)"}  # Baselines, likewise.
+BASELINES = {"majority": "majority class", "words": "words (naive Bayes)"}
+_MARKS = {"edge": "!", "not searched": "?"}  # After a rate that is not known to be the best one.
 
 
-def task_sentence(result: TransferResult) -> str:
-    """Say what was classified, with how many examples."""
+def blocks(result: TransferResult) -> Iterator[b.Block]:
+    """Show the comparison, a table for each size and start, and the runs that went wrong."""
     dropped = f", {result.dropped} left out" if result.dropped else ""
-    return (
+    task = (
         f"{result.task}: {len(result.classes)} classes; {result.sizes[-1]} training examples at "
         f"most{dropped}, {result.validation_examples} for validation, {result.test_examples} for "
         "the test."
+    )
+    steps = f"{result.steps} steps of {result.batch} examples at most, stopped early; no dropout"
+    header = f"{model_line(result).plain}\nTask    {task}\nRuns    {steps}"
+    yield b.Text(header, on=b.TERMINAL)
+    yield b.Text(task, on=b.PAGE)
+    yield b.Text(result_sentence(result), "lead")
+    for size, weights in _panels(result):
+        cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
+        rows = [_row(cell) for cell in cells]
+        for known in result.baselines:
+            if cells and known.size == size and weights == "pretrained":
+                accuracy = f"{known.accuracy:.1f}", interval(known.low, known.high)
+                rows.append((BASELINES[known.name], "", "", "", *accuracy, "", ""))
+        titles = ("trained", "parameters", "rate", "seeds", "accuracy", "95%", "std", "bad")
+        columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
+        yield b.Table(columns, rows, f"From {weights} weights, {size} training examples")
+    yield b.Text(
+        "accuracy: times 100 on the test part; its 95% interval is over seeds and examples, std "
+        "over seeds. rate: learning rate that is best on the validation part; ! at the edge of "
+        "what was searched, ? not searched. bad: runs that diverged + runs no better than the "
+        "majority class."
+    )
+    edge = [
+        f"{VARIANTS[c.variant][0]} ({c.weights}, {c.size} examples, {c.rate:g})"
+        for c in result.cells
+        if c.optimum == "edge"
+    ]
+    if edge:
+        yield b.Text(f"The best rate lies at the edge of what was searched: {joined(edge)}.")
+    yield b.Text(wrong_sentence(result))
+    multiples: dict[str, list[str]] = {}
+    for count in result.divergence:
+        text = f"{count.diverged} of {count.runs} runs at {count.factor:g}x"
+        multiples.setdefault(VARIANTS[count.variant][0], []).append(text)
+    if multiples:
+        parts = [f"{name} {joined(counts)}" for name, counts in multiples.items()]
+        yield b.Text(
+            f"Diverged with {result.sizes[0]} examples, by multiples of each one's best rate: "
+            f"{'; '.join(parts)}."
+        )
+    yield b.Text(" ".join(result.not_possible.values()))
+    missed = Counter((m.variant, m.weights, m.size) for m in result.missed)
+    if missed:
+        parts = [
+            f"{VARIANTS[variant][0]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
+            for (variant, weights, size), n in missed.items()
+        ]
+        total = len(result.missed) + len(result.runs) + len(result.stress)
+        yield b.Text(
+            f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} "
+            f"runs: {'; '.join(parts)}."
+        )
+    yield _accuracies(result)
+    yield _curves(result)
+
+
+def _panels(result: TransferResult) -> list[tuple[int, str]]:
+    """Size and start of every table and panel."""
+    starts = [(size, weights) for size in result.sizes for weights in ("pretrained", "random")]
+    measured = {(cell.size, cell.weights) for cell in result.cells}
+    return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
+
+
+def _row(cell: TransferCell) -> tuple[str, ...]:
+    return (
+        VARIANTS[cell.variant][0],
+        f"{cell.parameters:,}",
+        f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
+        str(cell.seeds),
+        f"{cell.accuracy:.1f}",
+        interval(cell.low, cell.high),
+        decimal(cell.spread, 1),
+        f"{cell.diverged}+{cell.failed}",
     )
 
 
@@ -54,31 +115,26 @@ def result_sentence(result: TransferResult) -> str:
     own = result.cell("layernorm", "pretrained", result.sizes[-1])
     if own is None:
         return "LayerNorm alone was not measured at the largest size."
-    found = (
-        ("as many biases", result.difference("layernorm", "biases")),
-        ("as many weights", result.difference("layernorm", "weights")),
-        ("rank-1 LoRA of that size", result.difference("layernorm", "lora")),
-        ("attention only", result.difference("layernorm", "attention")),
-        ("everything", result.difference("layernorm", "all")),
-        (
-            "the same from random weights",
-            result.difference("layernorm", "layernorm", other_weights="random"),
-        ),
+    others = (
+        ("as many biases", "biases", "pretrained"),
+        ("as many weights", "weights", "pretrained"),
+        ("rank-1 LoRA of that size", "lora", "pretrained"),
+        ("attention only", "attention", "pretrained"),
+        ("everything", "all", "pretrained"),
+        ("the same from random weights", "layernorm", "random"),
     )
-    parts = [f"{points(d)} against {name}" for name, d in found if d is not None]
-    if not parts:
-        return f"LayerNorm only: {accuracy(own)}."
-    return f"LayerNorm only: {accuracy(own)}; in points, {joined(parts)}."
+    parts = [
+        f"{difference.mean:+.1f} {interval(difference.low, difference.high)} against {name}"
+        for name, other, weights in others
+        if (difference := result.difference("layernorm", other, other_weights=weights)) is not None
+    ]
+    points = f"; in points, {joined(parts)}" if parts else ""
+    return f"LayerNorm only: {accuracy(own)}{points}."
 
 
 def accuracy(cell: TransferCell) -> str:
     """Write a cell's accuracy with its interval."""
     return f"{cell.accuracy:.1f} {interval(cell.low, cell.high)}"
-
-
-def points(found: TransferDifference) -> str:
-    """Write a difference with its sign and interval."""
-    return f"{found.mean:+.1f} {interval(found.low, found.high)}"
 
 
 def interval(low: float | None, high: float | None) -> str:
@@ -103,230 +159,114 @@ def wrong_sentence(result: TransferResult) -> str:
     return text
 
 
-def divergence_sentence(result: TransferResult) -> str:
-    """Say how many runs diverged at multiples of the best rates; empty where none were made."""
-    by_variant: dict[str, list[str]] = {}
-    for count in result.divergence:
-        found = f"{count.diverged} of {count.runs} runs at {count.factor:g}x"
-        by_variant.setdefault(VARIANTS[count.variant], []).append(found)
-    if not by_variant:
-        return ""
-    parts = [f"{name} {joined(found)}" for name, found in by_variant.items()]
-    return (
-        f"Diverged with {result.sizes[0]} examples, by multiples of each one's best rate: "
-        f"{'; '.join(parts)}."
-    )
-
-
-def search_sentence(result: TransferResult) -> str:
-    """Say which learning rates are no known optimum; empty where all are."""
-    edge = [c for c in result.cells if c.optimum == "edge"]
-    text = ""
-    if edge:
-        names = [
-            f"{VARIANTS[c.variant]} ({c.weights}, {c.size} examples, {c.rate:g})" for c in edge
-        ]
-        text = f"The best rate lies at the edge of what was searched: {joined(names)}."
-    if any(c.optimum == "not searched" for c in result.cells):
-        text += " Rates marked ? were not searched."
-    return text.strip()
-
-
-def missed_sentence(result: TransferResult) -> str:
-    """Say what the budget did not reach; empty where it reached everything."""
-    if not result.missed:
-        return ""
-    counts = Counter((m.variant, m.weights, m.size) for m in result.missed)
-    parts = [
-        f"{VARIANTS[variant]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
-        for (variant, weights, size), n in counts.items()
-    ]
-    total = len(result.missed) + len(result.runs) + len(result.stress)
-    return (
-        f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} runs: "
-        f"{'; '.join(parts)}."
-    )
-
-
-def impossible_sentence(result: TransferResult) -> str:
-    """Say which variants the model does not have."""
-    return " ".join(result.not_possible.values())
-
-
-_COLUMNS = ("trained", "parameters", "rate", "seeds", "accuracy", "95%", "sd", "bad")
-
-_MARKS = {"edge": "!", "not searched": "?"}  # Behind a rate that is not known to be the best one.
-
-
-def transfer_report(result: TransferResult) -> Iterator[RenderableType]:
-    """Show what was run, the comparison, a table for each size and start, and what went wrong."""
-    yield model_line(result)
-    yield Text(f"Task    {task_sentence(result)}")
-    yield Text(
-        f"Runs    {result.steps} steps of {result.batch} examples at most, stopped early; without "
-        "dropout"
-    )
-    yield Text(f"\n{result_sentence(result)}", style="bold")
-    for size in result.sizes:
-        for weights in ("pretrained", "random"):
-            cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
-            if cells:
-                yield Text(f"\nFrom {weights} weights, {size} training examples")
-                yield _table(cells, _baselines(result, size, weights))
-    yield Text(
-        "\nAccuracy x 100 on the test part; its interval is over seeds and examples. sd: over "
-        "seeds.\nbad: runs that diverged, and runs no better than the majority class.\n"
-        "rate: best on the validation part; ! at the edge of what was searched, ? not searched."
-    )
-    for text in (
-        search_sentence(result),
-        wrong_sentence(result),
-        divergence_sentence(result),
-        impossible_sentence(result),
-        missed_sentence(result),
-    ):
-        if text:
-            yield Text(text)
-
-
-def _baselines(result: TransferResult, size: int, weights: str) -> list[TransferBaseline]:
-    return [b for b in result.baselines if b.size == size and weights == "pretrained"]
-
-
-def _table(cells: list[TransferCell], baselines: list[TransferBaseline]) -> Table:
-    table = make_table(_COLUMNS, map(_row, cells))
-    for row in baselines:
-        ends = interval(row.low, row.high)
-        texts = (BASELINES[row.name], "", "", "", f"{row.accuracy:.1f}", ends, "", "")
-        table.add_row(*texts, style="dim")
-    return table
-
-
-def _row(cell: TransferCell) -> tuple[str, ...]:
-    return (
-        VARIANTS[cell.variant],
-        f"{cell.parameters:,}",
-        f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
-        str(cell.seeds),
-        f"{cell.accuracy:.1f}",
-        interval(cell.low, cell.high),
-        decimal(cell.spread, 1),
-        f"{cell.diverged}+{cell.failed}",
-    )
-
-
-_HEADER = ("trained", "from", "examples", "parameters", "seeds", "accuracy", "95%", "sd", "bad")
-
-
-def section(result: TransferResult) -> Part:
-    """What each set of trained parameters earns, beside the same from random weights."""
-    texts = (
-        task_sentence(result),
-        result_sentence(result),
-        search_sentence(result),
-        wrong_sentence(result),
-        divergence_sentence(result),
-        impossible_sentence(result),
-        missed_sentence(result),
-    )
-    shown = [text for text in texts if text]
-    return Part(
-        "transfer", "Transfer", shown, _chart(result), _HEADER, list(_rows(result)), numbers=2
-    )
-
-
-def _rows(result: TransferResult) -> Iterator[list[str]]:
-    for cell in result.cells:
-        yield [
-            VARIANTS[cell.variant],
-            cell.weights,
-            str(cell.size),
-            f"{cell.parameters:,}",
-            str(cell.seeds),
-            f"{cell.accuracy:.1f}",
-            interval(cell.low, cell.high),
-            decimal(cell.spread, 1),
-            f"{cell.diverged}+{cell.failed}",
-        ]
-    for row in result.baselines:
-        ends = interval(row.low, row.high)
-        name = BASELINES[row.name]
-        yield [name, "-", str(row.size), "-", "-", f"{row.accuracy:.1f}", ends, "-", "-"]
-
-
-def _chart(result: TransferResult) -> Chart:
-    """Mean validation loss by step at the largest size, one line a variant; random dashed."""
-    size = result.sizes[-1]
-    lines = []
-    for cell in result.cells:
-        if cell.size == size:
-            points = _mean_curve(result, cell.variant, cell.weights)
-            dashed = cell.weights == "random"
-            name = VARIANTS[cell.variant] + (", random weights" if dashed else "")
-            style = list(VARIANTS).index(cell.variant)
-            lines.append(Line(name, points, style, dashed=dashed))
-    starts = [y for line in lines for _, y in line.points[:1] if y is not None]
-    top = 2 * max(starts, default=1.0)
-    shown = [
-        Line(
-            line.name,
-            [(x, None if y is None else min(y, top)) for x, y in line.points],
-            line.style,
-            dashed=line.dashed,
+def _accuracies(result: TransferResult) -> b.Panels:
+    """Accuracy of every variant with its interval, one panel for each size and start."""
+    panels: list[b.Chart] = []
+    measured = [name for name in VARIANTS if any(c.variant == name for c in result.cells)]
+    places = {variant: x for x, variant in enumerate(measured)}
+    for size, weights in _panels(result):
+        cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
+        runs = [run for run in result.runs if (run.size, run.weights) == (size, weights)]
+        mean = b.Series(
+            "mean over seeds, 95% interval",
+            [places[cell.variant] for cell in cells],
+            [Estimate(cell.accuracy, cell.low, cell.high) for cell in cells],
+            "points",
+            b.BLACK,
         )
-        for line in lines
-    ]
-    return chart(
-        shown,
-        label=f"Validation loss by step, mean over seeds, {size} training examples; the numbers "
-        "are in transfer_curves.csv.",
-        x_title="step",
-        y_title="validation loss",
-        y_limits=(0.0, top),
+        seeds = b.Series(
+            "each seed",
+            [places[run.variant] + 0.25 for run in runs],
+            [run.accuracy for run in runs],
+            "points",
+            b.ORANGE,
+            ".",
+        )
+        panels.append(
+            b.Chart(
+                f"{weights}, {size} examples",
+                "",
+                "" if panels else "accuracy x 100",
+                [mean, seeds],
+                levels={BASELINES[r.name]: r.accuracy for r in result.baselines if r.size == size},
+                x_names=[VARIANTS[name][0] for name in measured],
+            )
+        )
+    return b.Panels(
+        f"Test accuracy by what is trained, {model_name(result)}",
+        panels,
+        "transfer",
+        across=len(panels),
+        size=(2.0 + 2.3 * len(panels), 4.4),
+        alt="Test accuracy by what is trained; the numbers are in transfer.csv.",
+        on=b.PAGE,
     )
 
 
-def _mean_curve(
-    result: TransferResult, variant: str, weights: str
-) -> list[tuple[float, float | None]]:
-    """Average the seeds' curves, up to where the first of them stopped."""
-    wanted = (variant, weights, result.sizes[-1])
-    curves = [r.curve for r in result.runs if (r.variant, r.weights, r.size) == wanted]
-    points: list[tuple[float, float | None]] = []
-    for at_one_step in zip(*curves, strict=False):
-        values = [p.validation_loss for p in at_one_step if p.validation_loss is not None]
-        mean = sum(values) / len(values) if len(values) == len(at_one_step) else None
-        points.append((float(at_one_step[0].step), mean))
-    return points
+def _curves(result: TransferResult) -> b.Panels:
+    """Validation and training loss by step: mean over seeds, and the range of the seeds."""
+    starts = [run.curve[0] for run in result.runs]
+    losses = [v for p in starts for v in (p.train_loss, p.validation_loss) if v is not None]
+    top = 2 * max(losses, default=1.0)  # What diverges leaves the panel here.
+    panels: list[b.Chart] = []
+    for part in ("validation", "train"):
+        for size, weights in _panels(result):
+            series = []
+            for variant, (name, colour) in VARIANTS.items():
+                wanted = (variant, weights, size)
+                runs = [r.curve for r in result.runs if (r.variant, r.weights, r.size) == wanted]
+                # After the first seed stopped, the mean would be one of other seeds.
+                points = list(zip(*runs, strict=False))
+                seeds = [[_loss(p, part, top) for p in point] for point in points]
+                x = [point[0].step for point in points]
+                band = [(min(values), max(values)) for values in seeds]
+                if runs:
+                    y = list(map(fmean, seeds))
+                    series.append(b.Series(name, x, y, colour=colour, marker="", band=band))
+            title = f"{weights}, {size} examples" if part == "validation" else ""
+            first = len(panels) % len(_panels(result)) == 0
+            y_title = f"{part.replace('train', 'training')} loss (nats)" if first else ""
+            panels.append(b.Chart(title, "step" if part == "train" else "", y_title, series))
+    return b.Panels(
+        f"Learning curves, {model_name(result)}: mean and range over seeds",
+        panels,
+        "transfer_curves",
+        across=len(_panels(result)),
+        size=(1.5 + 2.6 * len(_panels(result)), 5.4),
+        alt="Validation and training loss by step; the numbers are in transfer_curves.csv.",
+        on=b.PAGE,
+    )
 
 
-def key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
-    """LayerNorm alone and everything, each beside the same from random weights."""
+def _loss(point: CurvePoint, part: str, top: float) -> float:
+    """A loss of a curve, no higher than the panel; one that is not finite is at the top."""
+    loss: float | None = getattr(point, f"{part}_loss")
+    return top if loss is None else min(loss, top)
+
+
+def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
+    """LayerNorm alone and everything, each with the same from random weights."""
     size = result.sizes[-1]
     for variant in ("layernorm", "all"):
         cell = result.cell(variant, "pretrained", size)
         control = result.cell(variant, "random", size)
         if cell is not None:
-            beside = "-" if control is None else f"random weights {accuracy(control)}"
-            what = f"accuracy, {VARIANTS[variant]} trained"
-            found = Estimate(cell.accuracy, cell.low, cell.high)
-            yield KeyNumber(what, accuracy(cell), beside, found)
+            random = "-" if control is None else f"random weights {accuracy(control)}"
+            what = f"accuracy, {VARIANTS[variant][0]} trained"
+            number = Estimate(cell.accuracy, cell.low, cell.high)
+            yield KeyNumber(what, accuracy(cell), random, number)
 
 
-def transfer_files(result: TransferResult) -> dict[str, bytes]:
-    """Return the tables, from cells to the rates that were tried, and the two figures."""
-    from headscope.analyses.transfer.figures import accuracy_figure, learning_curves
-
-    csv = {
-        "transfer": to_csv(result),
-        "transfer_runs": frame_csv(result.runs_frame()),
-        "transfer_curves": frame_csv(result.curves_frame()),
-        "transfer_differences": frame_csv(result.differences_frame()),
-        "transfer_divergence": frame_csv(result.divergence_frame()),
-        "transfer_rates": frame_csv(result.searched_frame()),
-    }
-    figures = {"transfer": accuracy_figure(result), "transfer_curves": learning_curves(result)}
-    return folder_files(csv, figures)
-
-
-VIEW = View(transfer_report, transfer_files, section=section, key_numbers=key_numbers)
+VIEW = view(
+    "Transfer",
+    blocks,
+    {
+        "transfer": TransferResult.to_frame,
+        "transfer_runs": TransferResult.runs_frame,
+        "transfer_curves": TransferResult.curves_frame,
+        "transfer_differences": TransferResult.differences_frame,
+        "transfer_divergence": TransferResult.divergence_frame,
+        "transfer_rates": TransferResult.searched_frame,
+    },
+    key_numbers=_key_numbers,
+)

@@ -15,6 +15,7 @@ from headscope.show.blocks import (
     Chart,
     Custom,
     Details,
+    Drawing,
     Matrix,
     Panels,
     Table,
@@ -50,7 +51,7 @@ def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = 
             parts.append(_table([name for name, *_ in block.columns], rows, block.title))
         elif isinstance(block, Matrix):
             parts.append(_square(block) if block.columns else _corner(block))
-        elif isinstance(block, Chart | Panels):
+        elif isinstance(block, Chart | Panels | Drawing):
             image = Markup('<img class="chart" alt="{}" src="{}">')
             parts.append(image.format(block.alt, _data_uri(files[f"{block.file}.svg"])))
         elif isinstance(block, Details):
@@ -126,5 +127,5 @@ def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
     from headscope.show.drawing import figure_files
     from headscope.show.figures import figures_of
 
-    drawn = (b for b in blocks if isinstance(b, Chart | Panels) and PAGE in b.on)
+    drawn = (b for b in blocks if isinstance(b, Chart | Panels | Drawing) and PAGE in b.on)
     return figure_files(dict(figures_of(drawn)))
