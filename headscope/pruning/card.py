@@ -18,7 +18,6 @@ from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.models.loaded import LoadedModel
 from headscope.models.source import is_hub_id
-from headscope.pruning.kept_result import ExportedModel, SpeedResult, SpeedRow
 from headscope.pruning.metric_words import (
     METRIC_NAMES,
     amount,
@@ -28,7 +27,7 @@ from headscope.pruning.metric_words import (
     refused_words,
     span,
 )
-from headscope.pruning.result import Point, PruneResult
+from headscope.pruning.result import ExportedModel, Point, PruneResult, SpeedResult, SpeedRow
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.

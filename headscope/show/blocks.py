@@ -42,7 +42,7 @@ class Text:
     """A paragraph; an empty one is left out."""
 
     text: str
-    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed"] = ""
+    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed", "warning"] = ""
     on: Place = BOTH
 
 
@@ -68,6 +68,7 @@ class Series:
     marker: str = "o"
     dash: Literal["-", "--", ":"] = "-"
     hollow: bool = False
+    width: float = 1.5  # Of the line.
     #: Number of each point's group, which chooses its colour from dark to light.
     groups: Sequence[int] = ()
     band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band.
@@ -87,8 +88,9 @@ class Chart:
     #: Lines across the panel at a value of y (of x for bars), by their name.
     levels: Mapping[str, float] | None = None
     x_levels: Mapping[str, float] | None = None  # The same at a value of x.
-    #: "doubling" has a tick at each x, equally far apart; "small" is linear up to 1, then logs.
-    x_scale: Literal["linear", "doubling"] = "linear"
+    #: "doubling" has a tick at each x, equally far apart; "log" counts in powers of 2, "percent"
+    #: writes shares; "small" is linear up to 1, then logs.
+    x_scale: Literal["linear", "doubling", "log", "percent"] = "linear"
     y_scale: Literal["linear", "log", "small"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
     on: Place = PAGE

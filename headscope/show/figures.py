@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from headscope.show import drawing as draw
 from headscope.show.blocks import Block, Chart, Custom, HeadMap, Matrix, Panels, Series
@@ -41,8 +42,11 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         )
     if isinstance(block, Panels):
         figure = draw.new_figure(*block.size)
-        alike = all(isinstance(panel, Chart) for panel in block.panels)
-        grid = figure.subplots(-(-len(block.panels) // block.across), block.across, sharey=alike)
+        ys = {panel.y if isinstance(panel, Chart) else None for panel in block.panels} - {""}
+        grid = figure.subplots(
+            *(-(-len(block.panels) // block.across), block.across),
+            sharey=len(ys) == 1 and None not in ys,
+        )
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
             _chart(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
         caption, names = block.groups
@@ -51,6 +55,8 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
                 range(len(names)), names
             )
+        elif len(figure.axes[0].get_legend_handles_labels()[0]) > 1:
+            draw.legend_beside(figure, "outside right center")
         figure.suptitle(block.title, fontsize=11)
         return figure
     figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))
@@ -91,6 +97,10 @@ def _chart(axes: Axes, chart: Chart) -> None:
         ticks = sorted({x for series in chart.series for x in series.x})
         axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
         axes.minorticks_off()
+    if chart.x_scale == "log":
+        axes.set_xscale("log", base=2)
+    if chart.x_scale == "percent":
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if chart.y_scale == "log":
         axes.set_yscale("log")
     if chart.y_scale == "small":
@@ -116,7 +126,7 @@ def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
         x,
         y,
         ls=series.dash if series.kind == "line" else "none",
-        lw=1.5,
+        lw=series.width,
         marker=series.marker,
         ms=5,
         markerfacecolor="none" if series.hollow else series.colour,

@@ -26,7 +26,7 @@ from headscope.show.cells import decimal, head_map, make_table
 __all__ = ["matrix_cell", "terminal"]
 
 _STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
-_STYLES |= {"passed": "bold green", "failed": "bold red"}
+_STYLES |= {"passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 #: Columns of a terminal, those of a row's name, and heads that stand side by side.
 _WIDE, _NAME, _HEADS = 80, 8, 12
