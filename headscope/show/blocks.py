@@ -106,6 +106,7 @@ class HeadMap:
     digits: int
     file: str = ""
     bold_from: float | None = None  # Values from here on are bold in the terminal.
+    marks: Mapping[tuple[str, int], str] | None = None  # Written behind values in the terminal.
     on: Place = TERMINAL
 
 

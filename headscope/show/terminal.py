@@ -79,7 +79,10 @@ def matrix_cell(value: float | None, weights: bool) -> str:
 def _head_map(block: HeadMap) -> Iterator[RenderableType]:
     bold = float("inf") if block.bold_from is None else block.bold_from
     cells = {
-        place: rich_text.Text(decimal(value, block.digits), "bold red" if value >= bold else "")
+        place: rich_text.Text(
+            decimal(value, block.digits) + (block.marks or {}).get(place, ""),
+            "bold red" if value >= bold else "",
+        )
         for place, value in block.values.items()
         if value is not None
     }
