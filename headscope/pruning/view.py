@@ -194,12 +194,9 @@ def stacks_sentence(result: PruneResult) -> str:
     others = []
     for gap in result.gaps:
         if (gap.method, gap.repair, gap.other) == (method, repair, lowest.stack):
-            difference, ci = gap.compared
+            change, interval = _change(*gap.compared, metric)
             doubt = "" if _is_apart(gap) else "; not clearly different"
-            others.append(
-                f"{STACK_NAMES[gap.stack]} {number(difference, metric, signed=True)} "
-                f"({span(ci, metric, signed=True)}{doubt})"
-            )
+            others.append(f"{STACK_NAMES[gap.stack]} {change} ({interval}{doubt})")
     return (
         f"Stack by stack ({_name(method, repair)}), {STACK_NAMES[lowest.stack]} is the costliest "
         f"to prune: mean {metric} {number(lowest.compared[0], metric)}; compared with that, "
@@ -302,9 +299,8 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
             for value, ci in (areas[stack, *name].compared for stack in stacks):
                 values[-1] += [number(value, metric), _ends(ci, metric)]
             for gap in (gaps[*pair, *name] for pair in pairs):
-                difference, ci = gap.compared
-                text = number(difference, metric, signed=True, short=True)
-                ends = _ends(ci, metric, signed=True)
+                text = number(gap.compared[0], metric, signed=True, short=True)
+                ends = _ends(gap.compared[1], metric, signed=True)
                 differences[-1].append(f"{text}{'*' if _is_apart(gap) else ''} {ends}")
         inner = all(area.inner is not None for area in result.areas)
         over = "from the first to the last head removed" if inner else "over all shares removed"
@@ -374,16 +370,11 @@ def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
         parts.append((f"one more, {where}", part))
     rows = [
         [
-            name,
-            str(part.heads),
-            f"{part.examples:,}",
-            number(part.value, metric),
-            number(part.difference, metric, signed=True),
-            span(part.ci, metric, signed=True),
-            percent(part.level),
+            *(name, str(p.heads), f"{p.examples:,}", number(p.value, metric)),
+            *(*_change(p.difference, p.ci, metric), percent(p.level)),
         ]
-        for name, part in parts
-        if part is not None
+        for name, p in parts
+        if p is not None
     ]
     yield _table(
         ("", "heads", "examples", metric, "change", "interval", "level"),
@@ -419,13 +410,9 @@ def _even_table(result: PruneResult) -> b.Table:
     metric = result.metric
     rows = [
         [
-            _short_name(price.method, price.repair),
-            str(price.per_layer),
-            str(price.heads),
-            number(price.value, metric),
-            number(price.uneven, metric),
-            number(price.difference, metric, signed=True),
-            span(price.ci, metric, signed=True),
+            *(_short_name(price.method, price.repair), str(price.per_layer), str(price.heads)),
+            *(number(price.value, metric), number(price.uneven, metric)),
+            *_change(price.difference, price.ci, metric),
         ]
         for price in result.even
     ]
@@ -479,12 +466,9 @@ def _single_heads(result: PruneResult) -> Iterator[b.Block]:
     def table(name: str, effects: Sequence[HeadEffect], title: str) -> b.Table:
         rows = [
             [
-                row.name,
-                number(row.value, metric),
-                number(row.difference, metric, signed=True),
-                span(row.difference_ci, metric, signed=True),
-                p_text(row.p_adjusted),
-                "*" if row.significant else "",
+                *(row.name, number(row.value, metric)),
+                *_change(row.difference, row.difference_ci, metric),
+                *(p_text(row.p_adjusted), "*" if row.significant else ""),
             ]
             for row in effects
         ]
@@ -576,8 +560,7 @@ def _exported_sentence(graph: ExportedModel, metric: str) -> str:
             f"{text}in torch {number(graph.value, metric)}; largest difference of any output "
             f"{graph.max_difference:.1e} on {graph.texts} texts."
         )
-    change = number(graph.difference, metric, signed=True)
-    interval = span(graph.difference_ci, metric, signed=True)
+    change, interval = _change(graph.difference, graph.difference_ci, metric)
     return f"{text}{change} against float32 (95% interval {interval})."
 
 
@@ -694,6 +677,11 @@ def _ends(ci: Sequence[float] | None, metric: str, signed: bool = False) -> str:
     return " ".join(number(end, metric, signed=signed, short=True) for end in ci or ()) or "-"
 
 
+def _change(difference: float, ci: Sequence[float] | None, metric: str) -> tuple[str, str]:
+    """Write a change of the metric, and its interval."""
+    return number(difference, metric, signed=True), span(ci, metric, signed=True)
+
+
 def _name(method: str, repair: str) -> str:
     """Name a method with its repair: ``fisher-joint + scale``."""
     return method if repair == "none" else f"{method} + {repair}"
@@ -737,9 +725,8 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
             card.facts.append(("First removed", text))
         if place in alone:
             effect, metric = alone[place], result.metric
-            change = f"{number(effect.difference, metric, signed=True)} {metric}"
-            interval = span(effect.difference_ci, metric, signed=True)
-            text = f"{change} ({interval}, adj. p {p_text(effect.p_adjusted)})"
+            change, interval = _change(effect.difference, effect.difference_ci, metric)
+            text = f"{change} {metric} ({interval}, adj. p {p_text(effect.p_adjusted)})"
             card.facts.append(("Removed alone", text))
         yield card
 

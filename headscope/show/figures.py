@@ -67,7 +67,7 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         return figure
     _chart(axes, block)
     if len(block.series) > 1:
-        draw.legend_beside(figure, "outside lower center", 2)
+        draw.legend_beside(figure, "outside lower center", 2, handlelength=3.5)
     return figure
 
 

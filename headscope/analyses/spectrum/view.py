@@ -208,8 +208,8 @@ def _maps(result: SpectrumResult) -> Iterator[b.Block]:
             f"{n} {getattr(value, 'mean', value):.3f}" for n, value in values.items()
         )
         yield b.HeadMap(
-            f"Share of {symbol} in the {result.k} largest of {result.length}, {model_name(result)}\n"
-            f"controls: {beside}",
+            f"Share of {symbol} in the {result.k} largest of {result.length}, "
+            f"{model_name(result)}\ncontrols: {beside}",
             f"share of {symbol}",
             {(h.layer_name, h.head): getattr(h, field).mean for h in result.heads},
             digits=2,
