@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headscope.core.roles import role_name, role_of
@@ -232,7 +231,7 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
             cells = (number(values.get(share), metric, short=True) for share in shown)
             rows.append([_short_name(curve.method, curve.repair), *cells])
         title = f"{metric} by share of heads removed ('random': mean of its draws)"
-        yield _table(("chosen by", *(f"{share:.0%}" for share in shown)), rows, title)
+        yield b.text_table(("chosen by", *(f"{share:.0%}" for share in shown)), rows, title)
         yield b.Text("Intervals and paired differences are in the CSV and JSON.", "soft")
     else:
         level = percent(max((p.level for c in result.curves for p in c.points), default=0.95))
@@ -251,7 +250,7 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
             if point.heads_removed
         ]
         heads = ("chosen by", "removed", metric, "95%", "change", level, "p")
-        yield _table(heads, rows)
+        yield b.text_table(heads, rows)
     methods = dict.fromkeys(curve.method for curve in _chosen(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
     dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":"}
@@ -287,7 +286,7 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
             row += [value, _ends(point and point.ci, metric)]
         rows.append(row)
     title = f"Each stack pruned alone, the others whole (heads: {sizes}): {metric}"
-    yield _table(("chosen by", "removed", *columns), rows, title)
+    yield b.text_table(("chosen by", "removed", *columns), rows, title)
     if result.areas:
         areas = {(area.stack, area.method, area.repair): area for area in result.areas}
         gaps = {(gap.stack, gap.other, gap.method, gap.repair): gap for gap in result.gaps}
@@ -305,8 +304,8 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
         inner = all(area.inner is not None for area in result.areas)
         over = "from the first to the last head removed" if inner else "over all shares removed"
         title = f"Area under each curve: mean {metric} {over}"
-        yield _table(("chosen by", *columns), values, title)
-        yield _table(("difference of areas", *(f"{x} - {y}" for x, y in pairs)), differences)
+        yield b.text_table(("chosen by", *columns), values, title)
+        yield b.text_table(("difference of areas", *(f"{x} - {y}" for x, y in pairs)), differences)
         yield b.Text(
             "Intervals (95%): paired bootstrap over examples; for random heads Student's t over "
             "draws.\n* the interval excludes 0",
@@ -352,7 +351,7 @@ def _decoded(result: PruneResult) -> Iterator[b.Block]:
         rows.append([_short_name(*name), f"{share:.0%}", *cells])
     what = " / ".join(METRIC_NAMES[name] for name in names)
     title = f"Greedy decoding, {what}: full model {values(full)}"
-    yield _table(("chosen by", "removed", *parts), rows, title)
+    yield b.text_table(("chosen by", "removed", *parts), rows, title)
 
 
 def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
@@ -376,7 +375,7 @@ def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
         for name, p in parts
         if p is not None
     ]
-    yield _table(
+    yield b.text_table(
         ("", "heads", "examples", metric, "change", "interval", "level"),
         rows,
         f"Heads that cost at most {amount(search.wanted, metric)}: {search.count} of "
@@ -418,7 +417,7 @@ def _even_table(result: PruneResult) -> b.Table:
     ]
     columns = ("chosen by", "a layer", "heads", "even", "uneven", "difference", "95% interval")
     title = "The same number of heads from every layer (even), and as many from any (uneven)"
-    return _table(columns, rows, title)
+    return b.text_table(columns, rows, title)
 
 
 def _survivors(result: PruneResult) -> Iterator[b.Block]:
@@ -432,7 +431,7 @@ def _survivors(result: PruneResult) -> Iterator[b.Block]:
         shown = _spaced(points)
         rows = [[role_name(role), *(str(left.get(role, 0)) for _, left in shown)] for role in start]
         rows.append(["all heads", *(str(result.n_heads - len(p.heads_removed)) for p, _ in shown)])
-        yield _table(
+        yield b.text_table(
             ("heads removed", *(f"{point.fraction:.0%}" for point, _ in shown)),
             rows,
             f"Which kinds of heads are left ({curve.method}; roles from {result.roles_from}; a "
@@ -472,7 +471,7 @@ def _single_heads(result: PruneResult) -> Iterator[b.Block]:
             ]
             for row in effects
         ]
-        return _table((name, metric, "change", "95% interval", "adj. p", ""), rows, title)
+        return b.text_table((name, metric, "change", "95% interval", "adj. p", ""), rows, title)
 
     if result.ablation:
         ranked = sorted(result.ablation, key=lambda row: result.sign * row.difference)
@@ -594,16 +593,12 @@ def _speed(speed: SpeedResult) -> Iterator[b.Block]:
                     *(f"{1 / ratio:.2f}" if ratio > 0 else "-" for ratio in ratios),
                 ]
             )
-        yield _table(("tokens", "full ms", "pruned", *more, *times_as_fast), rows, title)
+        yield b.text_table(("tokens", "full ms", "pruned", *more, *times_as_fast), rows, title)
     yield b.Text(
         "times as fast: time of the full model / time of the pruned one, medians of interleaved "
         "passes;\nexpected: by the multiplications",
         "soft",
     )
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> b.Table:
-    return b.Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
 
 
 def _chart(
@@ -762,6 +757,8 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     tables = {"curves": to_csv(result)}
+    header: tuple[str, ...]
+    rows: list[Sequence[Any]]
     if result.scores:
         layers = zip(*(scores.values for scores in result.scores), strict=True)
         rows = [
@@ -773,44 +770,41 @@ def _files(result: PruneResult) -> dict[str, bytes]:
         header = ("layer", "head", "stack", *(scores.method for scores in result.scores))
         tables["scores"] = csv_text(header, rows)
     if result.max_drop is not None:
-        names = "method repair heads part lost most_lost level allowed"
-        tables["max_drop"] = _csv(names, result.max_drop.looks)
+        header = ("method", "repair", "heads", "part", "lost", "most_lost", "level", "allowed")
+        looks = result.max_drop.looks
+        tables["max_drop"] = csv_text(header, [[getattr(x, n) for n in header] for x in looks])
+    unknown = (None, None)
     if result.even:
-        names = "method repair per_layer heads value uneven difference ci"
-        tables["even"] = _csv(names, result.even, {"ci": ("low", "high")})
+        header = ("method", "repair", "per_layer", "heads", "value", "uneven", "difference")
+        rows = [[*(getattr(x, n) for n in header), *(x.ci or unknown)] for x in result.even]
+        tables["even"] = csv_text((*header, "low", "high"), rows)
     if result.areas:
-        ends = {"ci": ("low", "high"), "inner_ci": ("inner_low", "inner_high")}
-        areas = _csv("stack less method repair area ci inner inner_ci", result.areas, ends, _AREA)
-        gaps = _csv("stack less method repair area ci inner inner_ci", result.gaps, ends, _GAP)
-        tables["areas"] = areas + gaps.partition("\n")[2]
+        header = ("stack", "less", "method", "repair", "area", "low", "high")
+        rows = [
+            (a.stack, "", a.method, a.repair, a.value, *a.ci, a.inner, *(a.inner_ci or unknown))
+            for a in result.areas
+        ]
+        rows += [
+            [
+                *(g.stack, g.other, g.method, g.repair, g.difference, *g.ci),
+                *(g.inner, *(g.inner_ci or unknown)),
+            ]
+            for g in result.gaps
+        ]
+        tables["areas"] = csv_text((*header, "inner", "inner_low", "inner_high"), rows)
     if result.ablation:
-        names = " ".join(field.name for field in fields(HeadEffect))
-        ends = {name: (f"{name}_low", f"{name}_high") for name in ("ci", "difference_ci")}
-        tables["ablation"] = _csv(names, result.ablation, ends)
-        tables["kept_alone"] = _csv(names, result.kept_alone, ends)
+        header = ("layer", "head", "stack", "value", "ci_low", "ci_high", "difference")
+        header += ("difference_ci_low", "difference_ci_high", "p_value", "p_adjusted")
+        for name in ("ablation", "kept_alone"):
+            rows = [
+                [
+                    *(x.layer, x.head, x.stack, x.value, *(x.ci or unknown), x.difference),
+                    *(*(x.difference_ci or unknown), x.p_value, x.p_adjusted, x.significant),
+                ]
+                for x in getattr(result, name)
+            ]
+            tables[name] = csv_text((*header, "significant"), rows)
     return folder_files(tables, dict(figures_of(blocks(result))))
-
-
-#: Columns of areas.csv that are named otherwise in the result: areas, then gaps between two.
-_AREA: Mapping[str, Callable[[Any], Any]] = {"less": lambda _: "", "area": lambda area: area.value}
-_GAP = {"less": lambda gap: gap.other, "area": lambda gap: gap.difference}
-
-
-def _csv(
-    names: str,
-    rows: Iterable[Any],
-    intervals: Mapping[str, tuple[str, str]] = {},
-    renamed: Mapping[str, Callable[[Any], Any]] = {},
-) -> str:
-    """Write attributes of rows as CSV; an interval has two columns, empty where it is unknown."""
-    header = [title for name in names.split() for title in intervals.get(name, (name,))]
-    lines: list[list[Any]] = []
-    for row in rows:
-        lines.append([])
-        for name in names.split():
-            value = renamed[name](row) if name in renamed else getattr(row, name)
-            lines[-1] += (value or (None, None)) if name in intervals else [value]
-    return csv_text(header, lines)
 
 
 VIEW = View(

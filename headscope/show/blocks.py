@@ -162,6 +162,11 @@ class Custom:
 Block = Text | Table | Chart | HeadMap | Matrix | Panels | Details | Custom
 
 
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """Make a table of cells that are written already."""
+    return Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
+
+
 def table_cells(table: Table) -> list[list[str]]:
     """Write every cell of a table, the same for all renderers."""
     return [

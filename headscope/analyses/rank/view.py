@@ -69,12 +69,14 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         rows.append(_row(NAMES[matrix], [mean_of(column) for column in zip(*cells, strict=True)]))
         for name, control in _controls(result):
             rows.append(_row(f"  {name}", _control_numbers(control, "heads", matrix)))
-    yield _table(("mean of heads", *_COLUMNS), rows)
+    yield b.text_table(("mean of heads", *_COLUMNS), rows)
     for matrix in ("qk", "ov"):
         rows = [_row(layer.name, _numbers(layer, matrix)) for layer in result.layers]
         for name, control in _controls(result):
             rows.append(_row(name, _control_numbers(control, "layers", matrix)))
-        yield _table(("", *_COLUMNS), rows, f"{NAMES[matrix]} of all heads of a layer together")
+        yield b.text_table(
+            ("", *_COLUMNS), rows, f"{NAMES[matrix]} of all heads of a layer together"
+        )
     geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
     beside = "" if geometry is None else f"; a Gaussian head has {geometry.effective_rank:.1f}"
     yield b.HeadMap(
@@ -104,7 +106,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         rows.append([layer.name, *map(decimal, (*means, every))])
     for name, control in _controls(result):
         rows.append([name, *map(decimal, control.overlap.values())])
-    yield _table(
+    yield b.text_table(
         ("", "query-query", "key-key", "query-key"),
         rows,
         "Overlap of different heads' subspaces (mean cos^2 of principal angles)",
@@ -194,7 +196,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
                 decimal(mean_of(pattern.mean for pattern in patterns)),
             ]
         )
-    yield _table(
+    yield b.text_table(
         ("", "layer 90%", "gaussian", "head 90%", "gaussian", "pattern asymmetry"),
         rows,
         f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
@@ -222,7 +224,7 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         ]
         for item in shared.widths
     ]
-    yield _table(
+    yield b.text_table(
         ("width", "error", "gaussian", "fidelity", "95%", "| rank", "error", "fidelity", "saved"),
         rows,
         "Heads of each layer sharing projections of a width, or each cut to a rank that costs as "
@@ -359,10 +361,6 @@ def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
     whole = ("-" if v is None else f"{v:.1f}".removesuffix(".0") for v in (numerical, *dims))
     sizes = [next(whole), decimal(stable, 1), decimal(effective, 1), *whole]
     return [name, *sizes, *(decimal(value, 2) for value in numbers[-2:])]
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> b.Table:
-    return b.Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
 
 
 def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:

@@ -76,7 +76,7 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
         values = (control.share_at_k, control.share_sq_at_k)
         means = (getattr(value, "mean", value) for value in values)
         rows.append([f"control: {name}", *map(decimal, means)])
-    yield _table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
+    yield b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
     yield _curves(result)
     if result.efficient is not None:
         yield from _efficient(result, result.efficient)
@@ -294,7 +294,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         ]
         for point in efficient.points
     ]
-    yield _table(
+    yield b.text_table(
         ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
         rows,
         f"What could replace full attention, on {efficient.sequences} sequences: error of each "
@@ -366,10 +366,6 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "numbers are in spectrum.json.",
         on=b.PAGE,
     )
-
-
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> b.Table:
-    return b.Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
 
 
 def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
