@@ -24,12 +24,14 @@ from headscope.pruning.result import (
     Curve,
     DropPart,
     ExportedModel,
+    GraphTimes,
     HeadEffect,
     MaxDrop,
     Point,
     PruneResult,
     SavedModel,
     SpeedResult,
+    SpeedRow,
 )
 from headscope.show import blocks as b
 from headscope.show.cells import csv_text, model_line, model_name, p_text, plural, to_csv
@@ -282,8 +284,9 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
     for name, share, points in _points_by_share({s.stack: s.curves for s in result.stacks}):
         row = [_short_name(*name), f"{share:.0%}"]
         for point in map(points.get, stacks):
-            value = "-" if point is None else number(point.value, metric, short=True)
-            row += [value, _ends(point and point.ci, metric)]
+            row += ["-", "-"]
+            if point is not None:
+                row[-2:] = number(point.value, metric, short=True), _ends(point.ci, metric)
         rows.append(row)
     title = f"Each stack pruned alone, the others whole (heads: {sizes}): {metric}"
     yield b.text_table(("chosen by", "removed", *columns), rows, title)
@@ -295,8 +298,8 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
         for name in dict.fromkeys((area.method, area.repair) for area in result.areas):
             values.append([_short_name(*name)])
             differences.append([_short_name(*name)])
-            for value, ci in (areas[stack, *name].compared for stack in stacks):
-                values[-1] += [number(value, metric), _ends(ci, metric)]
+            for mean, ci in (areas[stack, *name].compared for stack in stacks):
+                values[-1] += [number(mean, metric), _ends(ci, metric)]
             for gap in (gaps[*pair, *name] for pair in pairs):
                 text = number(gap.compared[0], metric, signed=True, short=True)
                 ends = _ends(gap.compared[1], metric, signed=True)
@@ -318,8 +321,8 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
         for curve in _chosen(stack.curves)[:1]:
             label = f"{stack.stack}, {curve.name}"
             if (area := areas_shown.get(stack.stack)) is not None:
-                value, ci = area.compared
-                label += f": area {number(value, metric)} ({span(ci, metric)})"
+                mean, ci = area.compared
+                label += f": area {number(mean, metric)} ({span(ci, metric)})"
             series.append(_series(curve, label, colour, "-"))
     yield _chart(
         result,
@@ -563,6 +566,10 @@ def _exported_sentence(graph: ExportedModel, metric: str) -> str:
     return f"{text}{change} against float32 (95% interval {interval})."
 
 
+#: A shape of input, the times of one program, and of the 8-bit graph if there is one.
+_Timed = tuple[SpeedRow, SpeedRow | GraphTimes, tuple[float, ...]]
+
+
 def _speed(speed: SpeedResult) -> Iterator[b.Block]:
     """Show how long both models take, in torch and as graphs, and how many times as fast it is."""
     less = 1 - speed.parameters_pruned / speed.parameters_full
@@ -574,10 +581,14 @@ def _speed(speed: SpeedResult) -> Iterator[b.Block]:
     graphs = [(row, row.onnx) for row in speed.rows if row.onnx is not None]
     small = any(times.int8_ms is not None for _, times in graphs)
     times_as_fast = ("times as fast", "expected", "attention", "expected")
-    every = [(title, (), [(row, row, ()) for row in speed.rows])]
+    every: list[tuple[str, tuple[str, ...], list[_Timed]]] = [
+        (title, (), [(row, row, ()) for row in speed.rows])
+    ]
     if speed.onnxruntime is not None:
         title = f"The same as ONNX graphs, onnxruntime {speed.onnxruntime} on the CPU"
-        int8 = [(row, times, ((times.int8_ms or 0.0),) * small) for row, times in graphs]
+        int8: list[_Timed] = [
+            (row, times, ((times.int8_ms or 0.0),) * small) for row, times in graphs
+        ]
         every.append((title, ("int8",) * small, int8))
     for title, more, measured in every:
         rows = []

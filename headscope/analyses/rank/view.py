@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headscope.analyses.rank.result import (
     MATRICES,
@@ -40,7 +40,7 @@ NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
 #: Beyond this rtol the numerical rank says more about the stored type than about the matrix.
 _COARSE = 0.1
 _COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry", "symmetry")
-_COLOURS = {"gaussian": (b.VERMILION, "--"), "fresh": (b.GREEN, ":")}
+_COLOURS: dict[str, tuple[str, Any]] = {"gaussian": (b.VERMILION, "--"), "fresh": (b.GREEN, ":")}
 
 
 def blocks(result: RankResult) -> Iterator[b.Block]:
@@ -182,11 +182,11 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
     rows = []
     for layer in result.layers:
         heads = [h for h in result.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
-        together = layer.qk_data and layer.qk_data.dims["90"]
+        together = layer.qk_data.dims["90"] if layer.qk_data else None
         each = mean_of(head.qk_data.dims["90"] for head in heads if head.qk_data)
         patterns = [head.pattern_asymmetry for head in heads if head.pattern_asymmetry]
         control = layer.qk_data_control
-        random = (None, None)
+        random: tuple[float | None, float | None] = (None, None)
         if control is not None:
             random = (control.layer.dims["90"], control.heads.dims["90"])
         rows.append(
@@ -234,39 +234,27 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
     knee = "No knee: the error falls evenly, or fewer than three widths were asked for."
     yield b.Text(f"The knee of the error is at width {shared.knee}." if shared.knee else knee)
     x = [item.width for item in shared.widths]
-    lines = [
-        b.Series("shared projections", x, [i.score_error for i in shared.widths]),
-        b.Series(
-            "each head cut, equal parameters",
-            *(x, [i.truncated_score_error for i in shared.widths], "line", b.PURPLE, "s"),
-        ),
-        b.Series(
-            "shared, Gaussian control",
-            *(x, [i.control_score_error for i in shared.widths], "line", b.VERMILION, "", "--"),
-        ),
-    ]
-    fidelity = [
-        b.Series(
-            "shared projections",
-            *(x, [Estimate(i.fidelity, *(i.fidelity_interval or ())) for i in shared.widths]),
-        ),
-        b.Series(
-            "each head cut, equal parameters",
-            x,
-            [
-                Estimate(i.truncated_fidelity, *(i.truncated_fidelity_interval or ()))
-                for i in shared.widths
-            ],
-            *("line", b.PURPLE, "s"),
-        ),
-    ]
+    errors, fidelities = [], []
+    for name, kind, colour, marker, dash in (
+        ("shared projections", "", b.BLUE, "o", "-"),
+        ("each head cut, equal parameters", "truncated_", b.PURPLE, "s", "-"),
+        ("shared, Gaussian control", "control_", b.VERMILION, "", "--"),
+    ):
+        look: Any = ("line", colour, marker, dash)
+        y = [getattr(item, f"{kind}score_error") for item in shared.widths]
+        errors.append(b.Series(name, x, y, *look))
+        if kind != "control_":
+            ends = [getattr(item, f"{kind}fidelity_interval") or () for item in shared.widths]
+            means = [getattr(item, f"{kind}fidelity") for item in shared.widths]
+            bars = [Estimate(mean, *ci) for mean, ci in zip(means, ends, strict=True)]
+            fidelities.append(b.Series(name, x, bars, *look))
     knees = {} if shared.knee is None else {"knee": float(shared.knee)}
     width = "width r of the shared W_Q and W_K"
     yield b.Panels(
         f"Heads of {model} made to share projections",
         [
-            b.Chart("", width, "relative error of the scores' matrices", lines, x_levels=knees),
-            b.Chart("", width, "cosine to the model's own output", fidelity, x_levels=knees),
+            b.Chart("", width, "relative error of the scores' matrices", errors, x_levels=knees),
+            b.Chart("", width, "cosine to the model's own output", fidelities, x_levels=knees),
         ],
         "shared_projections",
         across=2,
