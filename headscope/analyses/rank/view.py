@@ -65,18 +65,25 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     )
     rows: list[Sequence[str]] = []
     for matrix in MATRICES:
-        cells = [_numbers(head, matrix) for head in result.heads]
+        scored = matrix == "qk"
+        cells = [
+            _numbers(getattr(x, matrix), x.asymmetry if scored else None) for x in result.heads
+        ]
         rows.append(_row(NAMES[matrix], [mean_of(column) for column in zip(*cells, strict=True)]))
         for name, control in _controls(result):
-            rows.append(_row(f"  {name}", _control_numbers(control, "heads", matrix)))
+            asymmetry = control.asymmetry if scored else None
+            rows.append(_row(f"  {name}", _numbers(control.heads[matrix], asymmetry)))
     yield b.text_table(("mean of heads", *_COLUMNS), rows)
     for matrix in ("qk", "ov"):
-        rows = [_row(layer.name, _numbers(layer, matrix)) for layer in result.layers]
+        rows, scored = [], matrix == "qk"
+        for layer in result.layers:
+            asymmetry = layer.asymmetry if scored else None
+            rows.append(_row(layer.name, _numbers(getattr(layer, matrix), asymmetry)))
         for name, control in _controls(result):
-            rows.append(_row(name, _control_numbers(control, "layers", matrix)))
-        yield b.text_table(
-            ("", *_COLUMNS), rows, f"{NAMES[matrix]} of all heads of a layer together"
-        )
+            asymmetry = control.layer_asymmetry if scored else None
+            rows.append(_row(name, _numbers(control.layers[matrix], asymmetry)))
+        title = f"{NAMES[matrix]} of all heads of a layer together"
+        yield b.text_table(("", *_COLUMNS), rows, title)
     geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
     beside = "" if geometry is None else f"; a Gaussian head has {geometry.effective_rank:.1f}"
     yield b.HeadMap(
@@ -326,21 +333,11 @@ def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
             yield (f"{kind}/{geometry.n_heads}" if many else kind), geometry
 
 
-def _numbers(row: HeadRank | LayerRank, matrix: str) -> list[float | None]:
-    asymmetry = row.asymmetry if matrix == "qk" else None
-    return [*_ranks(getattr(row, matrix)), asymmetry, symmetry_of(asymmetry)]
-
-
-def _control_numbers(control: LayerControl, kind: str, matrix: str) -> list[float | None]:
-    mean = control.asymmetry if kind == "heads" else control.layer_asymmetry
-    asymmetry = mean if matrix == "qk" else None
-    return [*_ranks(getattr(control, kind)[matrix]), asymmetry, symmetry_of(asymmetry)]
-
-
-def _ranks(ranks: MatrixRank | ControlStatistics) -> list[float | None]:
+def _numbers(ranks: MatrixRank | ControlStatistics, asymmetry: float | None) -> list[float | None]:
     numerical = ranks.numerical_rank
     value = numerical.value if isinstance(numerical, NumericalRank) else numerical
-    return [value, ranks.stable_rank, ranks.effective_rank, *ranks.dims.values()]
+    sizes = (value, ranks.stable_rank, ranks.effective_rank, *ranks.dims.values())
+    return [*sizes, asymmetry, symmetry_of(asymmetry)]
 
 
 def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
