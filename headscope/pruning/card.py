@@ -1,7 +1,4 @@
-"""The model card: README.md of a saved folder, with the header that the hub reads.
-
-Everything in it is taken from the result of the run that wrote the folder; nothing is estimated.
-"""
+"""The model card: README.md of a saved folder, taken from the result of the run that wrote it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.models.loaded import LoadedModel
 from headscope.models.source import is_hub_id
-from headscope.pruning.kept_result import ExportedModel, SpeedResult, SpeedRow
 from headscope.pruning.metric_words import (
     METRIC_NAMES,
     amount,
@@ -28,7 +24,7 @@ from headscope.pruning.metric_words import (
     refused_words,
     span,
 )
-from headscope.pruning.result import Point, PruneResult
+from headscope.pruning.result import ExportedModel, Point, PruneResult, SpeedResult
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
@@ -82,20 +78,9 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
     assert kept is not None  # nothing is written otherwise
     points = result.curve(kept.method, kept.repair).points
     point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
-    blocks = [
-        f"---\n{_header(result, loaded, point, facts)}\n---",
-        f"# {_title(result, point)}",
-        _what(result, point, facts),
-        "## Opening it\n\n" + "\n\n".join(_opening(facts)),
-        "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
-        "## What it costs\n\n" + "\n".join(_metric_table(result, point, facts)),
-        *_speed(result.speed),
-        "## How it was made\n\n" + "\n".join(_made(result)),
-    ]
-    return "\n\n".join(blocks) + "\n"
-
-
-def _opening(facts: CardFacts) -> Iterator[str]:
+    source = _base(result) or str(result.provenance["model"]["id"])
+    name = markdown(source.rstrip("/").rpartition("/")[2])
+    title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
     codes = list(_OPEN[facts.opens])
     if facts.sentences:
         first = "import headscope\n" if facts.opens == "import headscope" else ""
@@ -104,42 +89,30 @@ def _opening(facts: CardFacts) -> Iterator[str]:
             f"{first}from sentence_transformers import SentenceTransformer\n\n"
             f'model = SentenceTransformer("FOLDER"{trust})'
         )
-    for code in codes:
-        yield f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```"
-    for graph in facts.graphs:
-        yield (
-            f"`{graph.file}`: {graph.weights} weights, {graph.size / 1e6:.1f} MB, takes "
-            f"{', '.join(graph.inputs)}, gives {', '.join(graph.outputs)}; at most "
-            f"{graph.max_difference:.1e} from the torch model on {graph.texts} texts."
-        )
+    opening = [f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in codes]
+    opening += [
+        f"`{graph.file}`: {graph.weights} weights, {graph.size / 1e6:.1f} MB, takes "
+        f"{', '.join(graph.inputs)}, gives {', '.join(graph.outputs)}; at most "
+        f"{graph.max_difference:.1e} from the torch model on {graph.texts} texts."
+        for graph in facts.graphs
+    ]
+    blocks = [
+        f"---\n{_header(result, loaded, point, facts, title)}\n---",
+        f"# {title}",
+        _what(result, point, facts),
+        "## Opening it\n\n" + "\n\n".join(opening),
+        "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
+        "## What it costs\n\n" + "\n".join(_metric_table(result, point, facts)),
+        *([] if result.speed is None else [_speed(result.speed)]),
+        "## How it was made\n\n" + "\n".join(_made(result)),
+    ]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _header(result: PruneResult, loaded: LoadedModel, point: Point, facts: CardFacts) -> str:
-    task = _HUB_TASKS[result.task]
-    evaluation = EvalResult(
-        task_type=task,
-        dataset_type="file",
-        dataset_name=Path(visible(result.data.name)).name,
-        dataset_split=None if result.max_drop is None else "confirming half",
-        metric_type=result.metric,
-        metric_value=round(point.value, 6),
-        metric_name=METRIC_NAMES.get(result.metric, result.metric),
-        metric_args=_certainty(result, point),
-    )
-    data = ModelCardData(
-        base_model=_base(result),
-        tags=["headscope", "attention-head-pruning", "pruned"],
-        library_name=_LIBRARY.get(facts.opens, "transformers"),
-        model_name=_title(result, point),
-        eval_results=[evaluation],
-        **{"pipeline_tag": task, **_inherited(loaded)},
-    )
-    text: str = data.to_yaml().strip()
-    return text
-
-
-def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
-    """Say how sure the header's value is; of a search everything that its number rests on."""
+def _header(
+    result: PruneResult, loaded: LoadedModel, point: Point, facts: CardFacts, title: str
+) -> str:
+    """Write what the hub reads, with everything that the metric's value rests on."""
 
     def ends(ci: Sequence[float] | None) -> list[float] | None:
         return None if ci is None else [round(end, 6) for end in ci]
@@ -156,7 +129,27 @@ def _certainty(result: PruneResult, point: Point) -> dict[str, Any]:
     if (search := result.max_drop) is not None:
         certainty["max_drop"] = search.wanted
         certainty["refused_heads"] = [look.heads for look in search.refusals]
-    return certainty
+    task = _HUB_TASKS[result.task]
+    evaluation = EvalResult(
+        task_type=task,
+        dataset_type="file",
+        dataset_name=Path(visible(result.data.name)).name,
+        dataset_split=None if search is None else "confirming half",
+        metric_type=result.metric,
+        metric_value=round(point.value, 6),
+        metric_name=METRIC_NAMES.get(result.metric, result.metric),
+        metric_args=certainty,
+    )
+    data = ModelCardData(
+        base_model=_base(result),
+        tags=["headscope", "attention-head-pruning", "pruned"],
+        library_name=_LIBRARY.get(facts.opens, "transformers"),
+        model_name=title,
+        eval_results=[evaluation],
+        **{"pipeline_tag": task, **_inherited(loaded)},
+    )
+    text: str = data.to_yaml().strip()
+    return text
 
 
 def _inherited(loaded: LoadedModel) -> dict[str, Any]:
@@ -185,12 +178,6 @@ def _base(result: PruneResult) -> str | None:
     return name if is_hub_id(name) and "/" in name and not Path(name).exists() else None
 
 
-def _title(result: PruneResult, point: Point) -> str:
-    source = _base(result) or str(result.provenance["model"]["id"])
-    name = markdown(source.rstrip("/").rpartition("/")[2])
-    return f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
-
-
 def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
     metric, full = result.metric, result.baseline.value
     lost = "are gone from the weights" if facts.form != "dense" else "are zeros"
@@ -204,7 +191,7 @@ def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
         text += (
             f"The number of heads is one that is confirmed to cost at most "
             f"{amount(search.wanted, metric)}: chosen on {search.chosen.examples:,} examples and "
-            f"confirmed on {search.confirmed.examples:,} others, which had no say in the choice; "
+            f"confirmed on {search.confirmed.examples:,} others, which had no part in the choice; "
             f"all values are of these.{refused_words(metric, search)} "
         )
     return f"{text}Made by [headscope](https://pypi.org/project/headscope/)."
@@ -255,31 +242,28 @@ def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterat
         yield f"\n> {markdown(warning)}"
 
 
-def _speed(speed: SpeedResult | None) -> list[str]:
-    if speed is None:
-        return []
+def _speed(speed: SpeedResult) -> str:
+    lines = []
+    for row in speed.rows:
+        programs = [("torch", row.full_ms, row.pruned_ms)]
+        if row.onnx is not None:
+            programs.append(("onnxruntime", row.onnx.full_ms, row.onnx.pruned_ms))
+        for program, full, pruned in programs:
+            lines.append(
+                f"| {row.batch_size} x {row.length} | {program} | {full:.1f} | {pruned:.1f} | "
+                f"{full / pruned:.2f} | {1 / row.predicted_ratio:.2f} |"
+            )
     graphs = f", onnxruntime {speed.onnxruntime}" if speed.onnxruntime else ""
-    return [
+    return (
         "## Speed\n\n"
         "| batch x tokens | run by | full, ms | this, ms | times as fast | by multiplications |\n"
         "|---|---|---|---|---|---|\n"
-        + "\n".join(line for row in speed.rows for line in _speed_row(row))
+        + "\n".join(lines)
         + f"\n\nMedians, in turns; {speed.device}, {speed.dtype}, "
         f"{speed.threads} thread{'s' if speed.threads > 1 else ''}, transformers' "
         f"{speed.implementation} attention{graphs}. "
         f"Parameters: {speed.parameters_full:,} and {speed.parameters_pruned:,}."
-    ]
-
-
-def _speed_row(row: SpeedRow) -> Iterator[str]:
-    programs = [("torch", row.full_ms, row.pruned_ms)]
-    if row.onnx is not None:
-        programs.append(("onnxruntime", row.onnx.full_ms, row.onnx.pruned_ms))
-    for program, full, pruned in programs:
-        yield (
-            f"| {row.batch_size} x {row.length} | {program} | {full:.1f} | {pruned:.1f} | "
-            f"{full / pruned:.2f} | {1 / row.predicted_ratio:.2f} |"
-        )
+    )
 
 
 def _made(result: PruneResult) -> Iterator[str]:

@@ -20,9 +20,9 @@ from headscope.data.batches import BATCH_TOKENS
 from headscope.data.token_rows import Padded, pad_rows
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.curves import Version
-from headscope.pruning.kept_result import ExportedModel
 from headscope.pruning.measure import at
 from headscope.pruning.options import PruneOptions
+from headscope.pruning.result import ExportedModel
 from headscope.pruning.speed import GraphFiles
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task

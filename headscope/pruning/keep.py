@@ -39,16 +39,16 @@ from headscope.models.task_heads import Select
 from headscope.pruning.card import CARD, CardFacts, model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.export import export_measured, graphs_of_both, write_and_open
-from headscope.pruning.kept_result import (
+from headscope.pruning.measure import at, compact_model
+from headscope.pruning.options import PruneOptions
+from headscope.pruning.result import (
     Candidate,
     ExportedModel,
     FailedArtefact,
     KeptModel,
+    PruneResult,
     SavedModel,
 )
-from headscope.pruning.measure import at, compact_model
-from headscope.pruning.options import PruneOptions
-from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import Inputs, Sources
 from headscope.pruning.speed import benchmark, fitting_lengths
 from headscope.pruning.steps import Cost, Steps

@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.analyses.classify.result import HeadRoles
 from headscope.core.heads import Head, layer_name, place_name
-from headscope.pruning.kept_result import (
-    ExportedModel,
-    FailedArtefact,
-    KeptModel,
-    SavedModel,
-    SpeedResult,
-)
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = [
-    "Curve",
-    "Draw",
-    "Point",
-    "EvenPrice",
-    "DropLook",
-    "DropPart",
-    "MaxDrop",
-    "OneMore",
-    "Area",
-    "AreaGap",
-    "Baseline",
-    "DataInfo",
-    "HeadEffect",
-    "HeadRoles",
-    "HeadScores",
-    "PruneResult",
-    "StackResult",
-]
 
 
 @dataclass(frozen=True)
@@ -95,7 +67,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class EvenPrice:
-    """A model that lost as many heads in every layer, beside one that did not have to."""
+    """A model that lost as many heads in every layer, compared with one that need not."""
 
     method: str  # Of both models.
     repair: str
@@ -151,9 +123,9 @@ class OneMore:
 
 @dataclass(frozen=True)
 class MaxDrop:
-    """A number of heads that costs at most ``wanted``: chosen on one part, confirmed on the other.
+    """A number of heads, not the largest, that costs at most ``wanted``.
 
-    A larger number may cost as little: it is one that is confirmed, not the largest there is.
+    It is chosen on one part of the examples and confirmed on the other.
     """
 
     wanted: float  # The most that may be lost, in the metric's unit
@@ -206,7 +178,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class HeadScores:
-    """What a method thinks of each head."""
+    """The score that a method gives each head."""
 
     method: str  # As on the command line
     #: (n_layers, n_heads), higher is rather kept; None where a layer has no such head. Where the
@@ -233,10 +205,7 @@ class HeadScores:
 
 @dataclass(frozen=True)
 class HeadEffect(Head):
-    """What one head does to the model: without it, or with it alone left in its layer.
-
-    In ALBERT the head goes from (or stays in) every layer.
-    """
+    """The model without one head, or with one head alone left in its layer (ALBERT: in all)."""
 
     value: float  # The task's metric with its 95% interval over examples.
     ci: tuple[float, ...] | None
@@ -279,13 +248,9 @@ class Area:
     @property
     def compared(self) -> tuple[float, tuple[float, ...]]:
         """Value and interval by which stacks are compared: the inner ones where there are any."""
-        return _compared(self.value, self.ci, self.inner, self.inner_ci)
-
-
-def _compared(
-    value: float, ci: tuple[float, ...], inner: float | None, inner_ci: tuple[float, ...] | None
-) -> tuple[float, tuple[float, ...]]:
-    return (value, ci) if inner is None or inner_ci is None else (inner, inner_ci)
+        if self.inner is None or self.inner_ci is None:
+            return self.value, self.ci
+        return self.inner, self.inner_ci
 
 
 @dataclass(frozen=True)
@@ -306,7 +271,141 @@ class AreaGap:
     @property
     def compared(self) -> tuple[float, tuple[float, ...]]:
         """Difference and interval by which stacks are compared, as :attr:`Area.compared`."""
-        return _compared(self.difference, self.ci, self.inner, self.inner_ci)
+        if self.inner is None or self.inner_ci is None:
+            return self.difference, self.ci
+        return self.inner, self.inner_ci
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A model that may be kept."""
+
+    method: str  # How it was made.
+    repair: str
+    value: float  # The metric that it earns on the *calibration* data
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """The one pruned model that is saved and timed."""
+
+    method: str  # Never a control such as random heads.
+    repair: str
+    fraction: float  # Share of the model's heads that it lost
+    #: The task's metric: a point of the curve of that method and repair, so with ``max_drop`` on
+    #: the confirming half of the evaluation data, else on all of them.
+    value: float
+    #: All that might have been kept; the first of the best on the calibration data is. Empty where
+    #: there was one only, which nothing had to be measured for.
+    candidates: tuple[Candidate, ...] = ()
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model that was written: where, which heads it lost, and what it is worth."""
+
+    folder: str  # Where it was written
+    form: str  # ``compact``: heads removed for real; ``dense``: zeros where they were
+    method: str  # How it was made.
+    repair: str
+    heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head): Sorted, zero-based
+    fraction: float | None = None  # None in results of earlier versions, as the next three
+    value: float | None = None  # What the curve says that the model is worth
+    #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
+    #: rate may differ a little from ``value``: outputs that differ by rounding can swap a tie.
+    measured: float | None = None
+    #: What opens it besides headscope: ``import headscope`` before transformers,
+    #: ``trust_remote_code`` or ``transformers`` alone.
+    opens: str | None = None
+    #: Largest difference of any output to the measured model's, on all evaluation data.
+    max_difference: float | None = None
+
+
+@dataclass(frozen=True)
+class FailedArtefact:
+    """Something that was asked for beside the numbers and could not be made."""
+
+    #: What asked for it: ``save``, ``save_dense``, ``export`` or ``benchmark``; ``card`` for the
+    #: speed that cards of a run without a benchmark name.
+    option: str
+    folder: str | None  # Where it should have been written; nothing of it is there
+    reason: str  # One sentence
+
+
+@dataclass(frozen=True)
+class GraphTimes:
+    """The same input through the models as ONNX graphs, in turns with the models themselves."""
+
+    full_ms: float  # Median time of a whole pass in onnxruntime, milliseconds.
+    pruned_ms: float
+    int8_ms: float | None  # Of the pruned graph with weights of 8 bits, if there is one
+    ratio: float  # pruned / full
+    #: Of the graphs' nodes that belong to attention, by onnxruntime's own profile.
+    attention_full_ms: float
+    attention_pruned_ms: float
+    attention_ratio: float
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """One shape of input: median times of both models, side by side in one run."""
+
+    length: int  # Tokens of each sequence, nothing padded; sequences.
+    batch_size: int
+    repeats: int  # Passes of each model
+    full_ms: float  # Median time of a whole forward pass, milliseconds.
+    pruned_ms: float
+    ratio: float  # pruned / full: of the times, and of the multiplications.
+    predicted_ratio: float
+    #: Time spent in attention: W_Q, W_K, W_V, softmax(...) V and W_O, the median of each layer
+    #: added up.
+    attention_full_ms: float
+    attention_pruned_ms: float
+    attention_ratio: float  # pruned / full of those times, and of the multiplications in attention.
+    attention_predicted_ratio: float
+    onnx: GraphTimes | None = None  # The same in onnxruntime, where a graph was exported
+
+
+@dataclass(frozen=True)
+class SpeedResult:
+    """Times of a full and a pruned model, interleaved."""
+
+    device: str  # Where and in what both ran.
+    dtype: str
+    threads: int  # What torch, and onnxruntime, computed with
+    #: The attention of transformers that both ran: what a user of the model runs.
+    implementation: str
+    heads_full: int  # Of the two models.
+    heads_pruned: int
+    parameters_full: int
+    parameters_pruned: int
+    rows: tuple[SpeedRow, ...]  # One for each shape of input
+    #: Version of the program that ran the graphs; None where there are none.
+    onnxruntime: str | None = None
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A graph that was written, opened in onnxruntime and measured there."""
+
+    folder: str  # Where it was written, and the name of the graph in there.
+    file: str
+    weights: str  # ``float32`` or ``int8``
+    method: str  # How the model was made.
+    repair: str
+    size: int  # Bytes of the graph, with any weights that lie beside it
+    inputs: tuple[str, ...]  # What the graph takes and gives, by name.
+    outputs: tuple[str, ...]
+    opset: int  # Version of the ONNX standard
+    onnxruntime: str  # Version of the program that ran it
+    texts: int  # How many texts it was compared with the pruned torch model on
+    #: Largest absolute difference of any output to that model's, at real tokens.
+    max_difference: float
+    value: float  # The task's metric of the pruned torch model, as its curve has it
+    measured: float  # The same of the graph, run by onnxruntime on the same data
+    #: For int8: the metric minus that of the graph in float32, with its paired 95% interval.
+    difference: float | None = None
+    difference_ci: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -352,9 +451,9 @@ class PruneResult(Measured):
     @property
     def measured_examples(self) -> int:
         """Examples that baseline and curves are measured on: with ``max_drop`` one half."""
-        found = self.max_drop
-        if found is not None and found.measured_on == "confirming":
-            return found.confirmed.examples
+        search = self.max_drop
+        if search is not None and search.measured_on == "confirming":
+            return search.confirmed.examples
         return self.data.examples
 
     @property
@@ -377,35 +476,30 @@ class PruneResult(Measured):
         """
         import pandas as pd
 
-        of_stack = [(self.stack, self.curves), *((s.stack, s.curves) for s in self.stacks)]
+        rows = []
         others = [name for name in self.baseline.metrics if name != self.metric]
-        rows = [
-            _flat(stack, curve, point, others)
-            for stack, curves in of_stack
-            for curve in curves
-            for point in curve.points
-        ]
+        every = [(self.stack, self.curves), *((part.stack, part.curves) for part in self.stacks)]
+        for stack, curve in ((stack, curve) for stack, curves in every for curve in curves):
+            for point in curve.points:
+                low, high = point.ci or (None, None)
+                difference_low, difference_high = point.difference_ci or (None, None)
+                rows.append(
+                    {
+                        "stack": stack,
+                        "method": curve.method,
+                        "repair": curve.repair,
+                        "fraction": point.fraction,
+                        "heads": len(point.heads_removed),
+                        "value": point.value,
+                        "low": low,
+                        "high": high,
+                        "difference": point.difference,
+                        "difference_low": difference_low,
+                        "difference_high": difference_high,
+                        "p_value": point.p_value,
+                        "spread": point.spread,
+                        **{name: (point.metrics or {}).get(name) for name in others},
+                        "removed": " ".join(place_name(place) for place in point.heads_removed),
+                    }
+                )
         return pd.DataFrame(rows)
-
-
-def _flat(stack: str, curve: Curve, point: Point, others: Sequence[str]) -> dict[str, Any]:
-    low, high = point.ci or (None, None)
-    least, most = point.difference_ci or (None, None)
-    metrics = point.metrics or {}
-    return {
-        "stack": stack,
-        "method": curve.method,
-        "repair": curve.repair,
-        "fraction": point.fraction,
-        "heads": len(point.heads_removed),
-        "value": point.value,
-        "low": low,
-        "high": high,
-        "difference": point.difference,
-        "difference_low": least,
-        "difference_high": most,
-        "p_value": point.p_value,
-        "spread": point.spread,
-        **{name: metrics.get(name) for name in others},
-        "removed": " ".join(place_name(place) for place in point.heads_removed),
-    }

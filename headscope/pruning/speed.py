@@ -24,7 +24,7 @@ from headscope.artefacts.onnx_session import Graph, runtime_version
 from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
-from headscope.pruning.kept_result import GraphTimes, SpeedResult, SpeedRow
+from headscope.pruning.result import GraphTimes, SpeedResult, SpeedRow
 from headscope.session.progress import Progress, silent
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)

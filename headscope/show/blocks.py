@@ -43,7 +43,7 @@ class Text:
     """A paragraph; an empty one is left out."""
 
     text: str
-    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed"] = ""
+    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed", "warning"] = ""
     on: Place = BOTH
 
 
@@ -69,6 +69,7 @@ class Series:
     marker: str = "o"
     dash: Literal["-", "--", ":"] = "-"
     hollow: bool = False
+    width: float = 1.5  # Of the line.
     #: Number of each point's group, which chooses its colour from dark to light.
     groups: Sequence[int] = ()
     band: Sequence[tuple[float, float]] = ()  # Low and high end at each x, drawn as a band.
@@ -88,8 +89,9 @@ class Chart:
     #: Lines across the panel at a value of y (of x for bars), by their name.
     levels: Mapping[str, float] | None = None
     x_levels: Mapping[str, float] | None = None  # The same at a value of x.
-    #: "doubling" has a tick at each x, equally far apart; "small" is linear up to 1, then logs.
-    x_scale: Literal["linear", "doubling"] = "linear"
+    #: "doubling" has a tick at each x, equally far apart; "log" counts in powers of 2, "percent"
+    #: writes shares; "small" is linear up to 1, then logs.
+    x_scale: Literal["linear", "doubling", "log", "percent"] = "linear"
     x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., in place of numbers.
     y_scale: Literal["linear", "log", "small"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
@@ -106,6 +108,7 @@ class HeadMap:
     digits: int
     file: str = ""
     bold_from: float | None = None  # Values from here on are bold in the terminal.
+    marks: Mapping[tuple[str, int], str] | None = None  # Written behind values in the terminal.
     on: Place = TERMINAL
 
 
@@ -178,6 +181,11 @@ class Drawing:
 
 
 Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details | Drawing | Custom
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+    """Make a table of cells that are written already."""
+    return Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
 
 
 def table_cells(table: Table) -> list[list[str]]:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from headscope.show import drawing as draw
 from headscope.show.blocks import Block, Chart, Custom, Drawing, HeadMap, Matrix, Panels, Series
@@ -41,9 +42,11 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         )
     if isinstance(block, Panels):
         figure = draw.new_figure(*block.size)
-        charts = [panel for panel in block.panels if isinstance(panel, Chart)]
-        alike = len(charts) == len(block.panels)
-        grid = figure.subplots(-(-len(block.panels) // block.across), block.across, sharey=alike)
+        ys = {panel.y if isinstance(panel, Chart) else None for panel in block.panels} - {""}
+        grid = figure.subplots(
+            *(-(-len(block.panels) // block.across), block.across),
+            sharey=len(ys) == 1 and None not in ys,
+        )
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
             _chart(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
         caption, names = block.groups
@@ -52,7 +55,7 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
                 range(len(names)), names
             )
-        elif alike and max(len(panel.series) for panel in charts) > 1:
+        elif len(figure.axes[0].get_legend_handles_labels()[0]) > 1:
             draw.legend_beside(figure, "outside lower center", 4)
         figure.suptitle(block.title, fontsize=11)
         return figure
@@ -64,7 +67,7 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         return figure
     _chart(axes, block)
     if len(block.series) > 1:
-        draw.legend_beside(figure, "outside lower center", 2)
+        draw.legend_beside(figure, "outside lower center", 2, handlelength=3.5)
     return figure
 
 
@@ -99,6 +102,10 @@ def _chart(axes: Axes, chart: Chart) -> None:
         if max(map(len, chart.x_names)) > 6:
             axes.set_xticks(axes.get_xticks(), chart.x_names, rotation=60, ha="right")
         axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
+    if chart.x_scale == "log":
+        axes.set_xscale("log", base=2)
+    if chart.x_scale == "percent":
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if chart.y_scale == "log":
         axes.set_yscale("log")
     if chart.y_scale == "small":
@@ -124,7 +131,7 @@ def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
         x,
         y,
         ls=series.dash if series.kind == "line" else "none",
-        lw=1.5,
+        lw=series.width,
         marker=series.marker,
         ms=5,
         markerfacecolor="none" if series.hollow else series.colour,

@@ -25,7 +25,7 @@ from headscope.show.blocks import (
 from headscope.show.cells import decimal, head_map, make_table
 
 _STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
-_STYLES |= {"passed": "bold green", "failed": "bold red"}
+_STYLES |= {"passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 #: Columns of a terminal, those of a row's name, and heads that stand side by side.
 _WIDE, _NAME, _HEADS = 80, 8, 12
@@ -63,7 +63,10 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             yield rich_text.Text(f"{title}: {block.legend}")
             bold = float("inf") if block.bold_from is None else block.bold_from
             cells = {
-                place: rich_text.Text(decimal(v, block.digits), "bold red" if v >= bold else "")
+                place: rich_text.Text(
+                    decimal(v, block.digits) + (block.marks or {}).get(place, ""),
+                    "bold red" if v >= bold else "",
+                )
                 for place, v in block.values.items()
                 if v is not None
             }

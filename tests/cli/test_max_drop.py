@@ -16,13 +16,13 @@ from torch.nn.functional import normalize
 
 import headscope
 from headscope.core.serialise import from_dict, to_dict
-from headscope.pruning import words
-from headscope.pruning.metric_words import number
+from headscope.pruning.metric_words import change_words, number
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
-from headscope.pruning.view import section
+from headscope.pruning.view import blocks, verdict
 from headscope.reports.diff_facts import facts_of
 from headscope.reports.reading import Results
+from headscope.show.blocks import Text
 
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
 IDLE = {(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)}
@@ -110,8 +110,8 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     assert said.get("difference_interval") == (part["ci"] and pytest.approx(part["ci"], abs=1e-6))
     assert result["kept"]["value"] == saved["value"] == part["value"]
     assert f"| this model | {number(part['value'], 'spearman')} |" in card.text
-    most_lost = words.change_words("spearman", part["difference"], part["ci"])
-    for sentence in (card.text, words.verdict(from_dict(PruneResult, result))):
+    most_lost = change_words("spearman", part["difference"], part["ci"])
+    for sentence in (card.text, verdict(from_dict(PruneResult, result))):
         assert most_lost in sentence
         assert "confirmed to cost at most 0.50 points" in sentence
 
@@ -146,7 +146,7 @@ def test_even_takes_one_idle_head_of_each_layer(desk):
     again = from_dict(PruneResult, json.loads(json.dumps(to_dict(result))))
     assert to_dict(again) == to_dict(result)
     assert (again.max_drop, again.even) == (result.max_drop, result.even)
-    text = " ".join(section(result).texts)
+    text = " ".join(block.text for block in blocks(result) if isinstance(block, Text))
     assert "4 of 16 heads (25%) are confirmed to cost at most 0.50 points" in text
     facts = facts_of(Results("x", prune=result), ["prune"])
     assert facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4

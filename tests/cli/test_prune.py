@@ -13,7 +13,8 @@ import headscope
 from headscope.core.serialise import from_dict
 from headscope.pruning import view as page
 from headscope.pruning.result import PruneResult
-from headscope.pruning.words import stacks_sentence
+from headscope.pruning.view import stacks_sentence
+from headscope.show.blocks import Text
 
 PAIRS = [
     ("the cat sat on the mat", "the big cat sat", 4.0),
@@ -221,7 +222,7 @@ def test_files_name_the_stacks(found, folder):
 
 def test_the_page_shows_the_encoders_heads(found):
     places = [(layer, head) for layer in range(2) for head in range(4)]
-    cards = {(card.layer, card.head): card for card in page.facts(found, places)}
+    cards = {(card.layer, card.head): card for card in page.cards(found, places)}
     scores = {(0, h): v for h, v in enumerate(found.scores[0].values[0])}
     scores |= {(1, h): v for h, v in enumerate(found.scores[0].values[1])}
     order = sorted(scores, key=lambda place: -scores[place])
@@ -230,7 +231,7 @@ def test_the_page_shows_the_encoders_heads(found):
     half = {head[1:] for head in found.curves[0].points[1].heads_removed if head[0] == "encoder"}
     said = {place: dict(card.facts)["First removed"] for place, card in cards.items()}
     assert {place for place, text in said.items() if text.startswith("at 50%")} == half
-    assert stacks_sentence(found) in page.section(found).texts
+    assert Text(stacks_sentence(found)) in page.blocks(found)
 
 
 def test_a_stack_alone_by_hand_and_saved(run, translator, tmp_path):

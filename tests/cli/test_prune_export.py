@@ -20,8 +20,8 @@ from headscope.core.serialise import from_dict
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.result import PruneResult
 from headscope.pruning.speed import benchmark
-from headscope.pruning.tables import prune_report
-from headscope.pruning.view import section
+from headscope.pruning.view import VIEW, blocks
+from headscope.show.blocks import Text
 
 TEXTS = [
     ("the cat sat on the mat", "a dog ran"),
@@ -127,11 +127,13 @@ def test_graphs_are_timed_beside_the_models(exported):
 def test_results_show_the_graphs(room, exported, run):
     result = from_dict(PruneResult, exported)
     page = io.StringIO()
-    Console(file=page, width=200).print(*prune_report(result))
+    Console(file=page, width=200).print(*VIEW.human(result))
     small = result.exported[1]
     said = f"{small.measured:.2f}, {small.difference:+.2f} against float32 (95% interval"
     assert said in " ".join(page.getvalue().split()), page.getvalue()  # paths wrap it anywhere
-    assert "model.int8.onnx" in " ".join(section(result).texts)
+    assert "model.int8.onnx" in " ".join(
+        block.text for block in blocks(result) if isinstance(block, Text)
+    )
     refused(run("validate", room / "graph"), "holds an ONNX graph")
 
 

@@ -8,11 +8,11 @@ import torch
 
 import headscope
 from headscope.analyses.spectrum import efficient
-from headscope.analyses.spectrum.figures import share_map
 from headscope.analyses.spectrum.view import control_sentence, verdict_sentence
 from headscope.data.packing import pack
 from headscope.data.plain import open_plain
 from headscope.models.routing import use_implementation
+from headscope.show.view import view_of
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +138,7 @@ def test_layers_may_have_lost_heads(demo, little, monkeypatch):
     assert result.efficient is not None
     assert len(result.efficient.heads) == 50 * len(result.efficient.points)
     assert {h.head for h in result.efficient.heads if h.layer == 1} == {0, 8}
-    share_map(result)
+    assert view_of("spectrum").files(result)["spectrum_map.png"]
     assert verdict_sentence(result).startswith("Low rank holds for")
 
 

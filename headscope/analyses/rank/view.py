@@ -1,79 +1,164 @@
-"""The sentences that say what ``rank`` found."""
+"""What is shown of ``rank``: how many dimensions heads and layers need, beside random weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from headscope.analyses.rank.result import DataControl, HeadRank, LayerRank, RankResult, symmetry_of
+from headscope.analyses.rank.result import (
+    MATRICES,
+    HeadRank,
+    LayerRank,
+    RankResult,
+    SharedProjections,
+    symmetry_of,
+)
+from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
     fields_csv,
     interval_text,
-    make_table,
     mean_of,
     model_line,
+    model_name,
     ratio_text,
-    tiny,
     to_csv,
 )
 from headscope.show.folders import folder_files, names_of
-from headscope.show.page.parts import Card, Part, Place, Scale
-from headscope.show.page.svg import Chart, Line, chart, highest
+from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
 
-__all__ = ["VIEW"]
-
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 #: How the matrices are written.
 NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
 #: Beyond this rtol the numerical rank says more about the stored type than about the matrix.
 _COARSE = 0.1
+_COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry", "symmetry")
+_COLOURS: dict[str, tuple[str, Any]] = {"gaussian": (b.VERMILION, "--"), "fresh": (b.GREEN, ":")}
 
 
-def rank_sentence(result: RankResult) -> str:
-    """Say how many dimensions heads and layers need, each beside its controls."""
-    heads = mean_of(head.qk.dims["90"] for head in result.heads)
-    layers = mean_of(layer.qk.dims["90"] for layer in result.layers)
-    if heads is None or layers is None:
-        return "Some W_Q W_K^T are zero: see the table."
-    d_head = max(len(head.qk.singular_values) for head in result.heads)
-    width = max(len(layer.qk.singular_values) for layer in result.layers)
-    what = "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
+def blocks(result: RankResult) -> Iterator[b.Block]:
+    """Show the answer, means of heads, every layer, maps of heads, overlaps, and what was asked."""
+    yield b.Text(_run_lines(result), on=b.TERMINAL)
+    yield b.Text(rank_sentence(result), "lead")
+    for note in rank_notes(result):
+        yield b.Text(note, "warning")
+    if not result.heads:
+        return
+    gaussian = result.controls["gaussian"]
+    seeds = len(gaussian.seeds) if gaussian else 0
+    rtols = sorted({layer.qk.numerical_rank.rtol for layer in result.layers})
+    rtol = " to ".join(f"{value:.1e}" for value in {rtols[0]: 0, rtols[-1]: 0})
+    yield b.Text(
+        f"numerical rank: sigma > {rtol} sigma_1; stable: ||B||_F^2 / sigma_1^2; effective: "
+        f"exp(entropy of sigma); 90, 95, 99%: dimensions that hold that share of "
+        f"{_summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
+        "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
+        f"{seeds} seeds; fresh: the architecture newly initialised.",
+        "soft",
+    )
+    rows: list[Sequence[str]] = []
+    for matrix in MATRICES:
+        scored = matrix == "qk"
+        cells = [
+            _numbers(getattr(x, matrix), x.asymmetry if scored else None) for x in result.heads
+        ]
+        rows.append(_row(NAMES[matrix], [mean_of(column) for column in zip(*cells, strict=True)]))
+        for name, control in _controls(result):
+            asymmetry = control.asymmetry if scored else None
+            rows.append(_row(f"  {name}", _numbers(control.heads[matrix], asymmetry)))
+    yield b.text_table(("mean of heads", *_COLUMNS), rows)
+    for matrix in ("qk", "ov"):
+        rows, scored = [], matrix == "qk"
+        for layer in result.layers:
+            asymmetry = layer.asymmetry if scored else None
+            rows.append(_row(layer.name, _numbers(getattr(layer, matrix), asymmetry)))
+        for name, control in _controls(result):
+            asymmetry = control.layer_asymmetry if scored else None
+            rows.append(_row(name, _numbers(control.layers[matrix], asymmetry)))
+        title = f"{NAMES[matrix]} of all heads of a layer together"
+        yield b.text_table(("", *_COLUMNS), rows, title)
+    geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
+    beside = "" if geometry is None else f"; a Gaussian head has {geometry.effective_rank:.1f}"
+    yield b.HeadMap(
+        f"Effective rank of W_Q W_K^T, {model_name(result)}{beside}",
+        "exp(entropy of sigma)",
+        {(head.layer_name, head.head): head.qk.effective_rank for head in result.heads},
+        digits=1,
+        file="effective_rank",
+    )
+    if any(head.symmetry is not None for head in result.heads):
+        yield b.HeadMap(
+            "Symmetry of W_Q W_K^T",
+            "1 symmetric, 0 random, -1 antisymmetric",
+            {(head.layer_name, head.head): head.symmetry for head in result.heads},
+            digits=2,
+        )
+    yield b.Text(
+        "Every head's other numbers: --format csv, or rank.csv in the folder of -o.",
+        "soft",
+        on=b.TERMINAL,
+    )
+    rows = []
+    for layer in result.layers:
+        overlap = layer.overlap
+        means = (_between(overlap.query), _between(overlap.key))
+        every = mean_of(value for row in overlap.query_key for value in row)
+        rows.append([layer.name, *map(decimal, (*means, every))])
+    for name, control in _controls(result):
+        rows.append([name, *map(decimal, control.overlap.values())])
+    yield b.text_table(
+        ("", "query-query", "key-key", "query-key"),
+        rows,
+        "Overlap of different heads' subspaces (mean cos^2 of principal angles)",
+    )
+    yield from _on_text(result)
+    if result.shared is not None:
+        yield from _shared(result.shared, model_name(result))
+    yield _cumulative(result, "qk", b.PAGE)
+    yield _cumulative(result, "ov", b.NOWHERE)
+
+    def overlaps(axes: Axes) -> None:
+        from headscope.analyses.rank.figures import draw_overlaps
+
+        draw_overlaps(axes, result)
+
+    yield b.Custom(figure=overlaps, file="overlap", on=b.NOWHERE)
+
+
+def _run_lines(result: RankResult) -> str:
+    settings = result.settings
+    folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
     return (
-        f"For 90% of {what}, W_Q W_K^T of one head needs {heads:.1f} of {d_head} dimensions "
-        f"({_controls(result, result.heads)}); all heads of a layer together {layers:.1f} of "
-        f"{width} ({_controls(result, result.layers)}). Only the distance from a control is "
-        "evidence."
+        f"{model_line(result).plain}\nWeights stored as {settings['stored_dtype']}, analysed in "
+        f"float64; biases {settings['biases']}d{folded}"
     )
 
 
-def _controls(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> str:
-    means = control_means(result, rows)
-    return ", ".join(f"{name} control {mean:.1f}" for name, mean in means.items())
-
-
-def control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> dict[str, float]:
-    """Mean dims90 of each control over what was measured: pruned layers meet their own geometry."""
-    means = {name: mean_of(dims90(result, name, row) for row in rows) for name in result.controls}
-    return {name: mean for name, mean in means.items() if mean is not None}
-
-
-def dims90(
-    result: RankResult, control: str, row: HeadRank | LayerRank, matrix: str = "qk"
-) -> float | None:
-    """Return a control's dims90 for what ``row`` is: a head, or a layer's heads together."""
-    known = result.controls[control]
-    geometry = known.of(result.heads_of(row)) if known else None
-    if geometry is None:
-        return None
-    table = geometry.heads if isinstance(row, HeadRank) else geometry.layers
-    return table[matrix].dims["90"]
+def rank_sentence(result: RankResult) -> str:
+    """Say how many dimensions layers and heads need, each beside its controls."""
+    parts = []
+    for what, rows in (
+        ("all heads of a layer together", result.layers),
+        ("one head", result.heads),
+    ):
+        mean = mean_of(row.qk.dims["90"] for row in rows)
+        if mean is None:
+            return "No heads to measure." if not rows else "Some W_Q W_K^T are zero: see the table."
+        controls = ", ".join(f"{k} {v:.1f}" for k, v in _control_means(result, rows).items())
+        width = max(len(row.qk.singular_values) for row in rows)
+        random = f" (random weights: {controls})" if controls else ""
+        parts.append(f"that of {what} needs {mean:.1f} of {width}{random}")
+    return (
+        f"Dimensions of W_Q W_K^T that hold 90% of {_summed(result)}: {parts[0]}; {parts[1]}. "
+        "Only the distance from random weights is evidence."
+    )
 
 
 def rank_notes(result: RankResult) -> Iterator[str]:
@@ -83,94 +168,164 @@ def rank_notes(result: RankResult) -> Iterator[str]:
             f"NOT the whole score: this model also adds {', '.join(result.not_covered)}, which "
             "W_Q W_K^T does not cover."
         )
-    coarse = [head.qk.numerical_rank.rtol for head in result.heads]
-    if coarse and max(coarse) > _COARSE:
+    rtols = [head.qk.numerical_rank.rtol for head in result.heads]
+    if rtols and max(rtols) > _COARSE:
         yield (
-            f"Numerical ranks count sigma above {max(coarse):.2g} sigma_max, max(shape) * eps of "
+            f"Numerical ranks count sigma above {max(rtols):.2g} sigma_max, max(shape) * eps of "
             f"{result.settings['stored_dtype']}: too coarse to tell much; --rtol sets another."
         )
-    if result.settings["fold_layernorm"]:
-        unfolded = [layer.name for layer in result.layers if not layer.folded]
-        if unfolded:
-            yield f"No LayerNorm hands its output to {', '.join(unfolded)}: nothing folded there."
+    unfolded = [layer.name for layer in result.layers if not layer.folded]
+    if result.settings["fold_layernorm"] and unfolded:
+        yield f"No LayerNorm hands its output to {', '.join(unfolded)}: nothing folded there."
     if result.controls.get("fresh") is None:
         yield "No control by fresh initialisation (not asked for, or not possible here)."
 
 
-_PAIRS = (("qk", "ov"), ("w_q", "w_k"))
+def _on_text(result: RankResult) -> Iterator[b.Block]:
+    """Show the ranks on the covariance of real inputs, and how symmetric patterns are."""
+    text = result.text
+    if text is None:
+        return
+    rows = []
+    for layer in result.layers:
+        heads = [h for h in result.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
+        together = layer.qk_data.dims["90"] if layer.qk_data else None
+        each = mean_of(head.qk_data.dims["90"] for head in heads if head.qk_data)
+        patterns = [head.pattern_asymmetry for head in heads if head.pattern_asymmetry]
+        control = layer.qk_data_control
+        random: tuple[float | None, float | None] = (None, None)
+        if control is not None:
+            random = (control.layer.dims["90"], control.heads.dims["90"])
+        rows.append(
+            [
+                layer.name,
+                *(decimal(value, 1) for value in (together, random[0], each, random[1])),
+                decimal(mean_of(pattern.mean for pattern in patterns)),
+            ]
+        )
+    yield b.text_table(
+        ("", "layer 90%", "gaussian", "head 90%", "gaussian", "pattern asymmetry"),
+        rows,
+        f"On {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
+        f"{text['tokens']:,} tokens):\nS^(1/2) W_Q W_K^T S^(1/2), S the inputs' covariance; "
+        "means of heads",
+    )
+    yield b.HeadMap(
+        "Symmetry of attention patterns",
+        "1 - asymmetry^2 / 2: 1 mutual or even attention, 0 never mutual",
+        {(head.layer_name, head.head): head.pattern_symmetry for head in result.heads},
+        digits=2,
+    )
 
 
-def rank_report(result: RankResult) -> Iterator[RenderableType]:
-    """Show heads, then layers, each table with its controls; what it comes to stands last."""
-    yield from _header(result)
-    for kind, rows in (
-        ("Each head", result.heads),
-        ("Heads of a layer concatenated", result.layers),
+def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
+    """Show shared projections of each width beside heads cut to a rank that costs as much."""
+    rows = [
+        [
+            f"{item.width}{' knee' if item.width == shared.knee else ''}",
+            *map(decimal, (item.score_error, item.control_score_error, item.fidelity)),
+            interval_text(item.fidelity_interval),
+            f"| {item.truncated_rank}",
+            *map(decimal, (item.truncated_score_error, item.truncated_fidelity)),
+            f"{item.share_saved:.0%}",
+        ]
+        for item in shared.widths
+    ]
+    yield b.text_table(
+        ("width", "error", "gaussian", "fidelity", "95%", "| rank", "error", "fidelity", "saved"),
+        rows,
+        "Heads of each layer sharing projections of a width, or each cut to a rank that costs as "
+        f"much\n(fidelity: mean cosine to the model's own output, {shared.text['lines']:,} lines "
+        f"of {shared.text['name']})",
+    )
+    knee = "No knee: the error falls evenly, or fewer than three widths were asked for."
+    yield b.Text(f"The knee of the error is at width {shared.knee}." if shared.knee else knee)
+    x = [item.width for item in shared.widths]
+    errors, fidelities = [], []
+    for name, kind, colour, marker, dash in (
+        ("shared projections", "", b.BLUE, "o", "-"),
+        ("each head cut, equal parameters", "truncated_", b.PURPLE, "s", "-"),
+        ("shared, Gaussian control", "control_", b.VERMILION, "", "--"),
     ):
-        for pair in _PAIRS:
-            left, right = (NAMES[matrix] for matrix in pair)
-            yield Text(f"\n{kind}: {left} (left), {right} (right)", style="bold")
-            yield _pair_table(result, rows, pair)
-    yield from _overlap_table(result)
-    yield from _text_tables(result)
-    yield from _shared_table(result)
-    yield Text("\n" + rank_sentence(result), style="bold")
-    for note in rank_notes(result):
-        yield Text(note, style="yellow")
-
-
-def _header(result: RankResult) -> Iterator[Text]:
-    yield model_line(result)
-    settings = result.settings
-    what = "sigma^2" if settings["share"] == "sigma2" else "sigma"
-    folded = ", LayerNorm gain folded in" if settings["fold_layernorm"] else ""
-    yield Text(
-        f"Weights stored as {settings['stored_dtype']}, analysed in float64; biases "
-        f"{settings['biases']}d{folded}"
-    )
-    gaussian = result.controls["gaussian"]
-    seeds = len(gaussian.seeds) if gaussian else 0
-    yield Text(
-        f"num: numerical rank (sigma > {_rtol(result)} sigma_1); stable: ||B||_F^2 / sigma_1^2;\n"
-        "eff: exp(entropy of sigma); "
-        f"dims: least k with 90/95/99% of {what}; asym: ||B - B^T|| / ||B||;\n"
-        "sym: 1 - asym^2 / 2, 1 symmetric, 0 random, -1 antisymmetric. "
-        f"gaussian: i.i.d. factors, mean of {seeds} seeds; fresh: the architecture newly "
-        "initialised.",
-        style="dim",
+        look: Any = ("line", colour, marker, dash)
+        y = [getattr(item, f"{kind}score_error") for item in shared.widths]
+        errors.append(b.Series(name, x, y, *look))
+        if kind != "control_":
+            ends = [getattr(item, f"{kind}fidelity_interval") or () for item in shared.widths]
+            means = [getattr(item, f"{kind}fidelity") for item in shared.widths]
+            bars = [Estimate(mean, *ci) for mean, ci in zip(means, ends, strict=True)]
+            fidelities.append(b.Series(name, x, bars, *look))
+    knees = {} if shared.knee is None else {"knee": float(shared.knee)}
+    width = "width r of the shared W_Q and W_K"
+    yield b.Panels(
+        f"Heads of {model} made to share projections",
+        [
+            b.Chart("", width, "relative error of the scores' matrices", errors, x_levels=knees),
+            b.Chart("", width, "cosine to the model's own output", fidelities, x_levels=knees),
+        ],
+        "shared_projections",
+        across=2,
+        size=(10.0, 3.6),
+        alt="Error of the scores and fidelity of the model by the width of shared projections; the "
+        "numbers are in shared_projections.csv.",
+        on=b.PAGE,
     )
 
 
-def _rtol(result: RankResult) -> str:
-    values = sorted({layer.qk.numerical_rank.rtol for layer in result.layers})
-    return " to ".join(f"{value:.1e}" for value in {values[0]: 0, values[-1]: 0})
+def _cumulative(result: RankResult, matrix: str, on: b.Place) -> b.Panels:
+    """Draw the share of the k largest singular values: heads on the left, layers on the right."""
+    kinds: dict[str, tuple[str, Sequence[HeadRank | LayerRank]]] = {
+        "heads": ("each head", result.heads),
+        "layers": ("all heads of a layer together", result.layers),
+    }
+
+    def shares(sigmas: Sequence[float]) -> list[float]:
+        power = 2 if result.settings["share"] == "sigma2" else 1
+        parts = [(sigma / max(sigmas)) ** power for sigma in sigmas]
+        return [0.0, *(part / sum(parts) for part in accumulate(parts))]
+
+    panels: list[b.Chart] = []
+    for kind, (title, rows) in kinds.items():
+        sigmas = [getattr(row, matrix).singular_values for row in rows]
+        curves = [shares(values) for values in sigmas if any(values)]
+        series = [
+            b.Series("", range(len(y)), y, colour=b.SKY, marker="", width=0.6) for y in curves
+        ]
+        if curves:
+            longest = max(map(len, curves))
+            padded = [y + [1.0] * (longest - len(y)) for y in curves]
+            mean = [sum(column) / len(padded) for column in zip(*padded, strict=True)]
+            series.append(b.Series("mean", range(longest), mean, marker="", width=2.2))
+        for name, control in result.controls.items():
+            for geometry in control.geometries[:1] if control else ():
+                y = shares(getattr(geometry, kind)[matrix].singular_values)
+                colour, dash = _COLOURS[name]
+                what = f"{name} control"
+                series.append(b.Series(what, range(len(y)), y, "line", colour, "", dash))
+        caption = "" if panels else f"share of {_summed(result)} in the k largest"
+        panels.append(b.Chart(title, "k", caption, series, levels={"90%": 0.9}))
+    return b.Panels(
+        f"{NAMES[matrix]} of {model_name(result)}",
+        panels,
+        f"cumulative_{matrix}",
+        across=2,
+        size=(10.0, 3.8),
+        alt=f"Share of the k largest singular values of {NAMES[matrix]}, of each head and of each "
+        "layer, beside controls; the numbers are in rank.json.",
+        on=on,
+    )
 
 
-def _pair_table(
-    result: RankResult, rows: Sequence[HeadRank] | Sequence[LayerRank], pair: tuple[str, str]
-) -> Table:
-    left, right = pair
-    with_asymmetry = left == "qk"
-    columns = ("num", "stable", "eff", "dims")
-    table = make_table(("", *columns, *["asym", "sym"] * with_asymmetry, *columns))
-    for name, control in _controls_tables(result):
-        heads = isinstance(rows[0], HeadRank)
-        known = control.heads if heads else control.layers
-        mean = control.asymmetry if heads else control.layer_asymmetry
-        extra = [decimal(x, 2) for x in (mean, symmetry_of(mean))] * with_asymmetry
-        table.add_row(name, *_cells(known[left]), *extra, *_cells(known[right]), style="dim")
-    for row in rows:
-        extra = [decimal(x, 2) for x in (row.asymmetry, row.symmetry)] * with_asymmetry
-        mine, other = (_cells(getattr(row, matrix)) for matrix in pair)
-        table.add_row(_row_name(row), *mine, *extra, *other)
-    return table
+def _summed(result: RankResult) -> str:
+    return "sigma^2" if result.settings["share"] == "sigma2" else "sigma"
 
 
-def _row_name(row: HeadRank | LayerRank) -> str:
-    return row.name
+def _between(overlap: Sequence[Sequence[float]]) -> float | None:
+    """Mean over pairs of different heads."""
+    return mean_of(v for i, row in enumerate(overlap) for j, v in enumerate(row) if i != j)
 
 
-def _controls_tables(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
+def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
     """Name and numbers of every control; one for each number of heads where layers differ."""
     for kind, control in result.controls.items():
         for geometry in control.geometries if control else ():
@@ -178,162 +333,63 @@ def _controls_tables(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
             yield (f"{kind}/{geometry.n_heads}" if many else kind), geometry
 
 
-def _cells(found: MatrixRank | ControlStatistics) -> list[str]:
-    numerical = found.numerical_rank
+def _numbers(ranks: MatrixRank | ControlStatistics, asymmetry: float | None) -> list[float | None]:
+    numerical = ranks.numerical_rank
     value = numerical.value if isinstance(numerical, NumericalRank) else numerical
-    dims = "/".join(decimal(dim, 0) for dim in found.dims.values())
-    ranks = decimal(found.stable_rank, 1), decimal(found.effective_rank, 1)
-    return [decimal(value, 0), *ranks, dims]
+    sizes = (value, ranks.stable_rank, ranks.effective_rank, *ranks.dims.values())
+    return [*sizes, asymmetry, symmetry_of(asymmetry)]
 
 
-def _overlap_table(result: RankResult) -> Iterator[RenderableType]:
-    yield Text("\nOverlap of different heads' subspaces (mean cos^2 of principal angles)", "bold")
-    table = make_table(("", "query-query", "key-key", "query-key"))
-    for name, control in _controls_tables(result):
-        table.add_row(name, *map(decimal, control.overlap.values()), style="dim")
-    for layer in result.layers:
-        pairs = (layer.overlap.query, layer.overlap.key, layer.overlap.query_key)
-        means = [_off_diagonal(pair, every=i == 2) for i, pair in enumerate(pairs)]
-        table.add_row(layer.name, *map(decimal, means))
-    yield table
+def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
+    """Write one row; means of whole numbers have a digit."""
+    numerical, stable, effective, *dims = numbers[:-2]
+    whole = ("-" if v is None else f"{v:.1f}".removesuffix(".0") for v in (numerical, *dims))
+    sizes = [next(whole), decimal(stable, 1), decimal(effective, 1), *whole]
+    return [name, *sizes, *(decimal(value, 2) for value in numbers[-2:])]
 
 
-def _off_diagonal(overlap: Sequence[Sequence[float]], *, every: bool) -> float | None:
-    return mean_of(
-        value for i, row in enumerate(overlap) for j, value in enumerate(row) if every or i != j
-    )
+def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:
+    """Mean dims90 of each control over what was measured: pruned layers meet their own geometry."""
+    means = {name: mean_of(_dims90(result, name, row) for row in rows) for name in result.controls}
+    return {name: mean for name, mean in means.items() if mean is not None}
 
 
-def _text_tables(result: RankResult) -> Iterator[RenderableType]:
-    if result.text is None:
-        return
-    text = result.text
-    yield Text(
-        f"\nOn {text['name']} ({text['lines']:,} lines, {text['skipped']:,} skipped, "
-        f"{text['tokens']:,} tokens): S^(1/2) W_Q W_K^T S^(1/2), S the inputs' covariance",
-        style="bold",
-    )
-    columns = ("num", "stable", "eff", "dims", "gaussian dims", "pattern asym", "sem", "sym")
-    table = make_table(("", *columns))
-    controls = {(x.stack, x.layer): x.qk_data_control for x in result.layers}
-    for layer in result.layers:
-        if layer.qk_data:
-            control = _control_dims(controls[layer.stack, layer.layer], "layer")
-            cells = (*_cells(layer.qk_data), control, "", "", "")
-            table.add_row(_row_name(layer), *cells, style="bold")
-    for head in result.heads:
-        if head.qk_data:
-            control, pattern = (
-                _control_dims(controls[head.stack, head.layer], "heads"),
-                head.pattern_asymmetry,
-            )
-            asymmetry = decimal(pattern.mean if pattern else None)
-            error = tiny(pattern.sem if pattern else None)
-            cells = (*_cells(head.qk_data), control, asymmetry, error)
-            table.add_row(head.name, *cells, decimal(head.pattern_symmetry, 2))
-    yield table
-    yield Text(
-        "pattern asym: ||P - P^T|| / ||P||; 0 mutual or even attention, 1.414 never mutual; sym: "
-        "1 - asym^2 / 2",
-        style="dim",
-    )
-
-
-def _control_dims(control: DataControl | None, kind: str) -> str:
-    return "-" if control is None else _cells(getattr(control, kind))[-1]
-
-
-def _shared_table(result: RankResult) -> Iterator[RenderableType]:
-    shared = result.shared
-    if shared is None:
-        return
-    yield Text(
-        "\nHeads of each layer sharing projections of a width, or each cut to a rank that costs "
-        f"as much\n(fidelity: mean cosine to the model's own output, {shared.text['lines']:,} "
-        f"lines of {shared.text['name']})",
-        style="bold",
-    )
-    table = make_table(
-        ("width", "error", "gaussian", "fidelity", "95%", "| rank", "error", "fidelity", "saved")
-    )
-    for item in shared.widths:
-        table.add_row(
-            f"{item.width}{' knee' if item.width == shared.knee else ''}",
-            *map(decimal, (item.score_error, item.control_score_error, item.fidelity)),
-            interval_text(item.fidelity_interval),
-            f"| {item.truncated_rank}",
-            *map(decimal, (item.truncated_score_error, item.truncated_fidelity)),
-            f"{item.share_saved:.0%}",
-        )
-    yield table
-    yield Text(
-        f"The knee of the error is at width {shared.knee}."
-        if shared.knee
-        else "No knee: the error falls evenly, or fewer than three widths were asked for."
-    )
-
-
-SCALES = (Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T"))
-
-
-def section(result: RankResult) -> Part | None:
-    """What heads and layers need; nothing for a model without heads."""
-    if not result.heads:
+def _dims90(
+    result: RankResult, control: str, row: HeadRank | LayerRank, matrix: str = "qk"
+) -> float | None:
+    """Return a control's dims90 for what ``row`` is: a head, or a layer's heads together."""
+    measured = result.controls[control]
+    geometry = measured.of(result.heads_of(row)) if measured else None
+    if geometry is None:
         return None
-    return Part("rank", "Ranks", [rank_sentence(result), *rank_notes(result)], _chart(result))
+    table = geometry.heads if isinstance(row, HeadRank) else geometry.layers
+    return table[matrix].dims["90"]
 
 
-def _chart(result: RankResult) -> Chart:
-    """dims90 of each layer's concatenated product beside its controls."""
-    lines = [Line("this model", [(i, x.qk.dims["90"]) for i, x in enumerate(result.layers)], 0)]
-    for i, name in enumerate(result.controls, start=1):
-        if result.controls[name] is not None:
-            values = [(j, dims90(result, name, x)) for j, x in enumerate(result.layers)]
-            lines.append(Line(f"{name} control", values, i, dashed=True))
-    return chart(
-        lines,
-        label="dims90 of W_Q W_K^T with all heads of a layer together, by layer, beside its "
-        "controls; the numbers are in rank.csv.",
-        x_title="layer",
-        y_title="dims90",
-        y_limits=(0, highest(lines)),
-        x_names=[layer.name for layer in result.layers],
-    )
-
-
-def facts(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
+def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
     """The ranks of every head beside the controls' means, and its asymmetry."""
+
+    def text(value: float | None, digits: int = 1) -> str:
+        return decimal(value, digits) if value is None or value >= 0.1 else ratio_text(value)
+
     for head in result.heads:
-        asymmetry = f"{_number(head.asymmetry, 2)} (0 symmetric, 1.41 random)"
+        asymmetry = f"{text(head.asymmetry, 2)} (0 symmetric, 1.41 random)"
         if head.symmetry is not None:
             asymmetry += f", symmetry score {head.symmetry:.2f} (1 symmetric, 0 random)"
         if head.pattern_asymmetry is not None:
-            asymmetry += f"; of the pattern {_number(head.pattern_asymmetry.mean, 2)}"
-        yield Card(
-            head.layer,
-            head.head,
-            facts=[("Asymmetry", asymmetry)],
-            ranks=[_row(result, head, matrix) for matrix in NAMES],
-            values={"dims90": head.qk.dims["90"], "asymmetry": head.asymmetry},
-        )
+            asymmetry += f"; of the pattern {text(head.pattern_asymmetry.mean, 2)}"
+        ranks = []
+        for matrix, name in NAMES.items():
+            mine = getattr(head, matrix)
+            controls = (text(_dims90(result, kind, head, matrix)) for kind in result.controls)
+            others = text(mine.effective_rank), text(mine.stable_rank)
+            ranks.append([name, decimal(mine.dims["90"], 0), *controls, *others])
+        values = {"dims90": head.qk.dims["90"], "asymmetry": head.asymmetry}
+        facts = [("Asymmetry", asymmetry)]
+        yield Card(head.layer, head.head, facts=facts, ranks=ranks, values=values)
 
 
-def _row(result: RankResult, head: HeadRank, matrix: str) -> list[str]:
-    mine = getattr(head, matrix)
-    return [
-        NAMES[matrix],
-        decimal(mine.dims["90"], 0),
-        *(_number(dims90(result, name, head, matrix)) for name in result.controls),
-        _number(mine.effective_rank),
-        _number(mine.stable_rank),
-    ]
-
-
-def _number(value: float | None, digits: int = 1) -> str:
-    return decimal(value, digits) if value is None or value >= 0.1 else ratio_text(value)
-
-
-def key_numbers(result: RankResult) -> Iterator[KeyNumber]:
+def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
     """dims90 of W_Q W_K^T: mean of the heads, mean of the layers."""
     kinds: dict[str, Sequence[HeadRank | LayerRank]] = {
         "one head": result.heads,
@@ -341,32 +397,32 @@ def key_numbers(result: RankResult) -> Iterator[KeyNumber]:
     }
     for kind, rows in kinds.items():
         mean = mean_of(row.qk.dims["90"] for row in rows)
-        controls = [f"{name} {other:.1f}" for name, other in control_means(result, rows).items()]
-        what, beside = f"dims90 of W_Q W_K^T, {kind}", ", ".join(controls) or "-"
-        yield KeyNumber(what, decimal(mean, 1), beside, Estimate(mean))
+        controls = [f"{name} {other:.1f}" for name, other in _control_means(result, rows).items()]
+        what = f"dims90 of W_Q W_K^T, {kind}"
+        yield KeyNumber(what, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
 
 
-_SHARED = ("width", "score_error", "control_score_error", "fidelity")
-_CUT = ("truncated_rank", "truncated_score_error", "truncated_fidelity")
-_SAVED = ("parameters", "parameters_saved", "share_saved")
-
-
-def rank_files(result: RankResult) -> dict[str, bytes]:
+def _files(result: RankResult) -> dict[str, bytes]:
     """Return rank.csv, the figures and, if asked for, shared_projections.csv."""
-    from headscope.analyses.rank.figures import rank_figures
+    from headscope.show.figures import figures_of
 
-    csv = {"rank": to_csv(result)}
+    tables = {"rank": to_csv(result)}
     if result.shared is not None:
-        csv["shared_projections"] = fields_csv((*_SHARED, *_CUT, *_SAVED), result.shared.widths)
-    return folder_files(csv, rank_figures(result))
+        names = (
+            "width score_error control_score_error fidelity truncated_rank truncated_score_error "
+            "truncated_fidelity parameters parameters_saved share_saved"
+        )
+        tables["shared_projections"] = fields_csv(names.split(), result.shared.widths)
+    return folder_files(tables, dict(figures_of(blocks(result))))
 
 
 VIEW = View(
-    rank_report,
-    rank_files,
+    lambda result: terminal(blocks(result)),
+    _files,
     stale=names_of("shared_projections"),
-    facts=facts,
-    scales=SCALES,
-    section=section,
-    key_numbers=key_numbers,
+    facts=_cards,
+    scales=(Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T")),
+    key_numbers=_key_numbers,
+    title="Ranks",
+    blocks=blocks,
 )

@@ -1,51 +1,85 @@
-"""The sentences of ``spectrum``: for which heads "low rank" holds, and how sure that is."""
+"""What is shown of ``spectrum``: for which heads "low rank" holds, and what could replace them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from headscope.analyses.classify.view import describe_offset
-from headscope.analyses.spectrum.result import EfficientResult, SpectrumHead, SpectrumResult
+from headscope.analyses.spectrum.result import (
+    CheapPoint,
+    EfficientResult,
+    SpectrumHead,
+    SpectrumResult,
+)
+from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
     fields_csv,
-    head_map,
     joined,
-    make_table,
     model_line,
+    model_name,
     plural,
     plus_minus,
     to_csv,
 )
 from headscope.show.folders import folder_files, names_of
-from headscope.show.page.parts import Card, Part, Place, Scale
-from headscope.show.page.svg import Chart, Line, chart
+from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View
 from headscope.stats.estimate import Estimate
 
-__all__ = ["VIEW"]
-
-
-_MOST_NAMES = 8  # Names listed in a sentence at most.
-#: What the forms are called in tables and figures.
-FORM_NAMES = {
-    "truncated": "truncated P",
-    "bound": "bound: best rank-k z",
-    "random": "random projection",
-    "pooled": "pooled keys",
-    "window": "window",
-    "window+global": "window + global",
-    "window+global+random": "... + random blocks",
-    "random-keys": "random keys",
-    "uniform": "uniform attention",
+_MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
+#: What the forms are called in tables and figures, and their colours and markers.
+_FORMS = {
+    "truncated": ("truncated P", b.BLACK, "o"),
+    "bound": ("bound: best rank-k z", b.VERMILION, "*"),
+    "random": ("random projection", b.ORANGE, "s"),
+    "pooled": ("pooled keys", b.SKY, "D"),
+    "window": ("window", b.GREEN, "^"),
+    "window+global": ("window + global", b.BLUE, "v"),
+    "window+global+random": ("... + random blocks", b.PURPLE, "P"),
+    "random-keys": ("random keys", b.GREY, "x"),
+    "uniform": ("uniform attention", b.BLACK, ""),
 }
+#: Colours and dashes of the controls' curves.
+_CONTROLS: dict[str, tuple[str, Any]] = {
+    "uniform": (b.BLACK, ":"),
+    "random-logits": (b.VERMILION, "--"),
+    "previous-token": (b.PURPLE, "--"),
+    "identity": (b.BLUE, ":"),
+    "random weights": (b.GREEN, "--"),
+}
+
+
+def blocks(result: SpectrumResult) -> Iterator[b.Block]:
+    """Show the verdict, the map, the controls, the curves, and the cheap forms if measured."""
+    lines = [
+        model_line(result).plain,
+        f"Text    {result.provenance['data']['name']}: {sampling_sentence(result)}",
+    ]
+    if result.roles is not None:
+        lines.append(f"Roles   from a classification on {result.roles.corpus}")
+    yield b.Text("\n".join(lines), on=b.TERMINAL)
+    yield b.Text(verdict_sentence(result), "lead")
+    yield b.Text(control_sentence(result))
+    yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
+    yield from _maps(result)
+    rows: list[list[str]] = []
+    shares = [head.share_at_k.mean for head in result.heads]
+    squares = [head.share_sq_at_k.mean for head in result.heads]
+    for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
+        rows.append([name, *map(decimal, (pick(shares), pick(squares)))])
+    for name, control in _controls(result).items():
+        values = (control.share_at_k, control.share_sq_at_k)
+        means = (getattr(value, "mean", value) for value in values)
+        rows.append([f"control: {name}", *map(decimal, means)])
+    yield b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
+    yield _curves(result)
+    if result.efficient is not None:
+        yield from _efficient(result, result.efficient)
 
 
 def verdict_sentence(result: SpectrumResult) -> str:
@@ -53,80 +87,62 @@ def verdict_sentence(result: SpectrumResult) -> str:
     verdict = result.verdict
     if all(head.half_width is None for head in result.heads):
         return "A single sequence gives no interval, so no head is called low rank, or not."
-    holds = (
-        f"Low rank holds for {len(verdict.low_rank)} of {len(result.heads)} "
-        f"heads{_by_layer(result)}: the "
-        f"{result.k} largest of their {result.length} singular values hold more than "
+    every = Counter(head.layer_name for head in result.heads)
+    low = Counter(head.layer_name for head in result.heads if head.name in verdict.low_rank)
+    layers = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
+    by_layer = f" ({', '.join(layers)})" if 0 < len(layers) <= 12 else ""
+    text = (
+        f"Low rank holds for {len(verdict.low_rank)} of {len(result.heads)} heads"
+        f"{by_layer}: the {result.k} "
+        f"largest of their {result.length} singular values hold more than "
         f"{verdict.threshold:.0%} of the sum (95% confidence)"
     )
-    return f"{holds}; {_fails(result)}."
-
-
-def _fails(result: SpectrumResult) -> str:
-    exceptions = result.verdict.not_low_rank
-    level = f"random scores ({result.verdict.random:.3f}){_between(result)}"
+    positional = result.roles.positional if result.roles is not None else {}
+    level = f"random scores ({verdict.random:.3f})"
+    exceptions = verdict.not_low_rank
     if not exceptions:
-        return f"no head is down at {level}"
-    if result.roles is None:
-        return (
-            f"it does not for {_named(result, exceptions)}, which reach no more than {level} "
+        text += f"; no head is as low as {level}"
+    elif result.roles is None:
+        text += (
+            f"; it does not for {_named(result, exceptions)}, which reach no more than {level} "
             "(no classification: --roles would tell which heads are positional)"
         )
-    positional, others = _split(result, exceptions)
-    groups = [f"the positional {_named(result, positional)}"] if positional else []
-    groups += [f"{_named(result, others)}, not positional"] if others else []
-    return f"it does not for {' and for '.join(groups)}, which reach no more than {level}"
-
-
-def _split(result: SpectrumResult, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split names of heads into those that the classification calls positional, and others."""
-    known = result.roles.positional if result.roles is not None else ()
-    return [n for n in names if n in known], [n for n in names if n not in known]
-
-
-def _between(result: SpectrumResult) -> str:
-    """Say what lies between, positional heads by name."""
-    between = result.verdict.between
-    if not between:
-        return ""
-    text = f"; {len(between)} lie between"
-    if positional := _split(result, between)[0]:
-        text += f", among them the positional {_named(result, positional)}"
-    if low := _split(result, result.verdict.low_rank)[0]:
-        text += f"; of the low-rank ones {_named(result, low)} are positional all the same"
-    return text
+    else:
+        named = [name for name in exceptions if name in positional]
+        others = [name for name in exceptions if name not in positional]
+        groups = [f"the positional {_named(result, named)}"] if named else []
+        groups += [f"{_named(result, others)}, not positional"] if others else []
+        text += f"; it does not for {' and for '.join(groups)}, which reach no more than {level}"
+    if verdict.between:
+        text += f"; {len(verdict.between)} are in between: neither low rank nor full rank"
+        if named := [name for name in verdict.between if name in positional]:
+            text += f", among them the positional {_named(result, named)}"
+        if named := [name for name in verdict.low_rank if name in positional]:
+            text += f"; of the low-rank ones {_named(result, named)} are positional all the same"
+    return f"{text}."
 
 
 def _named(result: SpectrumResult, names: Sequence[str]) -> str:
     """List heads with what they look at and their share."""
     heads = {head.name: head for head in result.heads}
+    positional = result.roles.positional if result.roles is not None else {}
+
+    def looks_at(head: SpectrumHead) -> str:
+        offset = positional.get(head.name)
+        if offset is not None:
+            return describe_offset(offset)
+        return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
+
     shown = names[:_MOST_NAMES]
-    listed = [f"{n} ({_looks_at(result, heads[n])}, {heads[n].share_at_k.mean:.3f})" for n in shown]
+    listed = [f"{n} ({looks_at(heads[n])}, {heads[n].share_at_k.mean:.3f})" for n in shown]
     if len(names) > len(shown):
         listed.append(f"{len(names) - len(shown)} more")
     return joined(listed)
 
 
-def _looks_at(result: SpectrumResult, head: SpectrumHead) -> str:
-    """Say where a head looks: by the classification, or else by its mean weights."""
-    known = result.roles.positional if result.roles is not None else {}
-    offset = known.get(head.name)
-    if offset is not None:
-        return describe_offset(offset)
-    return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
-
-
-def _by_layer(result: SpectrumResult) -> str:
-    """Say how they spread over layers: ``(L0 3, L5 all 12)``."""
-    every = Counter(head.layer_name for head in result.heads)
-    low = Counter(head.layer_name for head in result.heads if head.name in result.verdict.low_rank)
-    parts = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
-    return f" ({', '.join(parts)})" if 0 < len(parts) <= 12 else ""
-
-
 def control_sentence(result: SpectrumResult) -> str:
     """Say what the same architecture with random weights has, and what that means."""
-    random = result.random_weights
+    random, gap = result.random_weights, result.over_random_weights()
     if random is None:
         return (
             "Control: random weights not measured (--control); an untrained model's heads may well "
@@ -136,58 +152,21 @@ def control_sentence(result: SpectrumResult) -> str:
     share = plus_minus(f"{random.share_at_k.mean:.3f}", random.half_width)
     counts = sorted({draw.above for draw in random.draws})
     above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
-    has_it = sum(draw.above for draw in random.draws) > n * random.heads / 2
-    meaning = (
-        "low rank alone is no sign of learning"
-        if has_it
-        else "most heads of an untrained model are not of low rank"
-    )
+    meaning = "most heads of an untrained model are not of low rank"
+    if sum(draw.above for draw in random.draws) > n * random.heads / 2:
+        meaning = "low rank alone is no sign of learning"
+    if gap is None or gap.half_width is None:
+        against = "; too little was measured for an interval of the difference"
+    elif abs(gap.mean) <= gap.half_width:
+        against = ", no different from that (95%)"
+    else:
+        side = "above" if gap.mean > 0 else "below"
+        against = f", {side} that by {abs(gap.mean):.3f} +-{gap.half_width:.3f} (95%)"
     return (
         f"Control: with random weights ({n} {plural(n, 'initialisation')}, the same "
         f"sequences dealt out to them) the mean share is {share}, and {above} of "
-        f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. "
-        f"{_against_random(result)}"
-    )
-
-
-def mean_share(result: SpectrumResult) -> float:
-    """Return the mean share at k of all heads."""
-    return sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
-
-
-def _against_random(result: SpectrumResult) -> str:
-    """Say on which side of random weights the model's mean share lies, by its interval."""
-    found = result.over_random_weights()
-    text = f"This model's mean share is {mean_share(result):.3f}"
-    if found is None or found.half_width is None:
-        return f"{text}; too little was measured for an interval of the difference."
-    gap = f"by {abs(found.mean):.3f} +-{found.half_width:.3f} (95%)"
-    if abs(found.mean) <= found.half_width:
-        return f"{text}, no different from that (95%)."
-    return f"{text}, {'above' if found.mean > 0 else 'below'} that {gap}."
-
-
-def bound_sentence(found: EfficientResult) -> str:
-    """Say what the forms bound, and what the intervals hold."""
-    return (
-        "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
-        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
-        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
-        "but not to z. Both, and random projections, need the full pattern: they are "
-        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
-        f"sequences and, where something is drawn at random, {found.draws} draws."
-        f"{_left_out(found)}"
-    )
-
-
-def _left_out(found: EfficientResult) -> str:
-    """Say which forms were not measured, and why."""
-    if not found.left_out:
-        return ""
-    names = joined([FORM_NAMES[form] for form in found.left_out])
-    return (
-        f" Left out: {names}. This model's scores depend on the pair of positions (a bias, or keys "
-        "that a query may not see), and a mean of several keys has no position."
+        f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This model's "
+        f"mean share is {fmean(head.share_at_k.mean for head in result.heads):.3f}{against}."
     )
 
 
@@ -215,143 +194,188 @@ def sampling_sentence(result: SpectrumResult) -> str:
     )
 
 
-_HEADS_ACROSS = 14  # Heads beside each other in one block of the map.
-
-
-def spectrum_report(result: SpectrumResult) -> Iterator[RenderableType]:
-    """Show what was run, the verdict, the map, the controls, and the cheap forms if measured."""
-    yield from _header(result)
-    yield Text("\n" + verdict_sentence(result), style="bold")
-    yield Text(control_sentence(result) + "\n")
-    yield from _map(result)
-    yield Text("")
-    yield _controls(result)
-    if result.efficient is not None:
-        yield Text("")
-        yield from _efficient(result.efficient)
-
-
-def _header(result: SpectrumResult) -> Iterator[Text]:
-    yield model_line(result)
-    yield Text(f"Text    {result.provenance['data']['name']}: {sampling_sentence(result)}")
-    if result.roles is not None:
-        yield Text(f"Roles   from a classification on {result.roles.corpus}")
-
-
-def _map(result: SpectrumResult) -> Iterator[RenderableType]:
-    """Share at k of every head, in percent."""
-    styles = dict.fromkeys(result.verdict.low_rank, "green")
-    styles |= dict.fromkeys(result.verdict.not_low_rank, "bold red")
-    positional = result.roles.positional if result.roles else {}
-    cells = {
-        (head.layer_name, head.head): _cell(
-            head, styles.get(head.name, ""), head.name in positional
+def _maps(result: SpectrumResult) -> Iterator[b.Block]:
+    """Draw the share at k of every head, of sigma and of sigma^2."""
+    marks = dict.fromkeys(result.verdict.low_rank, "+")
+    marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
+    controls = _controls(result)
+    for field, symbol, file in (
+        ("share_at_k", "sigma", "spectrum_map"),
+        ("share_sq_at_k", "sigma^2", "spectrum_map_sq"),
+    ):
+        values = {name: getattr(control, field) for name, control in controls.items()}
+        beside = ", ".join(
+            f"{n} {getattr(value, 'mean', value):.3f}" for n, value in values.items()
         )
-        for head in result.heads
-    }
-    layers = dict.fromkeys(h.layer_name for h in result.heads)
-    yield Text(f"% of the sum of singular values in the {result.k} largest of {result.length}")
-    yield from head_map(cells, layers, across=_HEADS_ACROSS, width=5, name=str)
-    yield Text(
-        "+ low rank   - no more than random scores" + ("   p positional" if positional else ""),
-        style="dim",
+        yield b.HeadMap(
+            f"Share of {symbol} in the {result.k} largest of {result.length}, "
+            f"{model_name(result)}\ncontrols: {beside}",
+            f"share of {symbol}",
+            {(h.layer_name, h.head): getattr(h, field).mean for h in result.heads},
+            digits=2,
+            file=file,
+            marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
+            on=b.TERMINAL if field == "share_at_k" else b.NOWHERE,
+        )
+    yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
+
+
+def _controls(result: SpectrumResult) -> dict[str, Any]:
+    """Return random weights, if they were measured, and the patterns whose spectrum is known."""
+    random = result.random_weights
+    return {**({} if random is None else {"random weights": random}), **result.controls}
+
+
+def _curves(result: SpectrumResult) -> b.Panels:
+    """Draw cumulative shares: heads thin, layer means bold, exceptions by name, controls dashed."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    x = range(1, result.length + 1)
+    layers = list(dict.fromkeys(head.layer_name for head in result.heads))
+    colours = [
+        to_hex(colormaps["viridis"](0.92 * i / max(1, len(layers) - 1))) for i in range(len(layers))
+    ]
+    controls, exceptions = _controls(result), result.verdict.not_low_rank[:_MOST_NAMES]
+    panels: list[b.Chart] = []
+    for field, symbol in (("curve", "sigma"), ("curve_sq", "sigma^2")):
+        series = []
+        for layer, colour in zip(layers, colours, strict=True):
+            heads = [head for head in result.heads if head.layer_name == layer]
+            for head in heads:
+                named = head.name in exceptions
+                name, width = (head.name, 1.2) if named else ("", 0.5)
+                y = getattr(head, field)
+                series.append(b.Series(name, x, y, "line", colour, "", width=width))
+            mean = [
+                fmean(column) for column in zip(*(getattr(h, field) for h in heads), strict=True)
+            ]
+            series.append(b.Series(f"{layer}, mean", x, mean, "line", colour, "", width=2.2))
+        for name, (colour, dash) in _CONTROLS.items():
+            if name in controls:
+                y = getattr(controls[name], field)
+                series.append(b.Series(f"control: {name}", x, y, "line", colour, "", dash))
+        caption = "" if panels else "cumulative share"
+        ticks = {f"k = {result.k}": float(result.k)}
+        panels.append(
+            b.Chart(
+                f"share of the sum of {symbol}",
+                *("largest singular values counted", caption, series),
+                x_levels=ticks,
+            )
+        )
+    return b.Panels(
+        f"Singular values of attention patterns, {model_name(result)}: mean over "
+        f"{result.sequences:,} sequences of {result.length} tokens",
+        panels,
+        "spectrum_curves",
+        across=2,
+        size=(10.0, 4.8),
+        alt="Share of the largest singular values of each head's pattern, beside controls; the "
+        "numbers at k are in spectrum.csv, the curves in spectrum.json.",
+        on=b.PAGE,
     )
 
 
-def _cell(head: SpectrumHead, style: str, positional: bool) -> Text:
-    mark = {"green": "+", "bold red": "-"}.get(style, " ")
-    return Text(f"{'p' * positional}{100 * head.share_at_k.mean:.0f}{mark}", style=style)
+def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
+    """Show what cheap forms of attention cost, and how near they stay."""
 
+    def with_interval(value: float, half: float | None) -> str:
+        return plus_minus(f"{value:z.3f}", half).replace("+-0.", "+-.")
 
-def _controls(result: SpectrumResult) -> Table:
-    """Random weights and closed forms beside the heads' own extremes."""
-    table = make_table(("share of the k largest", "sigma", "sigma^2"))
-    shares = [head.share_at_k.mean for head in result.heads]
-    squares = [head.share_sq_at_k.mean for head in result.heads]
-    for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
-        table.add_row(name, decimal(pick(shares)), decimal(pick(squares)))
-    known: dict[str, Any] = {"random weights": result.random_weights, **result.controls}
-    for name, control in known.items():
-        if control is not None:
-            shares_of = (control.share_at_k, control.share_sq_at_k)
-            cells = (getattr(share, "mean", share) for share in shares_of)
-            table.add_row(f"control: {name}", *map(decimal, cells))
-    return table
-
-
-def _efficient(found: EfficientResult) -> Iterator[RenderableType]:
-    yield Text(
-        f"What could replace full attention, on {found.sequences} sequences: error of each head's "
-        "z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
-        "heads replaced (cosine of the pooled state)"
-    )
-    table = make_table(("form", "size", "cost/n^2", "error", "mass", "fidelity"))
-    for point in found.points:
-        control = point.form in found.controls
-        table.add_row(
-            f"{'control: ' if control else ''}{FORM_NAMES[point.form]}",
+    rows = [
+        [
+            f"{'control: ' * (point.form in efficient.controls)}{_FORMS[point.form][0]}",
             str(point.size),
             decimal(point.cost),
-            _plus_minus(point.error, point.error_half_width),
+            with_interval(point.error, point.error_half_width),
             decimal(point.mass),
-            _plus_minus(point.fidelity.mean, point.fidelity_half_width),
-            style="dim" if control else None,
-        )
-    yield table
-    yield Text(bound_sentence(found), style="dim")
-
-
-def _plus_minus(value: float, half: float | None) -> str:
-    """Write a number with half of its interval; without one where that is unknown."""
-    return plus_minus(f"{value:z.3f}", half).replace("+-0.", "+-.")
-
-
-SCALES = (Scale("share", "Share of the largest singular values", of_pattern=True),)
-
-
-def section(result: SpectrumResult) -> Part:
-    """For which heads low rank holds, and how sure that is."""
-    texts = [
-        verdict_sentence(result),
-        control_sentence(result),
-        sampling_sentence(result),
+            with_interval(point.fidelity.mean, point.fidelity_half_width),
+        ]
+        for point in efficient.points
     ]
-    return Part("spectrum", "Spectrum of the softmax", texts, _chart(result))
+    yield b.text_table(
+        ("form", "size", "cost/n^2", "error", "mass", "fidelity"),
+        rows,
+        f"What could replace full attention, on {efficient.sequences} sequences: error of each "
+        "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
+        "heads replaced (cosine of the pooled state)",
+    )
+    left_out = ""
+    if efficient.left_out:
+        names = joined([_FORMS[form][0] for form in efficient.left_out])
+        left_out = (
+            f" Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
+            "keys that a query may not see), and a mean of several keys has no position."
+        )
+    yield b.Text(
+        "Bound: whatever projects K and V to k rows has at least this error (the best rank-k "
+        "approximation of z itself; none from k = d_head on). It bounds the error of projections, "
+        "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
+        "but not to z. Both, and random projections, need the full pattern: they are "
+        "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
+        f"sequences and, where something is drawn at random, {efficient.draws} draws.{left_out}",
+        "soft",
+    )
 
+    def missing(point: CheapPoint, field: str) -> tuple[float, float | None]:
+        """The error of each head alone, or what the whole model's fidelity lacks to 1."""
+        if field == "error":
+            return point.error, point.error_half_width
+        return 1.0 - point.fidelity.mean, point.fidelity_half_width
 
-def _chart(result: SpectrumResult) -> Chart:
-    """Share of the largest singular values: a dot for each head, lines for the controls."""
-    names = list(dict.fromkeys(h.layer_name for h in result.heads))
-    layers = range(len(names))
-    dots = [(float(names.index(head.layer_name)), head.share_at_k.mean) for head in result.heads]
-    lines = [Line("one head", dots, 0, dots=True)]
-    for i, (name, share) in enumerate(_controls_page(result).items(), start=1):
-        lines.append(Line(name, [(float(layer), share) for layer in layers], i, dashed=True))
-    return chart(
-        lines,
-        label=f"Share of the {result.k} largest of {result.length} singular values, a dot "
-        "for each head by layer; the numbers are in spectrum.csv.",
-        x_title="layer",
-        y_title="share",
-        y_limits=(0, 1),
-        x_names=names,
+    panels = []
+    for field, title, caption in (
+        ("error", "each head alone", "relative error of z, mean over heads"),
+        ("fidelity", "the model with all heads replaced", "1 - cosine of the pooled last state"),
+    ):
+        series = []
+        for form, (name, colour, marker) in _FORMS.items():
+            points = [point for point in efficient.points if point.form == form != "uniform"]
+            # What leaves no error has no place on a logarithmic axis.
+            values = [(p.cost, *missing(p, field)) for p in points if missing(p, field)[0] > 0]
+            control = form in efficient.controls
+            exact = "" if len(values) == len(points) else ", then 0"
+            series.append(
+                b.Series(
+                    f"{'control: ' * control}{name}{exact}" if points else "",
+                    [cost for cost, *_ in values],
+                    [Estimate.around(value, half) for _, value, half in values],
+                    *("line", colour, marker, "--" if control else "-"),
+                )
+            )
+        uniform = next(point for point in efficient.points if point.form == "uniform")
+        levels = {"control: uniform attention": missing(uniform, field)[0]}
+        levels |= {"zeros in place of z": 1.0} if field == "error" else {}
+        panels.append(
+            b.Chart(
+                *(title, "fraction of the n^2 scores", caption, series),
+                levels={name: level for name, level in levels.items() if level > 0},
+                x_scale="log",
+                y_scale="log",
+            )
+        )
+    yield b.Panels(
+        f"What could replace attention in {model_name(result)}: {efficient.sequences} sequences of "
+        f"{result.length} tokens",
+        panels,
+        "spectrum_efficient",
+        across=2,
+        size=(10.0, 4.6),
+        alt="Error of each head and loss of fidelity by the cost of cheap forms of attention; the "
+        "numbers are in spectrum.json.",
+        on=b.PAGE,
     )
 
 
-def _controls_page(result: SpectrumResult) -> dict[str, float]:
-    """Share at k of the controls that the page shows."""
-    known = {name: result.controls[name].share_at_k for name in ("random-logits", "identity")}
-    if result.random_weights is not None:
-        known["random weights"] = result.random_weights.share_at_k.mean
-    return known
-
-
-def facts(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
+def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
     """The share of every head beside the controls."""
-    names = {"random-logits": "random scores"}
     shares = [
-        f"{names.get(name, name)} {share:.3f}" for name, share in _controls_page(result).items()
+        f"random scores {result.controls['random-logits'].share_at_k:.3f}",
+        f"identity {result.controls['identity'].share_at_k:.3f}",
     ]
+    if result.random_weights is not None:
+        shares.append(f"random weights {result.random_weights.share_at_k.mean:.3f}")
     for head in result.heads:
         text = (
             f"{plus_minus(f'{head.share_at_k.mean:.3f}', head.half_width)} of the sum in the "
@@ -361,7 +385,7 @@ def facts(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
         yield Card(head.layer, head.head, facts=[("Spectrum", text)], values=values)
 
 
-def key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
+def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
     """Share at k, mean of heads."""
     if not result.heads:
         return
@@ -369,36 +393,28 @@ def key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
     if result.random_weights is not None:
         control = f"random weights {result.random_weights.share_at_k.mean:.3f}, {control}"
     what = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
-    mean = mean_share(result)
+    mean = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
     yield KeyNumber(what, f"{mean:.3f}", control, Estimate(mean))
 
 
-#: Columns of the cheap forms' table: one row per head, form and size.
-_FORMS = ("layer", "head", "form", "size", "error.mean", "error.sem", "half_width", "mass")
-
-
-def spectrum_files(result: SpectrumResult) -> dict[str, bytes]:
+def _files(result: SpectrumResult) -> dict[str, bytes]:
     """Return the tables as CSV and the figures."""
-    from headscope.analyses.spectrum.figures import cost_curves, share_map, spectrum_curves
+    from headscope.show.figures import figures_of
 
-    csv = {"spectrum": to_csv(result)}
-    figures = {
-        "spectrum_curves": spectrum_curves(result),
-        "spectrum_map": share_map(result),
-        "spectrum_map_sq": share_map(result, squared=True),
-    }
+    tables = {"spectrum": to_csv(result)}
     if result.efficient is not None:
-        csv["spectrum_efficient"] = fields_csv(_FORMS, result.efficient.heads)
-        figures["spectrum_efficient"] = cost_curves(result, result.efficient)
-    return folder_files(csv, figures)
+        names = "layer head form size error.mean error.sem half_width mass"
+        tables["spectrum_efficient"] = fields_csv(names.split(), result.efficient.heads)
+    return folder_files(tables, dict(figures_of(blocks(result))))
 
 
 VIEW = View(
-    spectrum_report,
-    spectrum_files,
+    lambda result: terminal(blocks(result)),
+    _files,
     stale=names_of("spectrum_efficient"),
-    facts=facts,
-    scales=SCALES,
-    section=section,
-    key_numbers=key_numbers,
+    facts=_cards,
+    scales=(Scale("share", "Share of the largest singular values", of_pattern=True),),
+    key_numbers=_key_numbers,
+    title="Spectrum of the softmax",
+    blocks=blocks,
 )

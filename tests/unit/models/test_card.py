@@ -21,7 +21,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.validation import ValidationSummary
 from headscope.pruning.card import CardFacts, model_card
 from headscope.pruning.result import DropLook, DropPart, MaxDrop, PruneResult
-from headscope.pruning.words import verdict
+from headscope.pruning.view import verdict
 
 SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"
 

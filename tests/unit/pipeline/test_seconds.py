@@ -15,7 +15,7 @@ import headscope
 from headscope.cli.output import time_left
 from headscope.core.errors import InputError
 from headscope.core.serialise import from_dict, to_dict
-from headscope.pruning.kept_result import SpeedResult
+from headscope.pruning.result import SpeedResult
 from headscope.pruning.speed import _work, benchmark
 from headscope.pruning.steps import Cost, Steps
 from headscope.reports.claims.run import Whole

@@ -11,13 +11,13 @@ from rich.console import Console
 from tiny_models import tiny_bert
 
 import headscope
-from headscope import results
 from headscope.core.serialise import from_dict, to_json
 from headscope.models.validation import ValidationSummary
+from headscope.pruning import result as results
 from headscope.pruning.metric_words import change_words
 from headscope.pruning.result import PruneResult
-from headscope.pruning.view import key_numbers, section
-from headscope.pruning.words import leading_point, verdict
+from headscope.pruning.view import blocks, key_numbers, leading_point, verdict
+from headscope.show.blocks import Text
 from headscope.show.view import view_of
 
 
@@ -39,6 +39,9 @@ def test_a_change_is_told_by_the_bad_end_of_its_interval(metric, difference, ci,
     assert change_words(metric, difference, ci) == says
 
 
+MODEL = {"id": "m", "family": "bert", "n_layers": 1}
+
+
 def result(width: float) -> PruneResult:
     def curve(repair: str, *values: float) -> results.Curve:
         points = []
@@ -52,7 +55,7 @@ def result(width: float) -> PruneResult:
         return results.Curve("fisher", repair, tuple(points))
 
     return PruneResult(
-        **{"schema": 1, "provenance": {"model": {}}, "validation": ValidationSummary(None)},
+        **{"schema": 1, "provenance": {"model": MODEL}, "validation": ValidationSummary(None)},
         **{"task": "similarity", "metric": "spearman", "higher_is_better": True},
         **{"n_heads": 8, "shared_layers": False, "calibration": None},
         baseline=results.Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
@@ -68,7 +71,8 @@ def test_intervals_that_say_nothing_are_no_leave_to_remove_all():
         "With 4 of 8 heads removed (fisher): Spearman 80.00 -> 70.00; at most 85.00 points are "
         "lost (95%)."
     )
-    said = " ".join(section(wide).texts) + str(list(key_numbers(wide)))
+    texts = [block.text for block in blocks(wide) if isinstance(block, Text)]
+    said = " ".join(texts) + str(list(key_numbers(wide)))
     assert "significant" not in said
     assert "can go" not in said
 
