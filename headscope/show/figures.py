@@ -51,6 +51,9 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
                 range(len(names)), names
             )
+        elif alike:
+            handles = [h for axes in figure.axes for h in axes.get_legend_handles_labels()[0]]
+            draw.legend_beside(figure, "outside lower center", 3, handles=handles)
         figure.suptitle(block.title, fontsize=11)
         return figure
     figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))
