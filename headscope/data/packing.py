@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.corpus import PlainText
 from headscope.data.examples import Examples
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise, tokenise_targets
-from headscope.data.plain import PlainText
 
 SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
 

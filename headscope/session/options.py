@@ -11,7 +11,7 @@ from headscope.core.errors import InputError
 from headscope.core.options import Declared, Option, check, options_of
 
 if TYPE_CHECKING:
-    from headscope.data.plain import PlainText
+    from headscope.data.corpus import PlainText
 
     #: One sentence a line: a file, or lines in memory.
     Text = str | Path | PlainText | Sequence[str]

@@ -23,8 +23,8 @@ from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS, WINDOW
 from headscope.data.corpus import Corpus
+from headscope.data.encode import Frequencies, find_frequencies
 from headscope.data.examples import open_corpus
-from headscope.data.frequencies import Frequencies, find_frequencies
 from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.session.opening import (

@@ -30,7 +30,7 @@ from headscope.analyses.classify.thresholds import Thresholds
 from headscope.core.accumulator import Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batch import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.data.batches import Batch, EdgeTrials, OffsetName, RelationName
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
 _BY_OFFSET = ("offset_trials", "both_offset")

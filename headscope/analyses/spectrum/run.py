@@ -29,9 +29,9 @@ from headscope.analyses.spectrum.streaming import (
 )
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.serialise import SCHEMA
+from headscope.data.corpus import PlainText, as_plain
 from headscope.data.examples import Examples, as_pairs, may_be_pairs
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
-from headscope.data.plain import PlainText, as_plain
 from headscope.models.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance

@@ -16,8 +16,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
 from headscope.core.rounding import ROUNDING
 from headscope.data.batches import buckets
-from headscope.data.examples import Examples, read_labelled
-from headscope.data.reversed_phrases import TASK, reversed_phrases
+from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
 from headscope.data.sentence import split_words
 from headscope.data.token_rows import Row, encode_rows, pad_rows
 from headscope.models.loaded import LoadedModel

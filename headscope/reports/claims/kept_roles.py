@@ -18,9 +18,8 @@ from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
-from headscope.data.corpus import Corpus, sample_corpus
+from headscope.data.corpus import Corpus, as_plain, sample_corpus
 from headscope.data.examples import Examples, as_pairs
-from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.result import PruneResult
 from headscope.reports.claims.head_claims import ROLES

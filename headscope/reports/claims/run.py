@@ -13,8 +13,7 @@ import torch
 
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.corpus import as_corpus
-from headscope.data.plain import encode_lines, sample_plain
+from headscope.data.corpus import as_corpus, encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
 from headscope.reports.claims.finding import Evidence
 from headscope.reports.claims.kept_roles import measure_kept_roles, prune_stacks, with_sources

@@ -18,7 +18,7 @@ from headscope.analyses.classify.syntactic import (
     kernel_argmax,
 )
 from headscope.analyses.classify.thresholds import Thresholds
-from headscope.data.batch import Batch
+from headscope.data.batches import Batch
 from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
 
