@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -88,10 +87,8 @@ def encode_rows(
         if len(encoding.ids) > model.max_length:
             yield None
             continue
-        special = encoding.special_tokens_mask
-        content = tuple(p for p, is_special in enumerate(special) if not is_special)
         types = tuple(encoding.type_ids) if typed else None
-        yield Row(i, tuple(encoding.ids), types, content)
+        yield Row(i, tuple(encoding.ids), types, _content(encoding.special_tokens_mask))
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
@@ -223,7 +220,11 @@ def encode_pairs(
     texts, targets = tee(targets)
     both = zip(tokenise(model, sources), tokenise_targets(model, targets), texts, strict=True)
     for i, (source, target, text) in enumerate(both):
-        labels, special = _ended(target.ids, target.special_tokens_mask, ends.stop)
+        # Let the target end in one stop token.
+        size, marks = len(target.ids), target.special_tokens_mask
+        while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
+            size -= 1
+        labels = (*target.ids[:size], ends.stop)
         if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
             yield None
             continue
@@ -234,20 +235,10 @@ def encode_pairs(
             content=_content(source.special_tokens_mask),
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
-            decoder_content=_content([1, *special[:-1]]),
+            decoder_content=_content([1, *marks[:size]]),
             # The decoder reads a token one place after the one where it writes it.
             decoder_punctuation=tuple(i + 1 for i in _punctuation(text, target)),
         )
-
-
-def _ended(
-    ids: Sequence[int], special: Sequence[int], stop: int
-) -> tuple[tuple[int, ...], list[int]]:
-    """Let a target end in one stop token; also says which of its tokens are special."""
-    size = len(ids)
-    while size and (special[size - 1] or ids[size - 1] == stop):
-        size -= 1
-    return (*ids[:size], stop), [*special[:size], 1]
 
 
 def _content(special: Sequence[int]) -> tuple[int, ...]:
@@ -309,11 +300,11 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
         if row is None:
             yield None
             continue
-        known = before.get(len(row.content), ())
-        other = next((item for item in known if item.ids != row.ids), None)
-        yield other and dataclasses.replace(row, ids=other.ids, content=other.content)
-        if not known or known[0].ids != row.ids:
-            before[len(row.content)] = (row, *known[:1])
+        latest = before.get(len(row.content), ())
+        other = next((item for item in latest if item.ids != row.ids), None)
+        yield other and replace(row, ids=other.ids, content=other.content)
+        if not latest or latest[0].ids != row.ids:
+            before[len(row.content)] = (row, *latest[:1])
 
 
 def sentences_of(row: Row) -> Iterator[Hashable]:
