@@ -63,9 +63,9 @@ class Encoder:
         A sentence is skipped when it is longer than the model's limit, or when one of its words
         yields no piece; it is never cut.
         """
-        ours, theirs = tee(sentences)
-        words = (sentence.words for sentence in theirs)
-        yield from map(self._align, ours, tokenise(self._model, words))
+        sentences, again = tee(sentences)
+        words = (sentence.words for sentence in again)
+        yield from map(self._align, sentences, tokenise(self._model, words))
 
     def _align(self, sentence: Sentence, encoding: Encoding) -> EncodedSentence | None:
         ids = np.asarray(encoding.ids, dtype=np.int64)
@@ -79,15 +79,15 @@ class Encoder:
         return EncodedSentence(ids, word_of, first, sentence, self._rarity(sentence.words))
 
     def _rarity(self, words: Sequence[str]) -> Rarity | None:
-        known = self._frequencies
+        frequencies = self._frequencies
         candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
-        if known is None or not candidates or len(words) < 2:
+        if frequencies is None or not candidates or len(words) < 2:
             return None
-        frequency = {i: known.frequency(words[i].lower()) for i in candidates}
+        frequency = {i: frequencies.frequency(words[i].lower()) for i in candidates}
         ordered = sorted(frequency.values())
         lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
         rarest = tuple(i for i in candidates if frequency[i] == lowest)
-        if any(words[i].lower() in known.frequent for i in rarest):
+        if any(words[i].lower() in frequencies.frequent for i in rarest):
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))
