@@ -149,18 +149,7 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     if isinstance(corpus, str | Path):
         is_treebank = Path(corpus).suffix.lower() in TREEBANKS
         return open_treebank(corpus) if is_treebank else open_text(corpus)
-    return _in_memory(corpus)
-
-
-def _open(path: Path, read: Callable[[], Iterator[Sentence]], *, has_trees: bool) -> Corpus:
-    n_sentences = sum(1 for _ in read())
-    if n_sentences == 0:
-        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read)
-
-
-def _in_memory(items: Sequence[Sentence | str]) -> Corpus:
-    sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in items]
+    sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in corpus]
     sentences = [sentence for sentence in sentences if sentence.words]
     if not sentences:
         raise CorpusError("The corpus holds no sentence; give at least one.")
@@ -169,6 +158,13 @@ def _in_memory(items: Sequence[Sentence | str]) -> Corpus:
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
         sentences = [Sentence(sentence.words) for sentence in sentences]
     return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))
+
+
+def _open(path: Path, read: Callable[[], Iterator[Sentence]], *, has_trees: bool) -> Corpus:
+    n_sentences = sum(1 for _ in read())
+    if n_sentences == 0:
+        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
+    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read)
 
 
 @dataclass(frozen=True)

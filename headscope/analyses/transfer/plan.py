@@ -101,14 +101,9 @@ class Stopwatch:
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
-    @property
-    def spent(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() >= self._end
-
     def check(self) -> None:
-        """Raise :class:`OutOfTime` when it is."""
-        if self.spent:
+        """Raise :class:`OutOfTime` when the time is over."""
+        if time.monotonic() >= self._end:
             raise OutOfTime
 
 
