@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.activations import Activations
-from headscope.data.batch import Batch
-from headscope.data.batches import collate
+from headscope.data.batches import Batch, collate
 from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
 

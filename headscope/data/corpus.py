@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from headscope.data.files import (
     read_records,
     read_treebank,
 )
+from headscope.data.pieces import TextModel, tokenise
 from headscope.data.sentence import Sentence, split_words
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
@@ -148,7 +149,15 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     if isinstance(corpus, str | Path):
         is_treebank = Path(corpus).suffix.lower() in TREEBANKS
         return open_treebank(corpus) if is_treebank else open_text(corpus)
-    return _in_memory(corpus)
+    sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in corpus]
+    sentences = [sentence for sentence in sentences if sentence.words]
+    if not sentences:
+        raise CorpusError("The corpus holds no sentence; give at least one.")
+    digest = sha256_of(repr(sentences))
+    has_trees = all(sentence.heads is not None for sentence in sentences)
+    if not has_trees:  # trees of some sentences alone would make a treebank of another size
+        sentences = [Sentence(sentence.words) for sentence in sentences]
+    return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))
 
 
 def _open(path: Path, read: Callable[[], Iterator[Sentence]], *, has_trees: bool) -> Corpus:
@@ -158,13 +167,57 @@ def _open(path: Path, read: Callable[[], Iterator[Sentence]], *, has_trees: bool
     return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read)
 
 
-def _in_memory(items: Sequence[Sentence | str]) -> Corpus:
-    sentences = [Sentence(split_words(item)) if isinstance(item, str) else item for item in items]
-    sentences = [sentence for sentence in sentences if sentence.words]
-    if not sentences:
-        raise CorpusError("The corpus holds no sentence; give at least one.")
-    digest = sha256_of(repr(sentences))
-    has_trees = all(sentence.heads is not None for sentence in sentences)
-    if not has_trees:  # trees of some sentences alone would make a treebank of another size
-        sentences = [Sentence(sentence.words) for sentence in sentences]
-    return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))
+@dataclass(frozen=True)
+class PlainText:
+    """Lines of text that can be read again and again without being held in memory."""
+
+    name: str  # The path as given, or ``built-in sample``
+    sha256: str  # Of the file's bytes
+    n_lines: int  # Lines that are not blank
+    read: Callable[[], Iterator[str]]  # Starts a new pass over those lines
+
+    def __iter__(self) -> Iterator[str]:
+        return self.read()
+
+
+def open_plain(path: str | Path | None) -> PlainText:
+    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample."""
+    if path is None:
+        return sample_plain()
+    path = Path(path)
+    n_lines = sum(1 for _ in read_prose(path))
+    if n_lines == 0:
+        raise CorpusError(f"{path} holds no text; give a file with at least one line.")
+    return PlainText(
+        str(path), sha256_of_file(path), n_lines, lambda: (line for _, line in read_prose(path))
+    )
+
+
+def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:
+    """Take a text in any form: None (the sample), a path, or lines in memory."""
+    if isinstance(text, PlainText):
+        return text
+    if text is None or isinstance(text, str | Path):
+        return open_plain(text)
+    lines = [line for line in text if line.strip()]
+    if not lines:
+        raise CorpusError("The text holds no line that is not blank; give at least one.")
+    return PlainText("in memory", sha256_of(repr(lines)), len(lines), lambda: iter(lines))
+
+
+def sample_plain() -> PlainText:
+    """Open the sentences of the built-in sample treebank, words joined by spaces."""
+    return plain_of(sample_corpus())
+
+
+def plain_of(corpus: Corpus) -> PlainText:
+    """Read a corpus as plain text, one sentence a line, words joined by spaces."""
+    return PlainText(
+        corpus.name, corpus.sha256, corpus.n_sentences, lambda: (item.text for item in corpus)
+    )
+
+
+def encode_lines(model: TextModel, lines: Iterable[str]) -> Iterator[list[int] | None]:
+    """Yield each line's token ids with special tokens, or None where it is longer than allowed."""
+    for encoding in tokenise(model, lines):
+        yield encoding.ids if len(encoding.ids) <= model.max_length else None

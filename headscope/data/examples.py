@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of, sha256_of_file
-from headscope.data.corpus import Corpus, Pair, as_corpus, corpus_of_pairs, open_treebank
+from headscope.data.corpus import (
+    Corpus,
+    Pair,
+    as_corpus,
+    corpus_of_pairs,
+    open_plain,
+    open_treebank,
+    plain_of,
+    sample_corpus,
+    sample_plain,
+)
 from headscope.data.files import TABLES, TRANSLATIONS, TREEBANKS, Columns, Record, read_records
-from headscope.data.plain import PlainText, open_plain, plain_of, sample_plain
 from headscope.data.sentence import Sentence
 
 _FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
@@ -65,46 +76,40 @@ class Examples:
 
 def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
     """Read sentences (or pairs) with a class: columns sentence[, sentence2], label."""
-    path = Path(path)
-    rows = _read(path, _LABELLED, limit)
+    examples, rows = _read(path, _LABELLED, limit, "sentence")
     labels = tuple(cells["label"].strip() for _, cells in rows)
     if len(set(labels)) == 1:
         raise CorpusError(
             f"{path}: all {len(labels)} examples have the label {labels[0]!r}, so nothing can be "
             "told from them; give examples of every class."
         )
-    paired = [bool(cells.get("sentence2", "").strip()) for _, cells in rows]
+    second = tuple(cells.get("sentence2", "") for _, cells in rows)
+    paired = [bool(text.strip()) for text in second]
     if any(paired) and not all(paired):
         line = rows[paired.index(False)][0]
         raise CorpusError(f"{path}, line {line}: no sentence2, though other rows have one.")
-    return Examples(
-        str(path),
-        sha256_of_file(path),
-        first=_column(rows, "sentence"),
-        second=_column(rows, "sentence2") if all(paired) else None,
-        labels=labels,
-        lines=tuple(line for line, _ in rows),
-    )
+    return replace(examples, second=second if all(paired) else None, labels=labels)
 
 
 def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
     """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
-    path = Path(path)
-    rows = _read(path, _PAIRS, limit)
-    scores = tuple(_number(path, line, cells["score"]) for line, cells in rows)
+    examples, rows = _read(path, _PAIRS, limit, "sentence1", "sentence2")
+    scores = []
+    for line, cells in rows:
+        try:
+            value = float(cells["score"])
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            score = cells["score"].strip()
+            raise CorpusError(f"{path}, line {line}: the score {score!r} is not a number.")
+        scores.append(value)
     if len(set(scores)) == 1:
         raise CorpusError(
             f"{path}: all {len(scores)} pairs have the score {scores[0]:g}, so no correlation "
             "with them exists; give pairs of different similarity."
         )
-    return Examples(
-        str(path),
-        sha256_of_file(path),
-        first=_column(rows, "sentence1"),
-        second=_column(rows, "sentence2"),
-        scores=scores,
-        lines=tuple(line for line, _ in rows),
-    )
+    return replace(examples, scores=tuple(scores))
 
 
 def read_translations(path: str | Path, limit: int | None = None) -> Examples:
@@ -113,15 +118,26 @@ def read_translations(path: str | Path, limit: int | None = None) -> Examples:
     The sources are ``first`` of what is returned, the targets ``second``. Without a header line, a
     row of two columns is a source and its target. White space around either is no part of it.
     """
-    path = Path(path)
-    rows = _read(path, TRANSLATIONS, limit)
-    return Examples(
-        str(path),
-        sha256_of_file(path),
-        first=tuple(text.strip() for text in _column(rows, "source")),
-        second=tuple(text.strip() for text in _column(rows, "target")),
-        lines=tuple(line for line, _ in rows),
+    examples, _ = _read(path, TRANSLATIONS, limit, "source", "target")
+    first, second = (
+        tuple(text.strip() for text in texts or ()) for texts in (examples.first, examples.second)
     )
+    return replace(examples, first=first, second=second)
+
+
+def _read(
+    path: str | Path, columns: Columns, limit: int | None, first: str, second: str | None = None
+) -> tuple[Examples, list[Record]]:
+    path = Path(path)
+    rows = list(islice(read_records(path, columns), limit))
+    _check_size(path, len(rows))
+    texts, others = (
+        None if name is None else tuple(cells[name] for _, cells in rows)
+        for name in (first, second)
+    )
+    lines = tuple(line for line, _ in rows)
+    digest = sha256_of_file(path)
+    return Examples(str(path), digest, first=texts or (), second=others, lines=lines), rows
 
 
 def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
@@ -129,61 +145,39 @@ def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
     if path is None:
         return sample_texts(limit)
     path = Path(path)
-    if path.suffix.lower() in TABLES:
-        return _table_texts(path, limit)
-    is_treebank = path.suffix.lower() in TREEBANKS
-    return _of_plain(plain_of(open_treebank(path)) if is_treebank else open_plain(path), limit)
+    kind = path.suffix.lower()
+    if kind in TABLES:
+        _, rows = _read(path, _TEXTS, limit, "sentence")
+        pairs = [(cells["sentence"], cells.get("sentence2", "")) for _, cells in rows]
+        lines = (text for pair in pairs for text in pair if text.strip())
+        return _texts(str(path), sha256_of_file(path), lines, limit)
+    plain = plain_of(open_treebank(path)) if kind in TREEBANKS else open_plain(path)
+    return _texts(plain.name, plain.sha256, plain, limit)
 
 
 def sample_texts(limit: int | None = None) -> Examples:
     """Return the sentences of the built-in sample."""
-    return _of_plain(sample_plain(), limit)
+    plain = sample_plain()
+    return _texts(plain.name, plain.sha256, plain, limit)
 
 
 def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
-    """Map labels to the model's class numbers: by name (any case), or as numbers."""
-    known = {str(number): number for number in id2label}
-    known |= {name.lower(): number for number, name in id2label.items()}
+    """Map labels to the model's class numbers: by name (any case), or as numbers (``1.0`` is 1)."""
+    numbers = {str(number): number for number in id2label}
+    numbers |= {name.lower(): number for number, name in id2label.items()}
     ids = []
     for i, label in enumerate(examples.labels or ()):
-        number = known.get(label.lower(), _whole(label))
-        if number not in id2label:
+        number = numbers.get(label.lower())
+        with suppress(ValueError):
+            if number is None and float(label).is_integer():
+                number = int(float(label))
+        if number is None or number not in id2label:
             raise InputError(
                 f"{examples.where(i)}: the model has no class {label!r}; it knows "
                 f"{', '.join(f'{n} ({name})' for n, name in sorted(id2label.items()))}."
             )
         ids.append(number)
     return tuple(ids)
-
-
-def _whole(label: str) -> int:
-    """Read ``1.0`` as 1; -1 for what is no whole number."""
-    try:
-        value = float(label)
-    except ValueError:
-        return -1
-    return int(value) if value.is_integer() else -1
-
-
-def _read(path: Path, columns: Columns, limit: int | None) -> list[Record]:
-    rows = list(islice(read_records(path, columns), limit))
-    _check_size(path, len(rows))
-    return rows
-
-
-def _column(rows: Sequence[Record], column: str) -> tuple[str, ...]:
-    return tuple(cells[column] for _, cells in rows)
-
-
-def _table_texts(path: Path, limit: int | None) -> Examples:
-    rows = _read(path, _TEXTS, limit)
-    pairs = [(cells["sentence"], cells.get("sentence2", "")) for _, cells in rows]
-    lines = (text for pair in pairs for text in pair if text.strip())
-    return _texts(str(path), sha256_of_file(path), lines, limit)
-
-
-def _of_plain(plain: PlainText, limit: int | None) -> Examples:
-    return _texts(plain.name, plain.sha256, plain, limit)
 
 
 def _texts(name: str, sha256: str, lines: Iterable[str], limit: int | None) -> Examples:
@@ -198,16 +192,6 @@ def _check_size(name: str | Path, n: int) -> None:
             f"{name} holds {'one example' if n else 'no example'}; at least two (better hundreds) "
             "are needed to measure anything."
         )
-
-
-def _number(path: Path, line: int, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise CorpusError(f"{path}, line {line}: the score {text.strip()!r} is not a number.")
-    return value
 
 
 # Texts in any form that a caller may have them in.
@@ -259,15 +243,67 @@ def as_pairs(text: object) -> Examples:
         return text
     if isinstance(text, str | Path):
         return read_translations(text)
-    pairs = [_pair(i, pair) for i, pair in enumerate(text if _is_list(text) else ())]
+    pairs = []
+    for i, pair in enumerate(text if _is_list(text) else ()):
+        texts = [str(side).strip() for side in pair] if isinstance(pair, tuple | list) else []
+        if len(texts) != 2 or not all(texts):
+            raise CorpusError(
+                f"Pair {i + 1} in memory is not a source and a target; give both texts."
+            )
+        pairs.append((texts[0], texts[1]))
     if len(pairs) < 2:
         raise CorpusError(f"{len(pairs)} pairs in memory; give two or more.")
     first, second = zip(*pairs, strict=True)
     return Examples("in memory", sha256_of(repr(pairs)), first=first, second=second)
 
 
-def _pair(i: int, pair: object) -> tuple[str, str]:
-    texts = [str(text).strip() for text in pair] if isinstance(pair, tuple | list) else []
-    if len(texts) != 2 or not all(texts):
-        raise CorpusError(f"Pair {i + 1} in memory is not a source and a target; give both texts.")
-    return texts[0], texts[1]
+# A labelled task without a file: do the phrases of a sentence have their own word order?
+#
+# Made from the gold trees of the built-in sample. A phrase is what depends on the main verb,
+# directly or through others: its subject, its object, a clause. In half of the sentences, drawn at
+# random, the words inside every phrase are reversed; phrases, main verb and punctuation stay where
+# they are. Each sentence appears once, in lower case. Both classes have the same words and the same
+# lengths: a classifier has to see which word stands next to which.
+
+TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
+_TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.
+
+
+def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
+    """Return the training and the test part, 320 and 192 examples that share no sentence."""
+    corpus = sample_corpus()
+    parts: tuple[list[Sentence], list[Sentence]] = ([], [])
+    for i, sentence in enumerate(corpus):
+        parts[i % 8 in _TEST].append(sentence)
+    made = []
+    for name, part in zip(("training part", "test part"), parts, strict=True):
+        orders = [_reversed(sentence) for sentence in part]
+        # Where every phrase is a single word, reversing changes nothing.
+        changed = [i for i, order in enumerate(orders) if order != sorted(order)]
+        turned = set(random.Random(seed).sample(changed, len(part) // 2))
+        texts, labels = [], []
+        for i, (sentence, order) in enumerate(zip(part, orders, strict=True)):
+            words = sentence.words
+            texts.append(" ".join(words[j] for j in order) if i in turned else sentence.text)
+            labels.append("reversed" if i in turned else "own")
+        first = tuple(text.lower() for text in texts)
+        made.append(Examples(f"{corpus.name}, {name}", corpus.sha256, first, labels=tuple(labels)))
+    return made[0], made[1]
+
+
+def _reversed(sentence: Sentence) -> list[int]:
+    """Return the words' order with those of each phrase of the root in reverse."""
+    heads, relations = sentence.heads or (), sentence.relations or ()
+    order = list(range(len(heads)))
+    root = heads.index(-1)
+    phrases: dict[int, list[int]] = {}  # by the word under the root
+    for word in order:
+        top = word
+        while top != root and heads[top] != root:
+            top = heads[top]
+        if top != root and relations[word] != "punct":
+            phrases.setdefault(top, []).append(word)
+    for words in phrases.values():
+        for i, word in zip(words, reversed(words), strict=True):
+            order[i] = word
+    return order

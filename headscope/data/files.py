@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
 from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
@@ -54,7 +54,9 @@ def read_prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the filled lines of a text; the columns of a treebank are none."""
     rows = 0
     for number, line in read_filled(path):
-        rows += _is_row(line)
+        cells = line.split("\t")  # A row of CoNLL-U has ten, the first of them a word's number.
+        if len(cells) == 10 and cells[0].isdecimal():
+            rows += cells[6].isdecimal() or cells[6] == "_"
         if rows == 2:
             mend = (
                 "give it as treebank in place of text"
@@ -66,14 +68,6 @@ def read_prose(path: Path) -> Iterator[tuple[int, str]]:
                 f"of sentences; {mend}, or give one sentence a line."
             )
         yield number, line
-
-
-def _is_row(line: str) -> bool:
-    """Whether a line is a row of CoNLL-U: ten columns, the first of them the number of a word."""
-    if line.count("\t") != 9:
-        return False
-    cells = line.split("\t")
-    return cells[0].isdecimal() and (cells[6].isdecimal() or cells[6] == "_")
 
 
 def read_filled(path: Path) -> Iterator[tuple[int, str]]:
@@ -128,42 +122,37 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
 
 
 def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
-    rows = _split(path)
-    first = list(islice(rows, 1))
-    header = _header(path, first[0][1], columns) if first else None
-    if header is None:
-        yield from (_by_order(path, row, columns) for row in chain(first, rows))
-    else:
-        for line, cells in rows:
+    header: list[str | None] | None = None
+    for i, (line, cells) in enumerate(_split(path)):
+        if i == 0 and (header := _header(path, cells, columns)) is not None:
+            continue
+        if header is not None:
             named = zip(header, cells, strict=False)  # a short row is found by its gaps
             yield line, {column: cell for column, cell in named if column is not None}
+            continue
+        order = columns.order.get(len(cells))
+        if order is None:
+            raise CorpusError(
+                f"{path}, line {line}: {len(cells)} column{'s' * (len(cells) != 1)} where "
+                f"{' or '.join(map(str, columns.order))} are expected "
+                f"({', '.join(columns.needed)}); a header line can name them."
+            )
+        yield line, dict(zip(order, cells, strict=True))
 
 
 def _header(path: Path, cells: Sequence[str], columns: Columns) -> list[str | None] | None:
     """Return the column of each cell of a header; None if the row is not a header."""
-    found = [columns.find(cell) for cell in cells]
-    if not any(found):
+    names = [columns.find(cell) for cell in cells]
+    if not any(names):
         return None
     for column in columns.needed:
-        if column not in found:
+        if column not in names:
             raise CorpusError(
                 f"{path}, line 1: the header has no column {column} (it has "
                 f"{', '.join(cell.strip() or 'an empty one' for cell in cells)})."
             )
     # A name given twice counts once, where it first stands.
-    return [column if column not in found[:i] else None for i, column in enumerate(found)]
-
-
-def _by_order(path: Path, row: tuple[int, Sequence[str]], columns: Columns) -> Record:
-    line, cells = row
-    order = columns.order.get(len(cells))
-    if order is None:
-        raise CorpusError(
-            f"{path}, line {line}: {len(cells)} column{'s' * (len(cells) != 1)} where "
-            f"{' or '.join(map(str, columns.order))} are expected "
-            f"({', '.join(columns.needed)}); a header line can name them."
-        )
-    return line, dict(zip(order, cells, strict=True))
+    return [column if column not in names[:i] else None for i, column in enumerate(names)]
 
 
 def _split(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -205,13 +194,7 @@ def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
         yield number, cells
 
 
-Value = TypeVar("Value")
-_COLUMNS = 10
-_ID, _FORM, _HEAD, _DEPREL = 0, 1, 6, 7
-
-
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     line: int
     form: str
     head: int
@@ -222,7 +205,7 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of a CoNLL-U file."""
     rows: list[_Row] = []
     begun = False
-    for number, line in read_lines(path):
+    for number, line in chain(read_lines(path), [(0, "")]):  # the last sentence needs no blank line
         if not line.strip():
             if rows:
                 yield _sentence(path, rows)
@@ -237,67 +220,59 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
             row = _read_row(path, number, line, expected=len(rows) + 1)
             if row is not None:
                 rows.append(row)
-    if rows:
-        yield _sentence(path, rows)
 
 
 def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | None:
     """Read one row; None for multiword ranges and empty nodes."""
+
+    def error(what: str) -> CorpusError:
+        return CorpusError(f"{path}, line {number}: {what}; mend the treebank there.")
+
     cells = line.split("\t")
-    if len(cells) != _COLUMNS:
-        raise _error(
-            path, number, f"{len(cells)} columns instead of {_COLUMNS} (they are split by tabs)"
-        )
-    row_id = _parsed(parse_id_value, cells[_ID])
+    if len(cells) != 10:
+        raise error(f"{len(cells)} columns instead of 10 (they are split by tabs)")
+    word, form, head, relation = cells[0], cells[1], cells[6], cells[7]
+    row_id = head_id = None
+    with suppress(ParseException):
+        row_id = parse_id_value(word)
     if row_id is None:
-        raise _error(path, number, f"{cells[_ID]!r} is not a row id (such as 3, 3-4 or 3.1)")
+        raise error(f"{word!r} is not a row id (such as 3, 3-4 or 3.1)")
     if isinstance(row_id, tuple):
         return None
     if row_id != expected:
-        raise _error(path, number, f"row id {row_id} where {expected} should follow")
-    if not cells[_FORM].strip():
-        raise _error(path, number, "the word's form is empty")
-    head = _parsed(parse_int_value, cells[_HEAD])
-    if head is None:
-        raise _error(path, number, f"the head {cells[_HEAD]!r} is not a number")
-    return _Row(number, cells[_FORM], head, cells[_DEPREL].partition(":")[0])
-
-
-def _parsed(parse: Callable[[str], Value], cell: str) -> Value | None:
+        raise error(f"row id {row_id} where {expected} should follow")
+    if not form.strip():
+        raise error("the word's form is empty")
     with suppress(ParseException):
-        return parse(cell)
-    return None
+        head_id = parse_int_value(head)
+    if head_id is None:
+        raise error(f"the head {head!r} is not a number")
+    return _Row(number, form, head_id, relation.partition(":")[0])
 
 
 def _sentence(path: Path, rows: list[_Row]) -> Sentence:
+    def error(row: _Row, what: str) -> CorpusError:
+        return CorpusError(f"{path}, line {row.line}: {what}; mend the treebank there.")
+
     n = len(rows)
     for row_id, row in enumerate(rows, start=1):
         if not 0 <= row.head <= n:
-            raise _error(path, row.line, f"head {row.head} is out of range 0..{n}")
+            raise error(row, f"head {row.head} is out of range 0..{n}")
         if row.head == row_id:
-            raise _error(path, row.line, f"word {row_id} is its own head")
+            raise error(row, f"word {row_id} is its own head")
     roots = [row for row in rows if row.head == 0]
     if len(roots) > 1:
-        raise _error(path, roots[1].line, "a second root; a sentence has exactly one")
+        raise error(roots[1], "a second root; a sentence has exactly one")
     heads = tuple(row.head - 1 for row in rows)
-    _check_acyclic(path, rows, heads)
-    return Sentence(tuple(row.form for row in rows), heads, tuple(row.relation for row in rows))
-
-
-def _check_acyclic(path: Path, rows: list[_Row], heads: tuple[int, ...]) -> None:
-    """Follow the heads upwards from every word; each must end at the root."""
+    # Following the heads upwards from every word must end at the root.
     safe: set[int] = {-1}
-    for start in range(len(rows)):
+    for word in range(n):
         trail: list[int] = []
-        word = start
         while word not in safe:
             if word in trail:
                 words = " -> ".join(str(w + 1) for w in [*trail[trail.index(word) :], word])
-                raise _error(path, rows[word].line, f"the heads run in a cycle: {words}")
+                raise error(rows[word], f"the heads run in a cycle: {words}")
             trail.append(word)
             word = heads[word]
         safe.update(trail)
-
-
-def _error(path: Path, line: int, what: str) -> CorpusError:
-    return CorpusError(f"{path}, line {line}: {what}; mend the treebank there.")
+    return Sentence(tuple(row.form for row in rows), heads, tuple(row.relation for row in rows))

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.corpus import PlainText
 from headscope.data.examples import Examples
 from headscope.data.pieces import TextModel, frame, token_stream, tokenise, tokenise_targets
-from headscope.data.plain import PlainText
 
 SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
 
@@ -48,7 +48,7 @@ class Windows:
 
     def batch(self, windows: Sequence[int] | IntArray) -> IntArray:
         """Return the token ids of some windows, (windows, n)."""
-        starts = [self._start(int(window)) for window in self._checked(windows)]
+        starts = [self._start(int(window)) for window in windows]
         return _framed(self.stream, starts, self.length, self.before, self.after)
 
     def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
@@ -60,13 +60,9 @@ class Windows:
         return slice(len(self.before), self.length - len(self.after))
 
     def _start(self, window: int) -> int:
+        if not 0 <= window < len(self):
+            raise IndexError(f"window {window} of {len(self)}")
         return window * (self.length - self.n_special)
-
-    def _checked(self, windows: Sequence[int] | IntArray) -> Sequence[int] | IntArray:
-        for window in windows:
-            if not 0 <= window < len(self):
-                raise IndexError(f"window {window} of {len(self)}")
-        return windows
 
     def spread(self, sequences: int | None = None) -> IntArray:
         """Indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
@@ -100,14 +96,15 @@ class PairWindows(Windows):
 
     def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
         """Return token ids of the sources and of what the decoder reads, each (windows, n)."""
-        starts = [int(self.starts[window, 1]) for window in self._checked(windows)]
-        return self.batch(windows), _framed(self.targets, starts, self.length, (self.start_id,), ())
+        sources, starts = self.batch(windows), [int(self.starts[window, 1]) for window in windows]
+        return sources, _framed(self.targets, starts, self.length, (self.start_id,), ())
 
     def content(self, stack: str) -> slice:
         """Return the query positions of a stack that are no special token."""
         return super().content(stack) if stack == "encoder" else slice(1, self.length)
 
     def _start(self, window: int) -> int:
+        super()._start(window)
         return int(self.starts[window, 0])
 
 

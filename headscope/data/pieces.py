@@ -77,7 +77,11 @@ def tokenise(
 ) -> Iterator[Encoding]:
     """Yield one encoding per text, in order; nothing is cut and nothing padded."""
     checked = False
-    before = " " if _spells_spaces(model.tokenizer) else ""
+    # Byte-level and sentence-piece vocabularies spell the space before a word as part of its first
+    # piece. Handed a bare word, some of them take it for the middle of another word.
+    pre_tokenizer = repr(model.tokenizer.backend_tokenizer.pre_tokenizer)
+    spaced = "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer
+    before = " " if spaced else ""
     firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
     while chunk := list(islice(firsts, _AT_ONCE)):
         in_words = not isinstance(chunk[0], str)
@@ -89,7 +93,7 @@ def tokenise(
             add_special_tokens=special,
         )
         if not checked:
-            _check_not_all_unknown(model, encodings)
+            _check_some_known(model, encodings)
             checked = True
         yield from (_known(model, encoding) for encoding in encodings)
 
@@ -107,7 +111,7 @@ def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
     return sum(token in unknown for token in ids), len(ids)
 
 
-def _check_not_all_unknown(model: TextModel, encodings: Sequence[Encoding]) -> None:
+def _check_some_known(model: TextModel, encodings: Sequence[Encoding]) -> None:
     """Refuse a text of which nothing is left: what would be measured is one token's own."""
     counts = [count_unknown(model.tokenizer, encoding) for encoding in encodings]
     unknown, pieces = (sum(column) for column in zip(*counts, strict=True))
@@ -181,13 +185,3 @@ def frame(model: TextModel, length: int) -> Frame:
             f"{n_special + 1} tokens or more."
         )
     return Frame(before, after, length - n_special)
-
-
-def _spells_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether the vocabulary spells the space before a word as part of its first piece.
-
-    Byte-level and sentence-piece vocabularies do. Handed a bare word, some of them take it for the
-    middle of another word.
-    """
-    pre_tokenizer = repr(tokenizer.backend_tokenizer.pre_tokenizer)
-    return "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer

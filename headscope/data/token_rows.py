@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, tee
 
@@ -87,10 +87,8 @@ def encode_rows(
         if len(encoding.ids) > model.max_length:
             yield None
             continue
-        special = encoding.special_tokens_mask
-        content = tuple(p for p, is_special in enumerate(special) if not is_special)
         types = tuple(encoding.type_ids) if typed else None
-        yield Row(i, tuple(encoding.ids), types, content)
+        yield Row(i, tuple(encoding.ids), types, _content(encoding.special_tokens_mask))
 
 
 def window_rows(model: TextModel, lines: Iterable[str], *, length: int, count: int) -> list[Row]:
@@ -222,7 +220,11 @@ def encode_pairs(
     texts, targets = tee(targets)
     both = zip(tokenise(model, sources), tokenise_targets(model, targets), texts, strict=True)
     for i, (source, target, text) in enumerate(both):
-        labels, special = _ended(target.ids, target.special_tokens_mask, ends.stop)
+        # Let the target end in one stop token.
+        size, marks = len(target.ids), target.special_tokens_mask
+        while size and (marks[size - 1] or target.ids[size - 1] == ends.stop):
+            size -= 1
+        labels = (*target.ids[:size], ends.stop)
         if not source.ids or max(len(source.ids), len(labels)) > model.max_length:
             yield None
             continue
@@ -233,20 +235,10 @@ def encode_pairs(
             content=_content(source.special_tokens_mask),
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
-            decoder_content=_content([1, *special[:-1]]),
+            decoder_content=_content([1, *marks[:size]]),
             # The decoder reads a token one place after the one where it writes it.
             decoder_punctuation=tuple(i + 1 for i in _punctuation(text, target)),
         )
-
-
-def _ended(
-    ids: Sequence[int], special: Sequence[int], stop: int
-) -> tuple[tuple[int, ...], list[int]]:
-    """Let a target end in one stop token; also says which of its tokens are special."""
-    size = len(ids)
-    while size and (special[size - 1] or ids[size - 1] == stop):
-        size -= 1
-    return (*ids[:size], stop), [*special[:size], 1]
 
 
 def _content(special: Sequence[int]) -> tuple[int, ...]:
@@ -308,8 +300,101 @@ def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | N
         if row is None:
             yield None
             continue
-        known = before.get(len(row.content), ())
-        other = next((item for item in known if item.ids != row.ids), None)
-        yield other and dataclasses.replace(row, ids=other.ids, content=other.content)
-        if not known or known[0].ids != row.ids:
-            before[len(row.content)] = (row, *known[:1])
+        latest = before.get(len(row.content), ())
+        other = next((item for item in latest if item.ids != row.ids), None)
+        yield other and replace(row, ids=other.ids, content=other.content)
+        if not latest or latest[0].ids != row.ids:
+            before[len(row.content)] = (row, *latest[:1])
+
+
+def sentences_of(row: Row) -> Iterator[Hashable]:
+    """Yield each text of a row as its tokens, without special tokens and without masks.
+
+    A row of two texts has two. The target of a translation is another text than its source.
+    """
+    ids = list(row.ids)
+    for position, token in zip(row.masked, row.gold, strict=True):
+        ids[position] = token
+    start = 0
+    for i, position in enumerate(row.content):
+        if i + 1 == len(row.content) or row.content[i + 1] != position + 1:
+            yield tuple(ids[row.content[start] : position + 1])
+            start = i + 1
+    if isinstance(row, PairRow):
+        yield "target", row.labels
+
+
+def halve(
+    sentences: Sequence[Sequence[Hashable]], seed: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Split examples at random into two halves.
+
+    Examples that share a sentence, directly or through others, go to the same half. Where more than
+    half of all examples hang together like that, those are dealt out one by one.
+    """
+    groups = _connected(sentences)
+    whole = [group for group in groups if 2 * len(group) <= len(sentences)]
+    torn = [[i] for group in groups if 2 * len(group) > len(sentences) for i in group]
+    parts = [*whole, *torn]
+    random.Random(seed).shuffle(parts)
+    halves: tuple[list[int], list[int]] = ([], [])
+    # The largest first, so that single examples make both halves equally long.
+    for part in sorted(parts, key=len, reverse=True):
+        min(halves, key=len).extend(part)
+    return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
+
+
+def shared_sentences(
+    sentences: Sequence[Sequence[Hashable]], first: Sequence[int], second: Sequence[int]
+) -> int:
+    """Count the different sentences that stand in both halves."""
+    ours, theirs = ({text for i in half for text in sentences[i]} for half in (first, second))
+    return len(ours & theirs)
+
+
+def _connected(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
+    """Group examples that share a sentence, directly or through others."""
+    leader = list(range(len(sentences)))
+
+    def find(i: int) -> int:
+        while leader[i] != i:
+            leader[i] = leader[leader[i]]
+            i = leader[i]
+        return i
+
+    seen: dict[Hashable, int] = {}
+    for i, texts in enumerate(sentences):
+        for text in texts:
+            leader[find(i)] = find(seen.setdefault(text, i))
+    groups: dict[int, list[int]] = {}
+    for i in range(len(sentences)):
+        groups.setdefault(find(i), []).append(i)
+    return list(groups.values())
+
+
+# How many sentences of one set of data stand in another one too.
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Different sentences of a set of data, and how many of them another set has."""
+
+    shared: int  # shared, sentences: Sentences that both sets have, and sentences of the first set
+    sentences: int
+
+    @property
+    def share(self) -> float:
+        """Shared / sentences, 0 where there is none."""
+        return self.shared / self.sentences if self.sentences else 0.0
+
+
+def overlap(sentences: Iterable[str], others: Iterable[str]) -> Overlap:
+    """Compare two sets of data sentence by sentence, whatever files they came in.
+
+    Each side of a pair is a sentence of its own: a reordered, shortened or re-paired copy of a file
+    has another hash and other pairs, but the same sentences. Runs of white space count as one
+    space, and none at the ends.
+    """
+    ours, theirs = ({" ".join(text.split()) for text in texts} for texts in (sentences, others))
+    ours.discard("")
+    return Overlap(len(ours & theirs), len(ours))

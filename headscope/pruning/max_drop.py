@@ -26,7 +26,7 @@ import numpy as np
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.rounding import above
-from headscope.data.halving import halve, sentences_of, shared_sentences
+from headscope.data.token_rows import halve, sentences_of, shared_sentences
 from headscope.pruning.curves import (
     Outcome,
     Version,

@@ -12,7 +12,7 @@ from functools import partial
 from headscope.analyses.classify.known_roles import KnownRoles
 from headscope.core.errors import InputError
 from headscope.data.examples import Examples, sample_texts
-from headscope.data.halving import overlap
+from headscope.data.token_rows import overlap
 from headscope.models.loaded import LoadedModel
 from headscope.models.validation import ValidationSummary
 from headscope.pruning.measure import Measurer

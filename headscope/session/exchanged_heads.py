@@ -13,7 +13,7 @@ from torch import Tensor
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.serialise import SCHEMA
-from headscope.data.plain import PlainText, as_plain
+from headscope.data.corpus import PlainText, as_plain
 from headscope.models.intervene import Exchanged, Factors, intervene
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine

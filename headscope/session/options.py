@@ -12,9 +12,8 @@ from headscope.core.options import Declared, Option, check, options_of
 from headscope.session.progress import Progress
 
 if TYPE_CHECKING:
-    from headscope.data.corpus import Corpus, Pair
+    from headscope.data.corpus import Corpus, Pair, PlainText
     from headscope.data.examples import Examples
-    from headscope.data.plain import PlainText
     from headscope.data.sentence import Sentence
 
     #: One sentence a line: a file, or lines in memory.

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, Protocol
 
-from headscope.data.corpus import Corpus
+from headscope.data.corpus import Corpus, PlainText
 from headscope.data.examples import Examples
 from headscope.data.pieces import count_unknown, tokenise
-from headscope.data.plain import PlainText
 from headscope.models.loaded import LoadedModel
 
 

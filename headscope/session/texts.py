@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from headscope.core.errors import CorpusError
 from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
-from headscope.data.plain import PlainText, encode_lines, sample_plain
+from headscope.data.corpus import PlainText, encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
 
 

@@ -55,8 +55,15 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             draw.small_colour_bar(figure, shades, grid, caption, 0.03).set_yticks(
                 range(len(names)), names
             )
-        elif len(figure.axes[0].get_legend_handles_labels()[0]) > 1:
-            draw.legend_beside(figure, "outside lower center", 4)
+        else:
+            handles, labels = [], []
+            for axes in figure.axes:
+                for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+                    if label not in labels:
+                        handles.append(handle)
+                        labels.append(label)
+            if len(labels) > 1:
+                draw.legend_beside(figure, "outside lower center", 3, handles=handles)
         figure.suptitle(block.title, fontsize=11)
         return figure
     figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))

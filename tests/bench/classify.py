@@ -19,8 +19,7 @@ import headscope
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
-from headscope.data.encode import Encoder, placed
-from headscope.data.frequencies import find_frequencies
+from headscope.data.encode import Encoder, find_frequencies, placed
 from headscope.models.routing import Router, routed, use_implementation
 
 

@@ -16,8 +16,8 @@ from transformers import BertConfig, BertModel
 
 import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
+from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.data.plain import open_plain
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.routing import Router
 

@@ -32,8 +32,8 @@ from headscope.analyses.spectrum.measure import (
     shares,
     singular_values,
 )
+from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.data.plain import open_plain
 from headscope.models.routing import Router, routed, use_implementation
 
 

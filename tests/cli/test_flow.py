@@ -10,11 +10,11 @@ from tiny_models import tiny_tokenizer
 from transformers import GPT2Config, GPT2Model
 
 import headscope
-from headscope.analyses.flow.figures import tree_map
 from headscope.analyses.flow.result import FlowResult
 from headscope.data.sentence import Sentence
 from headscope.models.loaded import LoadedModel
 from headscope.reports.registry import Sections
+from headscope.show.figures import figures_of
 from headscope.show.view import view_of
 
 #: Different sentences of a tiny vocabulary; every second word hangs on the one before.
@@ -70,8 +70,9 @@ def test_every_head_has_every_number(flowed):
         expected = torch.linalg.svdvals(weight)[:8].tolist()
         assert part.singular_values == pytest.approx(expected, rel=1e-5)
     # The map and the page hold every head.
-    assert len(tree_map(flowed, flowed.trees).axes[0].texts) == 12
     view = view_of("flow")
+    figures = dict(figures_of(view.blocks(flowed)))
+    assert len(figures["flow_trees"].axes[0].texts) == 12
     assert [card.name for card in view.facts(flowed, [])] == names
     assert all(found.control != "-" for found in view.key_numbers(flowed))
 

@@ -13,7 +13,7 @@ from tiny_models import tiny_bert
 from transformers import AutoConfig
 
 import headscope
-from headscope.analyses.explain import walk
+from headscope.analyses.explain import measure
 from headscope.analyses.linear.view import correlation_sentence
 from headscope.analyses.symmetric.view import whole_sentence
 from headscope.analyses.transfer.view import VIEW
@@ -130,9 +130,9 @@ def test_removed_heads_and_long_models(run, tmp_path):
 
 
 def test_a_step_that_differs_from_the_model_ends_with_exit_code_3(run, model, monkeypatch):
-    attend = walk.attend
+    attend = measure.attend
     monkeypatch.setattr(
-        walk, "attend", lambda *heads, scale, **more: attend(*heads, scale=2 * scale, **more)
+        measure, "attend", lambda *heads, scale, **more: attend(*heads, scale=2 * scale, **more)
     )
     refused(run("explain", model, SENTENCE), "Step 5 of explain", "tolerance", code=3)
 

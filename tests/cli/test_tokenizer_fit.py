@@ -11,8 +11,8 @@ from tiny_models import SPECIAL, VOCABULARY
 
 import headscope
 from headscope.core.errors import CorpusError
+from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples
-from headscope.data.plain import as_plain
 from headscope.models.loaded import LoadedModel
 from headscope.reports.registry import SECTIONS
 from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings

@@ -13,7 +13,7 @@ from torch import Tensor
 import headscope
 from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
-from headscope.data.plain import as_plain
+from headscope.data.corpus import as_plain
 from headscope.models.intervene import Exchanged, HeadInputs, gated, removed
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable

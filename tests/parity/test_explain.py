@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 
 import headscope
-from headscope.analyses.explain import measure, walk
+from headscope.analyses.explain import measure
 from headscope.analyses.explain.result import ExplainResult
 from headscope.core.errors import ValidationFailedError
 from headscope.models.loaded import LoadedModel
@@ -190,23 +190,23 @@ def _over_queries(softmax: Callable[..., Any]) -> Callable[..., Any]:
 #: What is spoilt, where, and what is said of it.
 WRONG: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "scale": (
-        *(walk, "attend"),
+        *(measure, "attend"),
         lambda attend: lambda *heads, scale, **more: attend(*heads, scale=scale * 1.01, **more),
         r"Step 5 of explain \(scores of all heads\)",
     ),
     "mask": (
-        *(walk, "attend", _mask),
+        *(measure, "attend", _mask),
         r"Step 6 of explain \(pattern of all heads with 2 positions",
     ),
     "LayerNorm": (
-        *(walk, "layer_norm"),
+        *(measure, "layer_norm"),
         lambda function: lambda *given: function(*given) * 2,
         "Step 11 of explain",
     ),
     "softmax over queries": (measure, "masked_softmax", _over_queries, "pattern of all heads"),
     # Heads in another order: what each adds is no longer its own.
     "order of heads": (
-        *(walk, "mix"),
+        *(measure, "mix"),
         lambda mix: lambda z, w, beside: mix(z.flip(0), w, beside),
         "Step 9 of explain",
     ),

@@ -14,9 +14,9 @@ from transformers import AutoModelForMaskedLM
 
 import headscope
 from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.data.corpus import as_plain
 from headscope.data.examples import as_pairs
 from headscope.data.packing import pack, pack_pairs
-from headscope.data.plain import as_plain
 from headscope.models.certificate import validate_model
 from headscope.models.evidence import largest_gap
 from headscope.models.families import relative_terms, rotary

@@ -15,7 +15,7 @@ import headscope
 from headscope import rank
 from headscope.analyses.rank.result import RankResult
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
-from headscope.data.plain import as_plain
+from headscope.data.corpus import as_plain
 from headscope.models.loaded import LoadedModel
 
 EPS64 = 2.0**-52

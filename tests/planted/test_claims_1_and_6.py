@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.analyses.flow import outcome
 from headscope.analyses.flow.recovery import Clustered
+from headscope.analyses.flow.run import not_measured
 from headscope.models.loaded import LoadedModel
 from headscope.reports.claims.finding import Evidence
 from headscope.reports.claims.routing_claims import judge_interference, judge_routing
@@ -199,9 +199,9 @@ def test_a_control_that_collapses_is_not_measured(level, measured):
     r2 = Clustered.ratio(error, np.ones((40, 1))).rest()
     found: Any = SimpleNamespace(tokens=10_000)
     other: Any = SimpleNamespace(held=SimpleNamespace(explained=lambda _: r2))
-    reasons = outcome.not_measured(found, other, 8)
+    reasons = not_measured(found, other, 8)
     assert (not reasons) == measured
-    assert not outcome.not_measured(found, None, 8)
+    assert not not_measured(found, None, 8)
     assert all(f"{level:.2f}" in why for why in reasons.values())
 
 

@@ -11,8 +11,8 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.analyses.depth.result import DepthResult
 from headscope.core.serialise import from_dict, to_json
+from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.data.plain import open_plain
 from headscope.models.blocks import find_blocks, own_states, run_variant
 from headscope.models.routing import Router
 

@@ -9,8 +9,8 @@ import torch
 import headscope
 from headscope.analyses.spectrum import efficient
 from headscope.analyses.spectrum.view import control_sentence, verdict_sentence
+from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.data.plain import open_plain
 from headscope.models.routing import use_implementation
 from headscope.show.view import view_of
 

@@ -36,7 +36,7 @@ from headscope.core.processes import share
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
-from headscope.data.halving import halve
+from headscope.data.token_rows import halve
 from headscope.models.intervene import Means, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import less_random_write, replaced_outputs

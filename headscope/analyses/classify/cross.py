@@ -30,7 +30,7 @@ from headscope.core.accumulator import Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batch import Batch, Source
+from headscope.data.batches import Batch, Source
 from headscope.stats.statistics import ratio, standard_error
 
 FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.

@@ -19,11 +19,9 @@ from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import merged, share
-from headscope.data.batch import Batch
-from headscope.data.batches import Item, collate, collate_pairs
+from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, open_pairs
-from headscope.data.encode import EncodedSentence, Encoder, placed
-from headscope.data.frequencies import Frequencies
+from headscope.data.encode import EncodedSentence, Encoder, Frequencies, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed

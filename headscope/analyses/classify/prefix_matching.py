@@ -19,8 +19,8 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import Activations
 from headscope.core.heads import head_name
 from headscope.core.widest import widest
+from headscope.data.corpus import sample_plain
 from headscope.data.pieces import frame, token_stream
-from headscope.data.plain import sample_plain
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.stats.statistics import standard_error, t_half_width

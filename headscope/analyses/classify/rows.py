@@ -19,7 +19,7 @@ from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batch import Batch
+from headscope.data.batches import Batch
 from headscope.stats.statistics import ratio, ratio_error
 
 LONG = 20  # Tokens, special ones included, that a row must see to tell a broad head from others.

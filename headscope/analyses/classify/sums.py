@@ -22,7 +22,7 @@ from headscope.analyses.classify.rows import (
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
 from headscope.core.accumulator import Array, Keys, numpy, zeros
 from headscope.core.widest import widest
-from headscope.data.batch import Batch
+from headscope.data.batches import Batch
 from headscope.stats.statistics import ratio, ratio_error
 
 _FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.

@@ -24,7 +24,7 @@ from headscope.analyses.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure,
 from headscope.core.accumulator import Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batch import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.data.batches import Batch, EdgeTrials, OffsetName, RelationName
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
 #: Relations that are scored but never make a label: punctuation has a role of its own.

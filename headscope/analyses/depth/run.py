@@ -32,8 +32,8 @@ from headscope.core.errors import ValidationFailedError
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
+from headscope.data.corpus import as_plain
 from headscope.data.packing import Windows, pack
-from headscope.data.plain import as_plain
 from headscope.models.blocks import Block, find_blocks, norm_placement, own_states, run_variant
 from headscope.models.certificate import TOLERANCES
 from headscope.models.copies import cast, random_twin

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from headscope.core.heads import Head, head_name
 from headscope.session.measured import Measured
@@ -11,8 +11,6 @@ from headscope.stats.compared import Compare, Setting
 
 if TYPE_CHECKING:
     import pandas
-
-__all__ = ["ExplainResult", "ExplainedHead", "ExplainStep", "Matrix", "StepCheck"]
 
 #: A row of a matrix; None where there is no number (a score that a mask hides).
 Values = tuple[float | None, ...]
@@ -46,10 +44,9 @@ class Matrix:
         if len(widths) > 1 or (self.columns and widths - {len(self.columns)}):
             raise TypeError(f"the matrix {self.name!r} has rows of different lengths")
 
-    @property
-    def whole(self) -> bool:
-        """Whether no row and no column is left out."""
-        return (len(self.values), len(self.values[0]) if self.values else 0) == self.shape
+    def named_rows(self) -> list[tuple[str, Values]]:
+        """Return each row with its name."""
+        return list(zip(self.rows, self.values, strict=True))
 
 
 @dataclass(frozen=True)
@@ -82,8 +79,7 @@ class ExplainStep:
 
     def matrix(self, name: str) -> Matrix:
         """Return the matrix of a name."""
-        found = {matrix.name: matrix for matrix in self.matrices}
-        return found[name]
+        return {matrix.name: matrix for matrix in self.matrices}[name]
 
 
 @dataclass(frozen=True)
@@ -140,32 +136,25 @@ class ExplainResult(Measured):
         """One row per query and key of the explained head (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame(_pairs(self))
+        steps = {step.key: step for step in self.steps}
+        scores = steps["scores"]
+        columns = {
+            "product": scores.matrix("q k^T"),
+            "score": scores.matrix("scores"),
+            "weight": steps["softmax"].matrix("pattern"),
+            "other_direction": steps["mask"].matrix("other direction"),
+            "sequence_scale": scores.matrix("sequence scale"),
+        }
+        rows = [
+            {"query_pos": i, "query": query, "key_pos": j, "key": key}
+            | {name: matrix.values[i][j] for name, matrix in columns.items()}
+            for i, query in enumerate(self.tokens)
+            for j, key in enumerate(self.tokens)
+        ]
+        return pd.DataFrame(rows)
 
     def heads_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
         import pandas as pd
 
         return pd.DataFrame([vars(head) for head in self.heads])
-
-
-def _pairs(result: ExplainResult) -> list[dict[str, Any]]:
-    steps = {step.key: step for step in result.steps}
-    columns = {
-        "product": steps["scores"].matrix("q k^T"),
-        "score": steps["scores"].matrix("scores"),
-        "weight": steps["softmax"].matrix("pattern"),
-        "other_direction": steps["mask"].matrix("other direction"),
-        "sequence_scale": steps["scores"].matrix("sequence scale"),
-    }
-    return [
-        {
-            "query_pos": i,
-            "query": query,
-            "key_pos": j,
-            "key": key,
-            **{name: matrix.values[i][j] for name, matrix in columns.items()},
-        }
-        for i, query in enumerate(result.tokens)
-        for j, key in enumerate(result.tokens)
-    ]

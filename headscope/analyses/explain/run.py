@@ -1,19 +1,16 @@
-"""The function behind ``headscope explain``."""
+"""``headscope explain``: one sentence, followed through one head and its layer."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from headscope.analyses.explain.measure import entropy, even_entropy, links
-from headscope.analyses.explain.nine_steps import attention_steps
+from headscope.analyses.explain.measure import Walk, entropy, even_entropy, links, rounded, steps
 from headscope.analyses.explain.options import ExplainOptions
-from headscope.analyses.explain.result import ExplainedHead, ExplainResult, ExplainStep
-from headscope.analyses.explain.walk import Walk, rest_steps, rounded
+from headscope.analyses.explain.result import ExplainedHead, ExplainResult
 from headscope.core.errors import (
     InputError,
     MaskedRowWarning,
@@ -23,10 +20,9 @@ from headscope.core.errors import (
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
-from headscope.data.pieces import tokenise
+from headscope.data.pieces import Encoding, tokenise
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence
-from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
@@ -35,6 +31,73 @@ from headscope.session.validate import require_valid
 
 LONGEST = 64  # Tokens of a sentence that can still be looked at as a matrix.
 PADS = 2  # Positions of padding that the step on masks puts behind the sentence.
+
+
+def run(model: Model, options: ExplainOptions) -> ExplainResult:
+    """Follow one sentence through one head and its layer, with the model's own numbers."""
+    layer, head = options.layer, options.head
+    loaded = whole = open_model(model, **options.loading)
+    need_tokenizer(loaded, "explain")
+    if loaded.encoder_decoder:  # a sentence runs no more of it
+        loaded = loaded.only("encoder")
+    sentence = _read(loaded, options.sentence)
+    validation = require_valid(loaded, options.validate)
+    _check_head(loaded, layer, head)
+    first = next(i for i, site in enumerate(loaded.sites) if site.n_heads)
+    site = loaded.sites[first if layer is None else layer]
+    ids = sentence.ids
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore", MaskedRowWarning)  # of padded queries: nobody looks
+        run = run_sentence(loaded, site, ids, 0)
+        heads = tuple(_every_head(loaded, run, sentence))
+        asked = [h for h in heads if layer in (None, h.layer) and head in (None, h.head)]
+        chosen = max(asked, key=lambda item: item.link)
+        if chosen.layer != site.layer:
+            site = loaded.sites[chosen.layer]
+            run = run_sentence(loaded, site, ids, 0)
+        pads = min(PADS, loaded.max_length - len(ids))
+        padded = run_sentence(loaded, site, ids, pads) if pads > 0 else None
+        index = site.head_ids.index(chosen.head)
+        walk = Walk(sentence.tokens, run, padded, index, TOLERANCES[loaded.dtype])
+        made = tuple(steps(walk))
+    for step in made:
+        for check in step.checks:
+            if not check.max_abs <= check.tolerance:
+                raise ValidationFailedError(
+                    f"Step {step.number} of explain ({check.what}) differs from what "
+                    f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "
+                    f"{check.tolerance:.1e}, so nothing is explained."
+                )
+    rest, positions = run.layer.rest, "rotated" if walk.ours.rotated else ""
+    return ExplainResult(
+        schema=SCHEMA,
+        provenance=provenance(loaded, command=options.command, seed=0),
+        validation=validation,
+        sentence=sentence.text,
+        tokens=sentence.tokens,
+        special=sentence.special,
+        stack=site.stack,
+        layer=site.layer,
+        head=chosen.head,
+        chosen=head is None,
+        n_heads=site.n_heads,
+        d_model=walk.x.shape[-1],
+        d_head=site.d_head,
+        causal=site.causal,
+        positions="bias" if walk.ours.bias is not None else positions,
+        layer_norm="" if rest is None else "pre" if rest.norm_first else "post",
+        steps=made,
+        heads=heads,
+        patterns={
+            head_name(s.layer, number, s.stack): tuple(
+                tuple(round(w, 2) for w in row) for row in pattern.tolist()
+            )
+            for s in loaded.sites
+            if s.row in run.patterns
+            for number, pattern in zip(s.head_ids, run.patterns[s.row], strict=True)
+        },
+        left_out=tuple(_left_out(whole, walk)),
+    )
 
 
 @dataclass(frozen=True)
@@ -47,98 +110,39 @@ class _Sentence:
     special: tuple[bool, ...]
 
 
-def run(model: Model, options: ExplainOptions) -> ExplainResult:
-    """Follow one sentence through one head and its layer, with the model's own numbers."""
-    sentence, layer, head = options.sentence, options.layer, options.head
-    loaded = open_model(model, **options.loading)
-    need_tokenizer(loaded, "explain")
-    whole = loaded
-    if loaded.encoder_decoder:  # a sentence runs no more of it
-        loaded = loaded.only("encoder")
-    read = _built_in(loaded) if sentence is None else _read(loaded, sentence)
-    validation = require_valid(loaded, options.validate)
-    _check_place(loaded, layer, head)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MaskedRowWarning)  # of padded queries: nobody looks
-        first = run_sentence(loaded, _site(loaded, layer), read.ids, 0)
-        heads = tuple(_every_head(loaded, first, read))
-        chosen = _chosen(heads, layer, head)
-        site = _site(loaded, chosen.layer)
-        run = first if site is first.layer.site else run_sentence(loaded, site, read.ids, 0)
-        walk = _walk(loaded, run, read, chosen.head)
-        steps = tuple(_steps(walk))
-    _require_agreement(loaded, steps)
-    return ExplainResult(
-        schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=0),
-        validation=validation,
-        sentence=read.text,
-        tokens=read.tokens,
-        special=read.special,
-        stack=site.stack,
-        layer=site.layer,
-        head=chosen.head,
-        chosen=head is None,
-        n_heads=site.n_heads,
-        d_model=walk.x.shape[-1],
-        d_head=site.d_head,
-        causal=site.causal,
-        positions=_positions(walk),
-        layer_norm=_layer_norm(walk),
-        steps=steps,
-        heads=heads,
-        patterns=_patterns(loaded, run),
-        left_out=tuple(_left_out(whole, walk)),
-    )
-
-
-# --- the sentence ---------------------------------------------------------------------------------
-
-
-def _read(loaded: LoadedModel, sentence: str) -> _Sentence:
+def _read(loaded: LoadedModel, sentence: str | None) -> _Sentence:
+    """Tokenise a sentence; without one the first that the page of a report shows as well."""
+    if sentence is None:
+        handy = handy_sentences(loaded, 1)
+        if not handy or len(handy[0][1]) > LONGEST:
+            raise UnsupportedModelError(
+                f"No sentence of the built-in sample has {LONGEST} tokens or fewer for "
+                f"{loaded.name}, so explain has none of its own to show; give it one."
+            )
+        sentence = handy[0][0]
     if not sentence.strip():
         raise InputError("The sentence is empty; give at least one word.")
     if any(0xD800 <= ord(char) < 0xE000 for char in sentence):
         raise InputError(
             "The sentence holds half of a character (a lone surrogate); write it anew."
         )
-    encoding = next(iter(tokenise(loaded, [sentence])))
-    n, special = len(encoding.ids), encoding.special_tokens_mask
+    encoding: Encoding = next(iter(tokenise(loaded, [sentence])))
+    ids, special = list(encoding.ids), tuple(map(bool, encoding.special_tokens_mask))
     if all(special):
         raise InputError(
             f"The tokenizer of {loaded.name} makes no token of the sentence {visible(sentence)!r}; "
             "give another one."
         )
     for most, whose in ((loaded.max_length, loaded.name), (LONGEST, "explain")):
-        if n > most:
+        if len(ids) > most:
             raise InputError(
-                f"The sentence has {n} tokens, and {whose} reads at most {most}; shorten it."
+                f"The sentence has {len(ids)} tokens, and {whose} reads at most {most}; shorten it."
             )
-    return _encoded(loaded, sentence, encoding.ids, special)
-
-
-def _built_in(loaded: LoadedModel) -> _Sentence:
-    """Take the first sentence that the page of a report shows as well."""
-    found = handy_sentences(loaded, 1)
-    if not found or len(found[0][1]) > LONGEST:
-        raise UnsupportedModelError(
-            f"No sentence of the built-in sample has {LONGEST} tokens or fewer for {loaded.name}, "
-            "so explain has none of its own to show; give it one."
-        )
-    text, ids = found[0]
-    encoding = next(iter(tokenise(loaded, [text])))
-    return _encoded(loaded, text, ids, encoding.special_tokens_mask)
-
-
-def _encoded(loaded: LoadedModel, text: str, ids: list[int], special: Sequence[int]) -> _Sentence:
     tokens = tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(ids)))
-    return _Sentence(text, list(ids), tokens, tuple(map(bool, special)))
+    return _Sentence(sentence, ids, tokens, special)
 
 
-# --- the head -------------------------------------------------------------------------------------
-
-
-def _check_place(loaded: LoadedModel, layer: int | None, head: int | None) -> None:
+def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> None:
     if not any(site.n_heads for site in loaded.sites):
         raise UnsupportedModelError(
             f"{loaded.name} has no attention head that headscope recognises, so there is none to "
@@ -168,85 +172,21 @@ def _check_place(loaded: LoadedModel, layer: int | None, head: int | None) -> No
     )
 
 
-def _site(loaded: LoadedModel, layer: int | None) -> AttentionSite:
-    """Return a layer's site, by default the first one that has a head."""
-    if layer is not None:
-        return loaded.sites[layer]
-    return next(site for site in loaded.sites if site.n_heads)
-
-
-def _every_head(loaded: LoadedModel, run: Run, read: _Sentence) -> Iterator[ExplainedHead]:
-    words = ~torch.tensor(read.special)
-    for site in loaded.sites:
-        pattern = run.patterns.get(site.row)
-        if pattern is None:
-            continue
-        pattern = pattern.cpu()
-        even = rounded(even_entropy(_seen(site, len(read.ids))))
-        for place, link in enumerate(links(pattern, words).tolist()):
-            bits = float(entropy(pattern[place]).mean())
-            yield ExplainedHead(
-                site.layer,
-                site.head_ids[place],
-                rounded(bits),
-                even,
-                rounded(link),
-                stack=site.stack,
-            )
-
-
-def _seen(site: AttentionSite, n: int) -> Tensor:
-    """Return which keys each query of a sentence without padding may see, (n, n)."""
+def _every_head(loaded: LoadedModel, run: Run, sentence: _Sentence) -> Iterator[ExplainedHead]:
+    words, n = ~torch.tensor(sentence.special), len(sentence.ids)
     step = torch.arange(n) - torch.arange(n)[:, None]
-    seen = step <= 0 if site.causal else torch.ones(n, n, dtype=torch.bool)
-    return seen if site.window is None else seen & (step.abs() <= site.window)
-
-
-def _chosen(heads: Sequence[ExplainedHead], layer: int | None, head: int | None) -> ExplainedHead:
-    """Return the head that was asked for, or the one that links words most clearly."""
-    fitting = [item for item in heads if layer in (None, item.layer) and head in (None, item.head)]
-    return max(fitting, key=lambda item: item.link)
-
-
-# --- the steps ------------------------------------------------------------------------------------
-
-
-def _walk(loaded: LoadedModel, run: Run, read: _Sentence, head: int) -> Walk:
-    site = run.layer.site
-    pads = min(PADS, loaded.max_length - len(read.ids))
-    padded = run_sentence(loaded, site, read.ids, pads) if pads > 0 else None
-    place = site.head_ids.index(head)
-    return Walk(read.tokens, run, padded, place, TOLERANCES[loaded.dtype])
-
-
-def _steps(walk: Walk) -> Iterator[ExplainStep]:
-    with torch.no_grad():
-        done = list(attention_steps(walk))
-        yield from done
-        if walk.layer.rest is not None:
-            yield from rest_steps(walk, walk.layer.rest, len(done) + 1)
-
-
-def _require_agreement(loaded: LoadedModel, steps: Sequence[ExplainStep]) -> None:
-    for step in steps:
-        for check in step.checks:
-            if not check.max_abs <= check.tolerance:
-                raise ValidationFailedError(
-                    f"Step {step.number} of explain ({check.what}) differs from what "
-                    f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "
-                    f"{check.tolerance:.1e}, so nothing is explained."
-                )
-
-
-def _positions(walk: Walk) -> str:
-    if walk.ours.bias is not None:
-        return "bias"
-    return "rotated" if walk.ours.rotated else ""
-
-
-def _layer_norm(walk: Walk) -> str:
-    rest = walk.layer.rest
-    return "" if rest is None else "pre" if rest.norm_first else "post"
+    for site in loaded.sites:
+        if site.row not in run.patterns:
+            continue
+        pattern = run.patterns[site.row].cpu()
+        seen = step <= 0 if site.causal else torch.ones(n, n, dtype=torch.bool)
+        if site.window is not None:
+            seen = seen & (step.abs() <= site.window)
+        even = rounded(even_entropy(seen))
+        linked = links(pattern, words).tolist()
+        for head, rows, link in zip(site.head_ids, pattern, linked, strict=True):
+            bits = rounded(entropy(rows).mean())
+            yield ExplainedHead(site.layer, head, bits, even, rounded(link), stack=site.stack)
 
 
 def _left_out(whole: LoadedModel, walk: Walk) -> Iterator[str]:
@@ -261,14 +201,3 @@ def _left_out(whole: LoadedModel, walk: Walk) -> Iterator[str]:
         )
     if walk.padded is None:
         yield "Padding is left out: the sentence fills all positions that the model has."
-
-
-def _patterns(loaded: LoadedModel, run: Run) -> dict[str, tuple[tuple[float, ...], ...]]:
-    return {
-        head_name(site.layer, head, site.stack): tuple(
-            tuple(round(w, 2) for w in row) for row in pattern.tolist()
-        )
-        for site in loaded.sites
-        if site.row in run.patterns
-        for head, pattern in zip(site.head_ids, run.patterns[site.row], strict=True)
-    }

@@ -15,9 +15,6 @@ from headscope.show.page.parts import Card, Place
 from headscope.show.view import KeyNumber, view
 from headscope.stats.estimate import Estimate
 
-__all__ = ["VIEW"]
-
-
 #: Matrices of which the terminal shows a corner, and those that are shown in another form.
 _CORNERS = {"x", "W_Q", "q", "k", "v", "q rotated", "k rotated", "z", "output", "LayerNorm"}
 _CORNERS |= {"layer output"}
@@ -61,9 +58,8 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
 
 
 def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterator[b.Block]:
-    _, formula, sentences = _STEPS[step.key]
-    yield b.Text(formula, "formula")
-    yield from map(b.Text, sentences(result, step))
+    yield b.Text(_STEPS[step.key][1], "formula")
+    yield from map(b.Text, _SENTENCES[step.key](result, step))
     if step.key == "weights":
         columns: list[b.Column] = [
             ("matrix", "name", str),
@@ -75,7 +71,7 @@ def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterat
         cost = step.matrix("cost")
         counted = [
             {**dict(zip(cost.columns, values, strict=True)), "heads": f"{name} wide"}
-            for name, values in _rows(cost)
+            for name, values in cost.named_rows()
         ]
         columns = [("heads", itemgetter("heads"), str)]
         columns += [(title, itemgetter(name), _count) for name, title in _COST.items()]
@@ -86,7 +82,7 @@ def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterat
             ("share", lambda row: f"{row[1][0] or 0.0:z.1%}", str),
             ("length", lambda row: row[1][1], 2),
         ]
-        shares = _rows(step.matrix("heads"))
+        shares = step.matrix("heads").named_rows()
         yield b.Table(columns, shares, "What is added up, as shares of the output")
     for matrix in step.matrices:
         if matrix.columns and matrix.name not in _ELSEWHERE:
@@ -135,10 +131,6 @@ def _figure(result: ExplainResult, tokens: list[str]) -> b.Panels:
     )
     title = f"{result.name} of {model_name(result)} on one sentence"
     return b.Panels(title, [*squares, bars], "explain", across=2, size=(11.0, 9.5))
-
-
-def _rows(matrix: Matrix) -> list[tuple[str, tuple[float | None, ...]]]:
-    return list(zip(matrix.rows, matrix.values, strict=True))
 
 
 def _count(value: float | None) -> str:
@@ -295,7 +287,7 @@ def _z(result: ExplainResult, step: ExplainStep) -> list[str]:
 
 def _mix(result: ExplainResult, step: ExplainStep) -> list[str]:
     n, width = step.numbers, result.n_heads * result.d_head
-    shares = {name: row[0] for name, row in _rows(step.matrix("heads"))}
+    shares = {name: row[0] for name, row in step.matrix("heads").named_rows()}
     bias = shares.get("b_O") or 0.0
     texts = [
         f"The heads' z side by side are {width} numbers for each token; W_O mixes them into "
@@ -376,68 +368,43 @@ def _files(result: ExplainResult) -> dict[str, bytes]:
     return {**_VIEW.files(result), "explain.html": part_html(part, result).encode()}
 
 
-#: Title, formula and sentences of each step.
-_STEPS: dict[str, tuple[str, str, Callable[[ExplainResult, ExplainStep], list[str]]]] = {
-    "input": (
-        "Input: one row of numbers per token",
-        "x",
-        _input,
-    ),
-    "weights": (
-        "Learned matrices",
-        "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O",
-        _weights,
-    ),
-    "qkv": (
-        "Queries, keys and values",
-        "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V",
-        _qkv,
-    ),
+#: Title and formula of each step; its sentences are those of the function of the same name.
+_STEPS = {
+    "input": ("Input: one row of numbers per token", "x"),
+    "weights": ("Learned matrices", "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O"),
+    "qkv": ("Queries, keys and values", "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V"),
     "heads": (
         "Split into heads",
         "[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]",
-        _heads,
     ),
-    "scores": (
-        "Scores",
-        "scores = q k^T * scale",
-        _scores,
-    ),
-    "mask": (
-        "Mask",
-        "scores of hidden keys = -infinity",
-        _mask,
-    ),
-    "softmax": (
-        "Softmax: the pattern",
-        "pattern = exp(scores) / sum over keys of exp(scores)",
-        _softmax,
-    ),
-    "z": (
-        "Head output z",
-        "z = pattern v",
-        _z,
-    ),
+    "scores": ("Scores", "scores = q k^T * scale"),
+    "mask": ("Mask", "scores of hidden keys = -infinity"),
+    "softmax": ("Softmax: the pattern", "pattern = exp(scores) / sum over keys of exp(scores)"),
+    "z": ("Head output z", "z = pattern v"),
     "mix": (
         "Concatenate, and mix by W_O",
         "output = [z of head 0 | z of head 1 | ...] W_O + b_O = sum of z W_O + b_O",
+    ),
+    "skip": ("Skip connection", "y = x + output"),
+    "layernorm": ("LayerNorm", "(y - mean) / standard deviation * gain + shift"),
+    "ffn": ("Feed-forward network", "f(y) = activation(y W_1 + b_1) W_2 + b_2"),
+}
+_SENTENCES: dict[str, Callable[[ExplainResult, ExplainStep], list[str]]] = {
+    write.__name__[1:]: write
+    for write in (
+        _input,
+        _weights,
+        _qkv,
+        _heads,
+        _scores,
+        _mask,
+        _softmax,
+        _z,
         _mix,
-    ),
-    "skip": (
-        "Skip connection",
-        "y = x + output",
         _skip,
-    ),
-    "layernorm": (
-        "LayerNorm",
-        "(y - mean) / standard deviation * gain + shift",
         _layernorm,
-    ),
-    "ffn": (
-        "Feed-forward network",
-        "f(y) = activation(y W_1 + b_1) W_2 + b_2",
         _ffn,
-    ),
+    )
 }
 _VIEW = view(
     "One sentence, step by step",

@@ -1,6 +1,6 @@
 r"""How much of what a head reads a linear map finds again in what it passes on.
 
-Row vectors. A head reads, at query i, the mixture ``a_i = sum_j P_ij x_j`` of the layer's inputs,
+Row vectors. At query i a head reads the mixture ``a_i = sum_j P_ij x_j`` of the layer's inputs,
 and passes on ``z_i = a_i W_V + b_V``. Ridge maps are fitted on half of the sentences and judged on
 the other half::
 
@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.flow.word_graph import WordNodes
+from headscope.analyses.flow.graph import WordNodes
 from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import Activations
 from headscope.core.rounding import VARIANCE, first_largest
@@ -36,23 +36,18 @@ from headscope.core.widest import exact, widest
 from headscope.stats.spectra import column_basis
 from headscope.stats.statistics import ratio, t_half_width
 
-__all__ = [
-    "TARGETS",
-    "HeldOut",
-    "LayerSpaces",
-    "RecoverySums",
-    "FOLDS",
-    "PENALTIES",
-    "SKETCH",
-    "RidgeMap",
-    "RidgeSums",
-    "Clustered",
-]
-
 #: What is predicted from z, and from random directions, by name.
 _FROM_Z = ("whole", "token", "value", "other")
 _FROM_RANDOM = ("directions", "token_directions", "gaussian")
 TARGETS = (*_FROM_Z, *_FROM_RANDOM)
+FOLDS = 5
+#: In units of the mean variance of the predictors.
+PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(-8, 7))
+SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
+#: Errors that differ by less than this share of what there is to explain are equal: the larger
+#: penalty is taken.
+_EQUAL = 1e-9
+_TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)
@@ -77,19 +72,9 @@ class LayerSpaces:
         return cls(U, G, V, torch.linalg.qr(wide)[0])
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """The queries of one chunk, by head: all (heads, queries, width).
-
-    ``z`` is what is passed on, ``mixed`` the mixture through random directions; ``from_z`` and
-    ``from_mixed`` are what is predicted from them; ``sentence`` (queries,) is the row of the batch.
-    """
-
-    z: Tensor
-    mixed: Tensor
-    from_z: tuple[Tensor, ...]
-    from_mixed: tuple[Tensor, ...]
-    sentence: Tensor
+#: z and the mixture through random directions (heads, queries, d_v), what is predicted from each
+#: (heads, queries, width), and the row of the batch that each query is of (queries,).
+_Chunk = tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...], Tensor]
 
 
 def _chunk(
@@ -109,13 +94,8 @@ def _chunk(
         exact(part) if dtype == torch.float64 else part.to(dtype) for part in (*read, *words)
     )
     U, G, V = (part[site.heads].to(a) for part in (spaces.U, spaces.G, spaces.V))
-    return _Chunk(
-        z=z,
-        mixed=a @ G,
-        from_z=(a, token, token @ U, other @ U),
-        from_mixed=(a, token, token @ V),
-        sentence=row + site.rows.start,
-    )
+    from_z, from_random = (a, token, token @ U, other @ U), (a, token, token @ V)
+    return z, a @ G, from_z, from_random, row + site.rows.start
 
 
 class RecoverySums:
@@ -138,11 +118,13 @@ class RecoverySums:
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
-        found = _chunk(site, x, nodes, self._spaces[site.row], torch.float64)
-        of_z, of_mixed = self._sums[site.row]
-        fold = self._fold[found.sentence].to(found.z.device)
-        of_z.add(site.heads, fold, found.z, found.from_z)
-        of_mixed.add(site.heads, fold, found.mixed, found.from_mixed)
+        z, mixed, from_z, from_random, sentence = _chunk(
+            site, x, nodes, self._spaces[site.row], torch.float64
+        )
+        fold = self._fold[sentence].to(z.device)
+        of_z, of_random = self._sums[site.row]
+        of_z.add(site.heads, fold, z, from_z)
+        of_random.add(site.heads, fold, mixed, from_random)
 
     def fitted(self) -> HeldOut:
         """Fit all maps; what they are worth is measured elsewhere."""
@@ -164,15 +146,14 @@ class HeldOut:
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
-        found = _chunk(site, x, nodes, self._spaces[site.row], x.dtype)
-        start = int(self._first[site.row])
+        z, mixed, from_z, from_random, row = _chunk(site, x, nodes, self._spaces[site.row], x.dtype)
+        sentence, start = numpy(row), int(self._first[site.row])
         heads = slice(start + site.heads.start, start + site.heads.stop)
-        sentence = numpy(found.sentence)
-        given = [found.z] * len(_FROM_Z) + [found.mixed] * len(_FROM_RANDOM)
-        targets = (*found.from_z, *found.from_mixed)
-        for i, fitted in enumerate(self._maps[site.row]):
-            gaps = (*fitted.gaps(site.heads, given[i], targets[i]), targets[i])
-            for side, gap in enumerate(gaps):
+        predictors = [z] * len(from_z) + [mixed] * len(from_random)
+        pairs = zip(predictors, (*from_z, *from_random), strict=True)
+        for i, (predictor, target) in enumerate(pairs):
+            gaps = self._maps[site.row][i].gaps(site.heads, predictor, target)
+            for side, gap in enumerate((*gaps, target)):
                 size = widest(torch.linalg.vector_norm(gap, dim=-1)).square()
                 np.add.at(self._batch[:, side, i, heads], sentence, numpy(size.T))
 
@@ -197,21 +178,11 @@ class HeldOut:
         return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])
 
 
-FOLDS = 5
-#: In units of the mean variance of the predictors.
-PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(-8, 7))
-SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
-#: Errors that differ by less than this share of what there is to explain are equal: the larger
-#: penalty is taken.
-_EQUAL = 1e-9
-_TINY = torch.finfo(torch.float64).tiny
-
-
 @dataclass(frozen=True)
 class RidgeMap:
-    """An affine map of each of a layer's heads: y + (given - x) weight.
+    """An affine map of each of a layer's heads: y + (predictor - x) weight.
 
-    ``penalty`` (n_heads,) is in units of the mean variance of what is given.
+    ``penalty`` (n_heads,) is in units of the mean variance of the predictor.
     """
 
     x: Tensor
@@ -219,11 +190,11 @@ class RidgeMap:
     weight: Tensor
     penalty: Tensor
 
-    def gaps(self, heads: slice, given: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    def gaps(self, heads: slice, predictor: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return what the map leaves of a target, and what its mean leaves."""
-        x, y, weight = (part[heads].to(given) for part in (self.x, self.y, self.weight))
+        x, y, weight = (part[heads].to(predictor) for part in (self.x, self.y, self.weight))
         of_mean = target - y[:, None]
-        return of_mean - (given - x[:, None]) @ weight, of_mean
+        return of_mean - (predictor - x[:, None]) @ weight, of_mean
 
 
 class RidgeSums:
@@ -235,33 +206,30 @@ class RidgeSums:
         self._folds = _Moments((FOLDS, n_heads), d, [min(t, sketch.shape[1]) for t in widths])
 
     def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Tensor]) -> None:
-        """Add tokens: predictors (heads, tokens, d), targets alike, the fold of every token."""
+        """Add tokens: predictors (heads, tokens, d), targets, the fold of every token."""
         self._whole.add(heads, x, targets)
-        seen = [self._seen(target) for target in targets]
+        width = self._sketch.shape[1]
+        sketched = [t if t.shape[-1] <= width else t @ self._sketch.to(t) for t in targets]
         for number in range(FOLDS):
             (here,) = (fold == number).nonzero(as_tuple=True)
             if len(here):
-                parts = [part[:, here] for part in seen]
+                parts = [part[:, here] for part in sketched]
                 self._folds.add((number, heads), x[:, here], parts)
-
-    def _seen(self, target: Tensor) -> Tensor:
-        width = self._sketch.shape[1]
-        return target if target.shape[-1] <= width else target @ self._sketch.to(target)
 
     def solve(self) -> list[RidgeMap]:
         """Fit a map to each target, of the penalty that errs least on folds left out."""
         whole = self._whole
         x, means = whole.means()
         spectrum = _Spectrum.of(whole)
-        found = []
+        maps = []
         for i, (errors, size) in enumerate(_left_out(self._folds)):
             equal = errors <= errors.amin(0) + _EQUAL * size
             last = equal.to(torch.uint8).flip(0).argmax(0)  # the largest penalty of equal ones
             penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
             shrunk = spectrum.shrunk(penalty)[:, None]
             weight = spectrum.vectors * shrunk @ spectrum.vectors.mT @ whole.joint(i)
-            found.append(RidgeMap(x, means[i], weight, penalty))
-        return found
+            maps.append(RidgeMap(x, means[i], weight, penalty))
+        return maps
 
 
 class _Moments:
@@ -275,14 +243,14 @@ class _Moments:
         self.y, self.xy = [room(t) for t in widths], [room(d, t) for t in widths]
         self.yy = [room() for _ in widths]
 
-    def add(self, place: slice | tuple[int, slice], x: Tensor, targets: Sequence[Tensor]) -> None:
-        self.count[place] += x.shape[1]
-        self.x[place] += x.sum(1).cpu()
-        self.xx[place] += (x.mT @ x).cpu()
+    def add(self, at: slice | tuple[int, slice], x: Tensor, targets: Sequence[Tensor]) -> None:
+        self.count[at] += x.shape[1]
+        self.x[at] += x.sum(1).cpu()
+        self.xx[at] += (x.mT @ x).cpu()
         for y, xy, yy, target in zip(self.y, self.xy, self.yy, targets, strict=True):
-            y[place] += target.sum(1).cpu()
-            xy[place] += (x.mT @ target).cpu()
-            yy[place] += target.square().sum((1, 2)).cpu()
+            y[at] += target.sum(1).cpu()
+            xy[at] += (x.mT @ target).cpu()
+            yy[at] += target.square().sum((1, 2)).cpu()
 
     def without_each(self) -> _Moments:
         """Return for each fold the sums of all others."""
@@ -334,9 +302,9 @@ class _Spectrum:
 
 
 def _left_out(folds: _Moments) -> list[tuple[Tensor, Tensor]]:
-    """Say what maps fitted on all other folds err by on each, by target.
+    """Return errors on each fold of maps fitted on all others, and what is to be explained.
 
-    Shapes: returns (errors, size).
+    Shapes: (penalties, n_heads) and (n_heads,) of each target.
     """
     rest = folds.without_each()
     spectrum = _Spectrum.of(rest)
@@ -345,7 +313,7 @@ def _left_out(folds: _Moments) -> list[tuple[Tensor, Tensor]]:
     held = folds.xx - _around(x, folds.x, x, folds.x, n)
     held = vectors.mT @ held @ vectors
     shrunk = torch.stack([spectrum.shrunk(penalty) for penalty in PENALTIES])
-    found = []
+    results = []
     for i, y in enumerate(means):
         fitted = vectors.mT @ rest.joint(i)
         target = vectors.mT @ (folds.xy[i] - _around(x, folds.x, y, folds.y[i], n))
@@ -353,8 +321,8 @@ def _left_out(folds: _Moments) -> list[tuple[Tensor, Tensor]]:
         linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
         gram = fitted @ fitted.mT * held
         square = torch.einsum("pfhi,fhij,pfhj->pfh", shrunk, gram, shrunk)
-        found.append(((size - 2 * linear + square).sum(1), size.sum(0)))
-    return found
+        results.append(((size - 2 * linear + square).sum(1), size.sum(0)))
+    return results
 
 
 def _around(x: Tensor, x_sum: Tensor, y: Tensor, y_sum: Tensor, n: Tensor) -> Tensor:
@@ -392,13 +360,13 @@ class Clustered:
         return Clustered(1.0 - self.value, -self.influence)
 
     def mean(self) -> Clustered:
-        """Return the mean of the numbers that are known, as one number."""
-        known = np.isfinite(self.value)
-        if not known.any():
+        """Return the mean of the finite numbers, as one number."""
+        finite = np.isfinite(self.value)
+        if not finite.any():
             return Clustered(np.full(1, np.nan), np.full((len(self.influence), 1), np.nan))
         return Clustered(
-            self.value[known].mean(keepdims=True),
-            self.influence[:, known].mean(1, keepdims=True),
+            self.value[finite].mean(keepdims=True),
+            self.influence[:, finite].mean(1, keepdims=True),
         )
 
     def __sub__(self, other: Clustered) -> Clustered:

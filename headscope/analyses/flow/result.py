@@ -14,21 +14,6 @@ from headscope.stats.ranks import ControlStatistics, MatrixRank
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "ChosenTrees",
-    "FlowControl",
-    "FlowResult",
-    "FlowSentences",
-    "Graph",
-    "HeadFlow",
-    "HeadGraph",
-    "HeadTrees",
-    "Hub",
-    "Recovery",
-    "Trees",
-    "ValueControl",
-]
-
 
 @dataclass(frozen=True)
 class Recovery:
@@ -38,13 +23,11 @@ class Recovery:
     """
 
     whole: ComparedEstimate  # Of the mixture of states that the head reads, all d_model dimensions
-    directions: (
-        ComparedEstimate  # The same, where d_head random directions stand in the place of W_V
-    )
+    directions: ComparedEstimate  # The same from d_head random directions in place of W_V
     token: ComparedEstimate  # Of the state of the word that gets the largest weight, all dimensions
     value: ComparedEstimate  # The same in the space that W_V reads
     other: ComparedEstimate  # The same of a word of the sentence drawn at random
-    #: As ``token``, where d_head random directions stand in the place of W_V.
+    #: As ``token``, from d_head random directions in place of W_V.
     token_directions: ComparedEstimate = UNKNOWN
     #: As ``value``, of the same patterns with a W_V of Gaussian entries.
     gaussian: ComparedEstimate = UNKNOWN
@@ -57,9 +40,8 @@ class HeadGraph:
     #: Share of the attention between different nodes that a tenth of them receive, mean over
     #: sentences.
     top_share: Annotated[Estimate, Compare("share of the largest hubs")]
-    hub: Annotated[
-        str, Compare()
-    ]  # The node that receives most in most sentences of the half that it was chosen on
+    #: The node that receives most in most sentences of the half that it was chosen on.
+    hub: Annotated[str, Compare()]
     hub_share: Estimate  # Share of the other half's sentences in which it receives most
     hub_chance: float | None  # The same if the hub were drawn at random among a sentence's nodes
 
@@ -91,8 +73,8 @@ class HeadFlow(Head):
 
     def wide(self, matrix: str = "w_v") -> float | None:
         """Return the effective rank of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
-        found: MatrixRank = getattr(self, matrix)
-        return None if found.effective_rank is None else found.effective_rank / self.d_head
+        rank = getattr(self, matrix).effective_rank
+        return None if rank is None else rank / self.d_head
 
     def dims90(self, matrix: str = "w_v") -> float | None:
         """Return dims90 of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
@@ -102,7 +84,7 @@ class HeadFlow(Head):
 
 @dataclass(frozen=True)
 class ValueControl:
-    """The spectra of matrices that hold nothing, of one shape."""
+    """Spectra of random matrices of one shape."""
 
     d_head: int  # Width of the values
     w_v: ControlStatistics  # Means over draws, or over the heads of an untrained model.
@@ -217,6 +199,17 @@ class FlowResult(Measured):
         stacked = any(head.stack != "encoder" for head in self.heads)
         return pd.DataFrame(_row(head, stacked) for head in self.heads)
 
+    def hubs_frame(self) -> pandas.DataFrame:
+        """One row per hub (pandas)."""
+        import pandas as pd
+
+        columns = ["name", "received", "even", "ratio_value", "ratio_half_width", "occurrences"]
+        rows = [
+            (h.name, h.received, h.even, h.ratio.value, h.ratio.half_width, h.occurrences)
+            for h in self.graph.hubs
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
 
 def _row(head: HeadFlow, stacked: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"stack": head.stack} if stacked else {}
@@ -224,8 +217,8 @@ def _row(head: HeadFlow, stacked: bool) -> dict[str, Any]:
     for matrix in ("w_v", "ov"):
         row[f"{matrix}_effective"] = head.wide(matrix)
         row[f"{matrix}_dims90"] = head.dims90(matrix)
-    for name, found in vars(head.recovery).items():
-        row |= {f"r2_{name}": found.value, f"r2_{name}_half_width": found.half_width}
+    for name, r2 in vars(head.recovery).items():
+        row |= {f"r2_{name}": r2.value, f"r2_{name}_half_width": r2.half_width}
     graph = head.graph
     row |= {"top_share": graph.top_share.value, "top_half_width": graph.top_share.half_width}
     row |= {"hub": graph.hub, "hub_share": graph.hub_share.value, "hub_chance": graph.hub_chance}

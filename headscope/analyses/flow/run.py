@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 
 from headscope.analyses.classify.passes import corpus_for, stacks_for
-from headscope.analyses.flow import outcome
 from headscope.analyses.flow.options import FlowOptions
-from headscope.analyses.flow.outcome import Found, Reader, measure
-from headscope.analyses.flow.result import FlowResult, ValueControl
-from headscope.core.errors import CorpusError
+from headscope.analyses.flow.passes import Reader, Sums, measure
+from headscope.analyses.flow.recovery import TARGETS, Clustered, HeldOut
+from headscope.analyses.flow.result import (
+    ChosenTrees,
+    FlowControl,
+    FlowResult,
+    FlowSentences,
+    Graph,
+    HeadFlow,
+    HeadGraph,
+    HeadTrees,
+    Hub,
+    Recovery,
+    Trees,
+    ValueControl,
+)
+from headscope.analyses.flow.trees import BASELINES, DIRECTIONS, TreeSearch
+from headscope.core.accumulator import Array
+from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import open_corpus
 from headscope.models.copies import random_twin
 from headscope.models.layouts.sites import AttentionSite
-from headscope.models.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
+from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
@@ -29,72 +46,109 @@ from headscope.stats.spectra import (
     product_ranks,
     random_factors,
 )
+from headscope.stats.statistics import finite, t_half_width
+
+#: Tokens that a ridge map is fitted on, at least, for each number that it reads.
+TOKENS_PER_PREDICTOR = 20
+#: Where random weights surely explain less than this, maps follow what they were fitted on.
+COLLAPSED = -0.05
+#: Hubs that are listed, at most, and the sentences that one must stand in to be chosen.
+HUBS, HUB_SENTENCES = 12, 8
 
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
     """Say what heads read and pass on, and what their attention looks like as a graph."""
     seed = options.seed
-    given = open_corpus(options.corpus)
+    corpus = open_corpus(options.corpus)
     opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
-    read = corpus_for(opened, given).sources
+    corpus = corpus_for(opened, corpus).sources
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = (opened.whole or opened).only(stack)
-    reader = Reader(loaded, read, options.limit, options.tell)
-    found = _measured(reader, loaded, seed, "model")
-    twin = random_twin(loaded, seed) if options.control else None
-    other = None if twin is None else _measured(reader, twin, seed, "control")
+    reader = Reader(loaded, corpus, options.limit, options.tell)
+    sums = measure(reader, loaded, seed, "model")
+    sentences = FlowSentences(
+        name=corpus.name,
+        chosen_on=len(sums.chosen.top),
+        measured_on=len(sums.hubs.top),
+        repeated=reader.repeated,
+        skipped=reader.skipped,
+        note=corpus.note,
+        tokens=sums.tokens,
+    )
+    spectra = {"gaussian": _gaussian(loaded.sites, range(seed, seed + options.control_seeds))}
+    random = None
+    if options.control:
+        twin = random_twin(loaded, seed)
+        random = measure(reader, twin, seed, "control", every_tree=False)
+        spectra["fresh"] = _untrained(twin.sites)
     width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
-    unknown = outcome.not_measured(found, other, width)
-    spectra = {
-        "gaussian": gaussian_controls(loaded.sites, range(seed, seed + options.control_seeds))
-    }
-    if twin is not None:
-        spectra["fresh"] = untrained(twin.sites)
+    missing = not_measured(sums, random, width)
     return FlowResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=read),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=corpus),
         validation=validation,
-        sentences=outcome.sentences(reader, found),
-        heads=outcome.heads(loaded.sites, head_spectra(loaded.sites), found, unknown),
+        sentences=sentences,
+        heads=_heads(loaded.sites, sums, missing),
         spectra=spectra,
-        recovery=outcome.mean_recovery(found.held, unknown),
-        over_directions=outcome.over(found.held, "whole", "directions", unknown),
-        graph=outcome.graph(found),
-        trees=outcome.trees(loaded.sites, found.search),
-        control=None if other is None else outcome.control(found, other, seed, unknown),
-        over_gaussian=outcome.over(found.held, "value", "gaussian", unknown),
-        token_over_directions=outcome.over(found.held, "token", "token_directions", unknown),
-        not_measured=unknown,
+        recovery=_mean_recovery(sums.held, missing),
+        over_directions=_over(sums.held, "whole", "directions", missing),
+        graph=_graph(sums),
+        trees=_trees(loaded.sites, sums.search),
+        control=None if random is None else _control(sums, random, seed, missing),
+        over_gaussian=_over(sums.held, "value", "gaussian", missing),
+        token_over_directions=_over(sums.held, "token", "token_directions", missing),
+        not_measured=missing,
     )
 
 
-def _measured(reader: Reader, loaded: LoadedModel, seed: int, name: str) -> Found:
-    found = measure(reader, loaded, seed, name, every_tree=name == "model")
-    if found is None:
-        raise CorpusError(
-            f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
-            "one, from the first on) could be read: each is longer than the model's limit or has "
-            "a word that yields no piece."
+def not_measured(sums: Sums, random: Sums | None, width: int) -> dict[str, str]:
+    """Say which R^2 the text is too short for, and why; ``width`` is the largest d_head."""
+    needed = TOKENS_PER_PREDICTOR * width
+    if sums.tokens < needed:
+        enough = math.ceil(needed / max(sums.tokens, 1) * 2 * len(sums.chosen.top))
+        reason = (
+            f"the maps are fitted on {sums.tokens:,} tokens and need {TOKENS_PER_PREDICTOR} for "
+            f"each of the {width} numbers that they read; give about {enough:,} sentences"
         )
-    return found
+        return dict.fromkeys(TARGETS, reason)
+    if random is None:
+        return {}
+    means = {target: _one(random.held.explained(target).mean()) for target in TARGETS}
+    return {
+        target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
+        "follow what they were fitted on; give more sentences"
+        for target, r2 in means.items()
+        if r2.high is not None and r2.high < COLLAPSED
+    }
 
+
+def _estimates(numbers: Clustered) -> list[Estimate]:
+    """Turn numbers with their intervals into estimates; what is not finite is None."""
+    pairs = zip(numbers.value, numbers.half_width(), strict=True)
+    return [Estimate.around(finite(value), finite(half)) for value, half in pairs]
+
+
+def _one(numbers: Clustered) -> Estimate:
+    (only,) = _estimates(numbers)
+    return only
+
+
+# --- spectra --------------------------------------------------------------------------------------
 
 Spectra = Mapping[str, Sequence[MatrixRank]]  # By matrix, ``w_v`` and ``ov``: one entry a head.
 
 
-def head_spectra(sites: Iterable[AttentionSite]) -> list[Spectra]:
+def _head_spectra(sites: Iterable[AttentionSite]) -> list[Spectra]:
     """Measure every head of every layer; layers that share all weights are measured once."""
-    known: dict[object, Spectra] = {}
-    found = []
-    for site in sites:
-        if site.projections not in known:
-            known[site.projections] = _spectra(layer_factors(site.weights()))
-        found.append(known[site.projections])
-    return found
+    measured: dict[object, Spectra] = {}
+    for site in (sites := list(sites)):
+        if site.projections not in measured:
+            measured[site.projections] = _spectra(layer_factors(site.weights()))
+    return [measured[site.projections] for site in sites]
 
 
 def _spectra(factors: Factors) -> Spectra:
@@ -110,9 +164,7 @@ def _spectra(factors: Factors) -> Spectra:
     }
 
 
-def gaussian_controls(
-    sites: Iterable[AttentionSite], seeds: Sequence[int]
-) -> tuple[ValueControl, ...]:
+def _gaussian(sites: Iterable[AttentionSite], seeds: Sequence[int]) -> tuple[ValueControl, ...]:
     """Average factors of i.i.d. Gaussian entries, for every shape that layers have."""
     shapes: dict[tuple[int, ...], Factors] = {}
     for site in sites:
@@ -125,15 +177,184 @@ def gaussian_controls(
     )
 
 
-def untrained(sites: Sequence[AttentionSite]) -> tuple[ValueControl, ...]:
+def _untrained(sites: Sequence[AttentionSite]) -> tuple[ValueControl, ...]:
     """Average the heads of an untrained model, for every width of its values."""
     by_width: dict[int, list[Spectra]] = {}
-    for site, spectra in zip(sites, head_spectra(sites), strict=True):
+    for site, spectra in zip(sites, _head_spectra(sites), strict=True):
         if site.n_heads:
             by_width.setdefault(site.weights().W_V.shape[-1], []).append(spectra)
     return tuple(_averaged(spectra, width) for width, spectra in by_width.items())
 
 
 def _averaged(draws: Sequence[Spectra], width: int) -> ValueControl:
-    joined = {name: [one for draw in draws for one in draw[name]] for name in ("w_v", "ov")}
-    return ValueControl(width, average(joined["w_v"]), average(joined["ov"]))
+    w_v, ov = (average([one for draw in draws for one in draw[name]]) for name in ("w_v", "ov"))
+    return ValueControl(width, w_v, ov)
+
+
+# --- heads ----------------------------------------------------------------------------------------
+
+
+def _heads(
+    sites: Sequence[AttentionSite], sums: Sums, missing: Container[str]
+) -> tuple[HeadFlow, ...]:
+    """Put together what was measured of every head, without the R^2 that are missing."""
+    targets = [target for target in TARGETS if target not in missing]
+    r2 = {target: _estimates(sums.held.explained(target)) for target in targets}
+    penalties = {target: sums.held.penalties(target) for target in targets}
+    names = sums.chosen.most_frequent()
+    top, hit, chance = (
+        _estimates(_mean_over_sentences(rows, len(names)))
+        for rows in (sums.hubs.top, sums.hubs.hit, sums.hubs.chance)
+    )
+    trees = _trees_by_head(sums.search, len(names))
+    rows: list[HeadFlow] = []
+    for site, spectra in zip(sites, _head_spectra(sites), strict=True):
+        for i, head in enumerate(site.head_ids):
+            n = len(rows)
+            recovery = {t: r2[t][n] if t in r2 else Estimate(None) for t in TARGETS}
+            rows.append(
+                HeadFlow(
+                    layer=site.layer,
+                    head=head,
+                    stack=site.stack,
+                    d_head=len(spectra["w_v"][i].singular_values),
+                    w_v=spectra["w_v"][i],
+                    ov=spectra["ov"][i],
+                    recovery=Recovery(**recovery),
+                    graph=HeadGraph(top[n], names[n], hit[n], chance[n].value),
+                    trees=trees[n],
+                    penalties={t: float(penalties[t][n]) for t in targets},
+                )
+            )
+    return tuple(rows)
+
+
+def _mean_over_sentences(rows: Sequence[Array], n: int) -> Clustered:
+    """Average (n,) numbers of every sentence; there may be no sentence."""
+    return Clustered.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
+
+
+def _trees_by_head(search: TreeSearch | None, n_heads: int) -> Sequence[HeadTrees | None]:
+    if search is None or not search.counts.words:
+        return [None] * n_heads
+    every, no_punct = (
+        _estimates(search.counts.attachment("heads", punctuation=side)) for side in (True, False)
+    )
+    first = search.first.total("heads")
+    return [
+        HeadTrees(
+            DIRECTIONS[int(first[head + n_heads] > first[head])],
+            {name: every[head + k * n_heads] for k, name in enumerate(DIRECTIONS)},
+            {name: no_punct[head + k * n_heads] for k, name in enumerate(DIRECTIONS)},
+        )
+        for head in range(n_heads)
+    ]
+
+
+# --- the model, and random weights ----------------------------------------------------------------
+
+
+def _mean_recovery(held: HeldOut, missing: Container[str] = ()) -> Recovery:
+    """Average over heads."""
+    means = {t: Estimate(None) if t in missing else _one(held.explained(t).mean()) for t in TARGETS}
+    return Recovery(**means)
+
+
+def _over(held: HeldOut, target: str, random: str, missing: Container[str]) -> Estimate:
+    """Subtract from what z recovers what random directions do, mean over heads.
+
+    Each head has random directions of its own, so the spread over heads counts as well.
+    """
+    if target in missing or random in missing:
+        return Estimate(None)
+    mine, other = held.explained(target), held.explained(random)
+    return _with_spread(mine.mean() - other.mean(), mine.value - other.value)
+
+
+def _with_spread(gap: Clustered, drawn: Array) -> Estimate:
+    """Make an interval of a gap wider by that of the mean of what was drawn at random."""
+    value, half = float(gap.value[0]), float(gap.half_width()[0])
+    drawn = drawn[np.isfinite(drawn)]
+    if len(drawn) < 2:
+        return Estimate.around(finite(value))
+    error = float(drawn.std(ddof=1)) / math.sqrt(len(drawn))
+    spread = float(t_half_width(error, np.array(len(drawn))))
+    return Estimate.around(finite(value), finite(math.hypot(half, spread)))
+
+
+def _graph(sums: Sums) -> Graph:
+    """Average the heads' shares, and list the hubs."""
+    hubs, sentences = [], len(sums.hubs.top)
+    for name in sums.chosen.most(HUBS, HUB_SENTENCES):
+        received, even, ratio, error, count = sums.hubs.of(name)
+        if count:
+            half = t_half_width(error, np.array(sentences))
+            value = Estimate.around(finite(ratio), finite(float(half)))
+            hubs.append(Hub(name, received, even, value, count))
+    even_share = _one(_mean_over_sentences(sums.hubs.even, 1)).value
+    return Graph(_top_share(sums), even_share, tuple(hubs))
+
+
+def _top_share(sums: Sums) -> Estimate:
+    n_heads = len(sums.chosen.most_frequent())
+    return _one(_mean_over_sentences(sums.hubs.top, n_heads).mean())
+
+
+def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
+    """Say what was chosen on the first half and what it is worth on the second."""
+    if search is None or not search.chosen or not search.counts.words:
+        return None
+    names = [head_name(s.layer, head, s.stack) for s in sites for head in s.head_ids]
+    named = [(name, direction) for direction in DIRECTIONS for name in names]
+    counts, strongest = search.counts, search.baseline(search.strongest)
+
+    def chosen(name: str, heads: Sequence[int]) -> ChosenTrees:
+        uas = counts.attachment(name)
+        return ChosenTrees(
+            heads=tuple(named[c] for c in heads),
+            uas=_one(uas),
+            uas_no_punct=_one(counts.attachment(name, punctuation=False)),
+            over_baseline=_one(uas - strongest),
+            swapped=_one(search.swapped.attachment(name))
+            if search.swapped.words
+            else Estimate(None),
+        )
+
+    every, no_punct = (
+        {name: _one(search.baseline(name, punctuation=side)) for name in BASELINES}
+        for side in (True, False)
+    )
+    return Trees(
+        best=chosen("best", (search.best,)),
+        combination=chosen("combination", search.chosen),
+        baselines=every,
+        baselines_no_punct=no_punct,
+        offset=search.offset.removeprefix("offset "),
+        strongest=search.strongest,
+    )
+
+
+def _control(sums: Sums, random: Sums, seed: int, missing: Container[str]) -> FlowControl:
+    """Compare the model with random weights, sentence by sentence.
+
+    The control's heads are draws of random weights, so the spread between them counts as well.
+    """
+    gain = dict.fromkeys(TARGETS, Estimate(None))
+    for target in TARGETS:
+        if target not in missing:
+            mine, other = sums.held.explained(target), random.held.explained(target)
+            gain[target] = _with_spread(mine.mean() - other.mean(), other.value)
+    search = random.search
+    measured = search is not None and search.chosen and search.counts.words
+    best, combination = (
+        _one(search.counts.attachment(name)) if search is not None and measured else None
+        for name in ("best", "combination")
+    )
+    return FlowControl(
+        seed=seed,
+        recovery=_mean_recovery(random.held),
+        gain=Recovery(**gain),
+        top_share=_top_share(random),
+        best_uas=best,
+        combination_uas=combination,
+    )

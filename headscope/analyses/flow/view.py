@@ -1,45 +1,38 @@
-"""The sentences that say what ``flow`` found."""
+"""What is shown of ``flow``: what heads pass on of what they read, the hubs, and the trees."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean
 
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
+import numpy as np
 
-from headscope.analyses.flow.result import ChosenTrees, FlowResult, HeadFlow, Trees
+from headscope.analyses.flow.result import ChosenTrees, FlowResult, HeadFlow, Recovery, Trees
 from headscope.core.safe_text import visible
-from headscope.show.cells import (
-    decimal,
-    fields_csv,
-    joined,
-    make_table,
-    mean_of,
-    model_line,
-    plural,
-    plus_minus,
-    to_csv,
-)
-from headscope.show.folders import folder_files, names_of
-from headscope.show.page.parts import Card, Part, Place, Scale
-from headscope.show.page.svg import Chart, Line, chart
-from headscope.show.view import KeyNumber, View
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plural
+from headscope.show.cells import plus_minus as plus
+from headscope.show.folders import names_of
+from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.view import KeyNumber, view
 from headscope.stats.estimate import Estimate
 
-__all__ = ["VIEW"]
-
-
-#: What each R^2 is of.
+#: What each R^2 is of, and its colour; and the title of those in the table of layers.
 TARGETS = {
-    "whole": "all that is read",
-    "directions": "all that is read, from random directions",
-    "token": "the attended word's state",
-    "token_directions": "the attended word's state, from random directions",
-    "value": "the attended word where W_V reads",
-    "gaussian": "the attended word, Gaussian W_V",
-    "other": "a random word where W_V reads",
+    "whole": ("all that is read", b.BLACK),
+    "directions": ("all that is read, from random directions", b.GREY),
+    "token": ("the attended word's state", b.SKY),
+    "token_directions": ("the attended word's state, from random directions", b.PURPLE),
+    "value": ("the attended word where W_V reads", b.BLUE),
+    "gaussian": ("the attended word, Gaussian W_V", b.GREEN),
+    "other": ("a random word where W_V reads", b.ORANGE),
+}
+_COLUMNS = {
+    "whole": "all read",
+    "directions": "random",
+    "value": "word",
+    "gaussian": "Gaussian",
+    "other": "other word",
 }
 BASELINE_NAMES = {
     "previous": "previous word (right-branching)",
@@ -51,322 +44,295 @@ BASELINE_NAMES = {
 _WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 1.
 
 
-def number(found: Estimate | None, digits: int = 2) -> str:
+def blocks(result: FlowResult) -> Iterator[b.Block]:
+    """Show what was read, the main numbers, the layers, the hubs and the trees."""
+    lines = [model_line(result, len(result.heads)).plain, f"Text    {_sentences(result)}"]
+    yield b.Text("\n".join(lines), on=b.TERMINAL)
+    yield b.Text(f"Read: {_sentences(result)}.", on=b.PAGE)
+    yield b.Text(result.sentences.note, "soft", b.TERMINAL)
+    for text in (_width(result), _recovered(result), _most_attended(result), _tree_text(result)):
+        yield b.Text(text, "lead")
+    if result.heads:
+        yield _figure(result)
+    yield b.Text(
+        "By layer, mean of heads: the width of W_V (effective rank over d_head); the share of "
+        "variance that a linear readout recovers (held out): of all that is read, from z and from "
+        "random directions; of the word attended to most, with this W_V and with a Gaussian one, "
+        "and of a random word; the attention that the most-attended tenth receives",
+        on=b.TERMINAL,
+    )
+    yield _layers(result)
+    hubs: list[b.Column] = [
+        ("hub", lambda hub: visible(hub.name), str),
+        ("received", "received", 2),
+        ("if even", "even", 2),
+        ("ratio", "ratio", number),
+        ("seen", "occurrences", str),
+    ]
+    if result.graph.hubs:
+        title = "Hubs: attention received by one occurrence, mean of heads, +-95%"
+        yield b.Table(hubs, result.graph.hubs, title)
+    if result.trees is not None:
+        yield _trees(result, result.trees)
+        yield b.HeadMap(
+            f"Unlabelled attachment of each head's largest trees, {model_name(result)}",
+            "UAS, the gold root given",
+            {(head.layer_name, head.head): _uas(head).value for head in result.heads},
+            2,
+            "flow_trees",
+            on=b.NOWHERE,
+        )
+
+
+def number(estimate: Estimate | None, digits: int = 2) -> str:
     """Write a number with half of its interval."""
-    if found is None or found.value is None:
+    if estimate is None or estimate.value is None:
         return "-"
-    return plus_minus(f"{found.value:z.{digits}f}", found.half_width, f".{digits}f")
+    return plus(f"{estimate.value:z.{digits}f}", estimate.half_width, f".{digits}f")
 
 
-def percent(found: Estimate | None) -> str:
+def percent(estimate: Estimate | None) -> str:
     """Write a share with half of its interval."""
-    if found is None or found.value is None:
+    if estimate is None or estimate.value is None:
         return "-"
-    return plus_minus(f"{found.value:z.0%}", found.half_width, ".1%")
+    return plus(f"{estimate.value:z.0%}", estimate.half_width, ".1%")
 
 
-def mean_wide(heads: Iterable[HeadFlow], matrix: str = "w_v") -> float | None:
-    """Return the mean effective rank over d_head of the heads that have one."""
-    known = [value for head in heads if (value := head.wide(matrix)) is not None]
-    return fmean(known) if known else None
+def _uas(head: HeadFlow) -> Estimate:
+    return Estimate(None) if head.trees is None else head.trees.uas[head.trees.direction]
 
 
-def control_wide(result: FlowResult, name: str, matrix: str = "w_v") -> float | None:
-    """Return the same of a control, mean over its shapes; None where it was not measured."""
-    found = [
-        ranks / shape.d_head
-        for shape in result.spectra.get(name, ())
-        if (ranks := getattr(shape, matrix).effective_rank) is not None
-    ]
-    return fmean(found) if found else None
+def _r2(recovery: Recovery, target: str) -> float | None:
+    value: float | None = getattr(recovery, target).value
+    return value
 
 
-def width_sentence(result: FlowResult) -> str:
-    """Say how much of its width W_V uses, beside the controls."""
-    wide = [value for head in result.heads if (value := head.wide()) is not None]
-    if not wide:
-        return "Every W_V is zero."
-    n = sum(value > _WIDE for value in wide)
-    controls = [
-        f"{said} {value:.2f}"
-        for name, said in (("gaussian", "Gaussian entries"), ("fresh", "untrained"))
-        if (value := control_wide(result, name)) is not None
-    ]
+def _width_of(result: FlowResult, control: str, matrix: str = "w_v") -> float | None:
+    """Return the effective rank over d_head of a control, mean over its shapes."""
+    shapes = result.spectra.get(control, ())
+    ranks = ((getattr(shape, matrix).effective_rank, shape.d_head) for shape in shapes)
+    return mean_of(None if rank is None else rank / width for rank, width in ranks)
+
+
+# --- sentences ------------------------------------------------------------------------------------
+
+
+def _sentences(result: FlowResult) -> str:
+    """Say what was read, and that nothing is measured where it was chosen."""
+    read = result.sentences
+    left = [f"{read.repeated} repeated"] * bool(read.repeated)
+    left += [f"{read.skipped} that cannot be read"] * bool(read.skipped)
     return (
-        f"W_V uses {fmean(wide):.0%} of its width (effective rank over d_head, mean of heads; "
-        f"above {_WIDE:.0%} in {n} of {len(wide)}; {', '.join(controls)})."
+        f"{visible(read.name)}: fitted and chosen on {read.chosen_on:,} sentences, measured on "
+        f"{read.measured_on:,} others{f' ({joined(left)} left out)' if left else ''}"
     )
 
 
-def recovery_sentence(result: FlowResult) -> str:
-    """Say how much of what is read z holds, beside random directions and random weights."""
-    found, missing = result.recovery, result.not_measured
+def _width(result: FlowResult) -> str:
+    """Say how much of its width W_V uses, and the controls."""
+    wide = [value for head in result.heads if (value := head.wide()) is not None]
+    if not wide:
+        return "Every W_V is zero."
+    controls = [
+        f"{name} {value:.2f}"
+        for control, name in (("gaussian", "Gaussian entries"), ("fresh", "untrained"))
+        if (value := _width_of(result, control)) is not None
+    ]
+    return (
+        f"W_V uses {fmean(wide):.0%} of its width (effective rank over d_head, mean of heads; "
+        f"above {_WIDE:.0%} in {sum(value > _WIDE for value in wide)} of {len(wide)}; "
+        f"{', '.join(controls)})."
+    )
+
+
+def _recovered(result: FlowResult) -> str:
+    """Say how much of what is read z holds, with random directions and random weights."""
+    mean, missing = result.recovery, result.not_measured
     if set(missing) >= {"whole", "value"}:
         return f"How much of what a head reads its z holds is not measured: {missing['whole']}."
-
     texts = []
     if "whole" not in missing:
         texts.append(
-            f"A linear readout of z recovers {percent(found.whole)} of the variance of what a head "
-            "reads (held out, mean of heads; as many random directions in the place of W_V "
-            f"{percent(found.directions)}{random_weights(result, 'whole')})."
+            f"A linear readout of z recovers {percent(mean.whole)} of the variance of what a head "
+            "reads (held out, mean of heads; from as many random directions in place of W_V "
+            f"{percent(mean.directions)}{_random_weights(result, 'whole')})."
         )
     if "value" not in missing:
         texts.append(
-            f"A linear readout of z recovers {percent(found.value)} of the variance of the state "
+            f"A linear readout of z recovers {percent(mean.value)} of the variance of the state "
             "of the word attended to most, in the space that W_V reads (the same patterns with a "
-            f"Gaussian W_V {percent(found.gaussian)}{random_weights(result, 'value')}; a random "
-            f"word of the sentence {percent(found.other)})."
+            f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}; a random "
+            f"word of the sentence {percent(mean.other)})."
         )
-    texts += [f"R^2 of {TARGETS[name]} is not measured: {why}." for name, why in missing.items()]
+    texts += [f"R^2 of {TARGETS[name][0]} is not measured: {why}." for name, why in missing.items()]
     return " ".join(texts)
 
 
-def random_weights(result: FlowResult, name: str) -> str:
-    """Say what random weights have of a number, where they were measured."""
+def _random_weights(result: FlowResult, target: str) -> str:
     if result.control is None:
         return ""
-    return f"; random weights {percent(getattr(result.control.recovery, name))}"
+    return f"; random weights {percent(getattr(result.control.recovery, target))}"
 
 
-def hub_sentence(result: FlowResult) -> str:
-    """Say how much goes to few words, and which these are."""
+def _most_attended(result: FlowResult) -> str:
+    """Say how unevenly attention is received, and by what."""
     graph = result.graph
     if graph.top_share.value is None:
         return "Hubs are not measured: no sentence is left to measure them on."
     even = "-" if graph.even_top_share is None else f"{graph.even_top_share:.0%}"
-    beside = f"evenly spread: {even}"
+    controls = f"evenly spread: {even}"
     if result.control is not None:
-        beside += f"; random weights: {percent(result.control.top_share)}"
+        controls += f"; random weights: {percent(result.control.top_share)}"
     names = [f"{visible(hub.name)} ({number(hub.ratio, 1)} times)" for hub in graph.hubs[:5]]
-    hubs = f"Hubs, beside even attention: {joined(names)}." if names else "No word is a hub."
+    hubs = f"Hubs, relative to even attention: {joined(names)}." if names else "No word is a hub."
     return (
         "The most-attended 10% of a sentence's words and special tokens receive "
-        f"{percent(graph.top_share)} of the attention between them ({beside}). {hubs}"
+        f"{percent(graph.top_share)} of the attention between them ({controls}). {hubs}"
     )
 
 
-def heads_text(chosen: ChosenTrees) -> str:
-    """Name chosen heads with their directions."""
+def _tree_text(result: FlowResult) -> str:
+    """Say how well the best head, and the best combination, match gold trees."""
+    trees = result.trees
+    if trees is None:
+        return "Trees: not measured (no gold trees, or a decoder)."
+    n, added = len(trees.combination.heads), trees.combination
+    untrained = ""
+    if result.control is not None and result.control.combination_uas is not None:
+        untrained = f"; with random weights {number(result.control.combination_uas, 3)}"
+    return (
+        f"Best head for trees: {_head_names(trees.best)}, UAS {number(trees.best.uas, 3)}, "
+        f"{_compared(trees.best, trees)}. {n} {plural(n, 'head')} added up: UAS "
+        f"{number(added.uas, 3)}, {_compared(added, trees)}; against trees of other sentences "
+        f"{number(added.swapped, 3)}{untrained}."
+    )
+
+
+def _head_names(chosen: ChosenTrees) -> str:
     return ", ".join(f"{name} {direction}" for name, direction in chosen.heads)
 
 
-def over_text(chosen: ChosenTrees, trees: Trees) -> str:
+def _compared(chosen: ChosenTrees, trees: Trees) -> str:
     """Say on which side of the strongest baseline chosen heads lie."""
-    gap = chosen.over_baseline
+    gap, name = chosen.over_baseline, BASELINE_NAMES[trees.strongest]
     if gap.value is None or gap.interval is None:
-        return f"no interval of the difference to {BASELINE_NAMES[trees.strongest]}"
+        return f"no interval of the difference to {name}"
     low, high = gap.interval
-    side = "above" if low > 0 else "below" if high < 0 else "no different from"
-    by = f" by {abs(gap.value):.3f} +-{gap.half_width:.3f}" if side[0] in "ab" else ""
-    base = trees.baselines[trees.strongest]
-    return f"{side} {BASELINE_NAMES[trees.strongest]} ({decimal(base.value)}){by}"
+    base = decimal(trees.baselines[trees.strongest].value)
+    if low <= 0 <= high:
+        return f"no different from {name} ({base})"
+    by = f"by {abs(gap.value):.3f} +-{gap.half_width:.3f}"
+    return f"{'above' if low > 0 else 'below'} {name} ({base}) {by}"
 
 
-def tree_sentences(result: FlowResult) -> list[str]:
-    """Say how well the best head, and the best combination, hold gold trees."""
-    trees = result.trees
-    if trees is None:
-        return ["Trees: not measured (no gold trees, or a decoder)."]
-    texts = [
-        f"Best head for trees: {heads_text(trees.best)}, UAS {number(trees.best.uas, 3)}, "
-        f"{over_text(trees.best, trees)}."
-    ]
-    n = len(trees.combination.heads)
-    texts.append(
-        f"{n} {plural(n, 'head')} added up: UAS {number(trees.combination.uas, 3)}, "
-        f"{over_text(trees.combination, trees)}; against trees of other sentences "
-        f"{number(trees.combination.swapped, 3)}{_untrained(result)}."
-    )
-    return texts
+# --- tables and figures ---------------------------------------------------------------------------
 
 
-def _untrained(result: FlowResult) -> str:
-    if result.control is None or result.control.combination_uas is None:
-        return ""
-    return f"; with random weights {number(result.control.combination_uas, 3)}"
-
-
-def sentences_text(result: FlowResult) -> str:
-    """Say what was read, and that nothing is measured where it was chosen."""
-    read = result.sentences
-    text = (
-        f"{visible(read.name)}: fitted and chosen on {read.chosen_on:,} sentences, measured on "
-        f"{read.measured_on:,} others"
-    )
-    left = [f"{read.repeated} repeated"] * bool(read.repeated)
-    left += [f"{read.skipped} that cannot be read"] * bool(read.skipped)
-    return f"{text} ({joined(left)} left out)" if left else text
-
-
-def flow_report(result: FlowResult) -> Iterator[RenderableType]:
-    """Show what was read, the findings, the layers, the hubs and the trees."""
-    yield model_line(result, len(result.heads))
-    yield Text(f"Text    {sentences_text(result)}")
-    if result.sentences.note:
-        yield Text(f"        {result.sentences.note}", style="dim")
-    texts = (
-        width_sentence(result),
-        recovery_sentence(result),
-        hub_sentence(result),
-        *tree_sentences(result),
-    )
-    for text in texts:
-        yield Text(f"\n{text}", style="bold")
-    yield Text(
-        "\nBy layer, mean of heads: the width of W_V (effective rank over d_head); the share of "
-        "variance that a linear readout recovers (held out): of all that is read, from z and from "
-        "random directions; of the word attended to most, with this W_V and with a Gaussian one, "
-        "and of a random word; the attention that the most-attended tenth receives"
-    )
-    yield _layers(result)
-    if result.graph.hubs:
-        yield Text("\nHubs: attention received by one occurrence, mean of heads, +-95%")
-        yield _hubs(result)
-    if result.trees is not None:
-        yield Text("\nTrees: unlabelled attachment, the gold root given, +-95% over sentences")
-        yield _trees(result, result.trees)
-
-
-#: Columns of held-out R^2, by number.
-_COLUMNS = {
-    "whole": "all read",
-    "directions": "random",
-    "value": "word",
-    "gaussian": "Gaussian",
-    "other": "other word",
-}
-
-
-def _layers(result: FlowResult) -> Table:
+def _layers(result: FlowResult) -> b.Table:
     """One row a layer, then random weights and the other controls."""
-    table = make_table(("layer", "width", *_COLUMNS.values(), "top tenth"))
+
+    def row(heads: Iterable[HeadFlow]) -> list[float | None]:
+        heads = list(heads)
+        r2 = [mean_of(_r2(head.recovery, target) for head in heads) for target in _COLUMNS]
+        share = mean_of(head.graph.top_share.value for head in heads)
+        return [mean_of(head.wide() for head in heads), *r2, share]
+
     names = dict.fromkeys(head.layer_name for head in result.heads)
-    for name in names:
-        here = [head for head in result.heads if head.layer_name == name]
-        table.add_row(name, *_cells(here))
+    rows = [(name, *row(h for h in result.heads if h.layer_name == name)) for name in names]
     if result.control is not None:
-        control = result.control
-        r2 = (getattr(control.recovery, name).value for name in _COLUMNS)
-        cells = (control_wide(result, "fresh"), *r2, control.top_share.value)
-        name = "random weights"
-        table.add_row(name, *(decimal(cell, 2) for cell in cells), style="dim")
-    gaussian = decimal(control_wide(result, "gaussian"), 2)
-    even = decimal(result.graph.even_top_share, 2)
-    table.add_row("chance", gaussian, *["-"] * len(_COLUMNS), even, style="dim")
-    return table
+        r2 = [_r2(result.control.recovery, target) for target in _COLUMNS]
+        share = result.control.top_share.value
+        rows.append(("random weights", _width_of(result, "fresh"), *r2, share))
+    unknown = [None] * len(_COLUMNS)
+    rows.append(("chance", _width_of(result, "gaussian"), *unknown, result.graph.even_top_share))
+    titles = ("width", *_COLUMNS.values(), "top tenth")
+    columns: list[b.Column] = [("layer", 0, str)]
+    columns += [(title, i, 2) for i, title in enumerate(titles, start=1)]
+    return b.Table(columns, rows)
 
 
-def _cells(heads: list[HeadFlow]) -> list[str]:
-    r2 = [mean_of(getattr(h.recovery, name).value for h in heads) for name in _COLUMNS]
-    share = mean_of(head.graph.top_share.value for head in heads)
-    wide = mean_of(head.wide() for head in heads)
-    return [decimal(value, 2) for value in (wide, *r2, share)]
-
-
-def _hubs(result: FlowResult) -> Table:
-    rows = (
-        [
-            visible(hub.name),
-            decimal(hub.received, 2),
-            decimal(hub.even, 2),
-            number(hub.ratio),
-            str(hub.occurrences),
-        ]
-        for hub in result.graph.hubs
-    )
-    return make_table(("hub", "received", "if even", "ratio", "seen"), rows)
-
-
-def _trees(result: FlowResult, trees: Trees) -> Table:
-    table = make_table(("", "UAS", "no punct.", "swapped trees"))
+def _trees(result: FlowResult, trees: Trees) -> b.Table:
     n = len(trees.combination.heads)
-    for name, found in (
-        (f"best head, {heads_text(trees.best)}", trees.best),
-        (f"{n} {plural(n, 'head')} added up", trees.combination),
-    ):
-        cells = (found.uas, found.uas_no_punct, found.swapped)
-        table.add_row(name, *(number(cell, 3) for cell in cells))
-    for name, said in BASELINE_NAMES.items():
-        text = f"{said} {trees.offset}" if name == "offset" else said
-        pair = (trees.baselines[name], trees.baselines_no_punct[name])
-        table.add_row(text, *(number(cell, 3) for cell in pair), "", style="dim")
-    if result.control is not None and result.control.best_uas is not None:
-        uas = number(result.control.best_uas, 3)
-        table.add_row("best head of random weights", uas, "", "", style="dim")
-    return table
-
-
-SCALES = (
-    Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
-    Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
-    Scale("uas", "Attachment of trees (UAS)", of_pattern=True),
-    Scale("value_width", "Effective rank of W_V over d_head"),
-)
-
-
-def section(result: FlowResult) -> Part | None:
-    """What is passed on, the hubs and the trees; nothing for a model without heads."""
-    if not result.heads:
-        return None
-    rows = [
-        [
-            visible(hub.name),
-            decimal(hub.received, 2),
-            decimal(hub.even, 2),
-            number(hub.ratio),
-            str(hub.occurrences),
-        ]
-        for hub in result.graph.hubs
+    rows: list[tuple[str | Estimate | None, ...]] = [
+        (title, heads.uas, heads.uas_no_punct, heads.swapped)
+        for title, heads in (
+            (f"best head, {_head_names(trees.best)}", trees.best),
+            (f"{n} {plural(n, 'head')} added up", trees.combination),
+        )
     ]
-    texts = (
-        f"Read: {sentences_text(result)}.",
-        width_sentence(result),
-        recovery_sentence(result),
-        hub_sentence(result),
-        *tree_sentences(result),
-    )
-    header = ("hub", "received", "if even", "ratio", "seen")
-    return Part("flow", "Information flow", texts, _chart(result), header=header, rows=rows)
+    for name, title in BASELINE_NAMES.items():
+        title = f"{title} {trees.offset}" if name == "offset" else title
+        rows.append((title, trees.baselines[name], trees.baselines_no_punct[name], ""))
+    if result.control is not None and result.control.best_uas is not None:
+        rows.append(("best head of random weights", result.control.best_uas, "", ""))
+
+    def cell(estimate: Estimate | None) -> str:
+        return number(estimate, 3)
+
+    titles = ("", "UAS", "no punct.", "swapped trees")
+    columns: list[b.Column] = [(title, i, cell) for i, title in enumerate(titles)]
+    title = "Trees: unlabelled attachment, the gold root given, +-95% over sentences"
+    return b.Table(columns, rows, title)
 
 
-def _chart(result: FlowResult) -> Chart:
-    """Held-out R^2 by layer, mean of heads; random weights dashed."""
-    names = list(dict.fromkeys(head.layer_name for head in result.heads))
+def _figure(result: FlowResult) -> b.Panels:
+    """Spectra of W_V, and what z holds by layer: a dot for each head, lines of means."""
+    grid = np.linspace(0, 1, 33).tolist()
+
+    def cumulative(sigma: Sequence[float]) -> list[float]:
+        squares = np.square(np.array(sigma, dtype=float))
+        share = np.concatenate([[0], squares.cumsum() / (squares.sum() or 1.0)])
+        return list(np.interp(grid, np.linspace(0, 1, len(share)), share).tolist())
+
+    curves = np.array([cumulative(head.w_v.singular_values) for head in result.heads])
+    band = list(zip(curves.min(0).tolist(), curves.max(0).tolist(), strict=True))
+    middle = list(np.median(curves, axis=0).tolist())
+    spectra = [b.Series("W_V: median and range of heads", grid, middle, marker="", band=band)]
+    for control, name, dash in (
+        ("gaussian", "Gaussian W_V", ":"),
+        ("fresh", "untrained W_V", "--"),
+    ):
+        for shape in result.spectra.get(control, ())[:1]:
+            y = cumulative(shape.w_v.singular_values)
+            spectra.append(b.Series(name, grid, y, "line", b.BLACK, "", dash))  # type: ignore[arg-type]
     lines = []
-    for i, (target, text) in enumerate(TARGETS.items()):
-        means = [
-            mean_of(
-                getattr(head.recovery, target).value
-                for head in result.heads
-                if head.layer_name == name
-            )
-            for name in names
-        ]
-        lines.append(Line(text, [(float(x), mean) for x, mean in enumerate(means)], i))
-        if result.control is not None and target in ("whole", "value"):
-            value = getattr(result.control.recovery, target).value
-            level = [(float(x), value) for x in range(len(names))]
-            lines.append(Line(f"{text}, random weights", level, i, dashed=True))
-    return chart(
-        lines,
-        label="Share of variance that linear readouts recover (held-out R^2) by layer, mean of "
-        "heads; the numbers are in flow.csv.",
-        x_title="layer",
-        y_title="R^2",
-        y_limits=(min(0.0, _lowest(lines)), 1.0),
-        x_names=names,
+    layers = list(dict.fromkeys(head.layer for head in result.heads))
+    for i, (target, (name, colour)) in enumerate(TARGETS.items()):
+        values = [_r2(head.recovery, target) for head in result.heads]
+        x = [head.layer + 0.1 * (i - (len(TARGETS) - 1) / 2) for head in result.heads]
+        lines.append(b.Series("", x, values, "points", colour, "."))
+        pairs = list(zip(result.heads, values, strict=True))
+        means = [mean_of(v for head, v in pairs if head.layer == layer) for layer in layers]
+        lines.append(b.Series(name, layers, means, "line", colour, ""))
+        if result.control is not None:
+            level = [_r2(result.control.recovery, target)] * len(layers)
+            lines.append(b.Series("", layers, level, "line", colour, "", "--"))
+    return b.Panels(
+        f"What heads pass on of what they read, {model_name(result)}",
+        [
+            b.Chart("W_V of the heads", "share of d_head", "share of the sum of sigma^2", spectra),
+            b.Chart(
+                "what a linear readout recovers (dashed: random weights)",
+                "layer",
+                "share of variance recovered (held-out R^2)",
+                lines,
+            ),
+        ],
+        "flow",
+        across=2,
+        size=(10.0, 4.8),
+        alt="Spectra of W_V, and the share of variance that linear readouts recover by layer; the "
+        "numbers are in flow.csv.",
+        on=b.PAGE,
     )
 
 
-def _lowest(lines: Sequence[Line]) -> float:
-    return min((y for line in lines for _, y in line.points if y is not None), default=0.0)
+# --- cards and key numbers ------------------------------------------------------------------------
 
 
-def facts(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
+def _cards(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
     """Width, what z holds, the hub and the trees of every head."""
     for head in result.heads:
-        uas = None if head.trees is None else head.trees.uas[head.trees.direction].value
         yield Card(
             head.layer,
             head.head,
@@ -374,84 +340,71 @@ def facts(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
             values={
                 "passed_on": head.recovery.whole.value,
                 "top_word": head.recovery.value.value,
-                "uas": uas,
+                "uas": _uas(head).value,
                 "value_width": head.wide(),
             },
         )
 
 
 def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
-    gaussian = (control_wide(result, "gaussian", matrix) for matrix in ("w_v", "ov"))
-    mine = (head.wide("w_v"), head.wide("ov"))
-    pairs = [f"{decimal(a, 2)} ({decimal(b, 2)})" for a, b in zip(mine, gaussian, strict=True)]
-    yield "Width of W_V, W_V W_O", f"{pairs[0]}, {pairs[1]} of d_head (Gaussian)"
-    found = head.recovery
+    w_v, ov = (
+        f"{decimal(head.wide(matrix), 2)} ({decimal(_width_of(result, 'gaussian', matrix), 2)})"
+        for matrix in ("w_v", "ov")
+    )
+    yield "Width of W_V, W_V W_O", f"{w_v}, {ov} of d_head (Gaussian)"
+    r2, graph = head.recovery, head.graph
     yield (
         "Recovered of what it reads",
-        f"{percent(found.whole)} (random directions {percent(found.directions)}"
-        f"{random_weights(result, 'whole')})",
+        f"{percent(r2.whole)} (random directions {percent(r2.directions)}"
+        f"{_random_weights(result, 'whole')})",
     )
     yield (
         "Recovered of the attended word",
-        f"{percent(found.value)} (Gaussian W_V {percent(found.gaussian)}; a random "
-        f"word {percent(found.other)}{random_weights(result, 'value')})",
+        f"{percent(r2.value)} (Gaussian W_V {percent(r2.gaussian)}; a random "
+        f"word {percent(r2.other)}{_random_weights(result, 'value')})",
     )
-    graph = head.graph
     yield (
         "Hub",
         f"{visible(graph.hub)}, in {number(graph.hub_share)} of the sentences (chance "
         f"{decimal(graph.hub_chance, 2)})",
     )
     if head.trees is not None and result.trees is not None:
-        strongest = result.trees.baselines[result.trees.strongest]
-        uas = number(head.trees.uas[head.trees.direction], 3)
-        yield "Trees", f"UAS {uas}, {head.trees.direction} (baseline {decimal(strongest.value)})"
+        strongest = decimal(result.trees.baselines[result.trees.strongest].value)
+        uas = number(_uas(head), 3)
+        yield "Trees", f"UAS {uas}, {head.trees.direction} (baseline {strongest})"
 
 
-def key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
+def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
     """What z holds of what was read and of the attended word, and the trees."""
     for name, what, control, random in (
         ("whole", "what a head reads", "random directions", "directions"),
         ("value", "the attended word's state", "Gaussian W_V", "gaussian"),
     ):
-        mine: Estimate = getattr(result.recovery, name)
+        mean: Estimate = getattr(result.recovery, name)
         chance = percent(getattr(result.recovery, random))
         yield KeyNumber(
             f"share of {what} that z recovers, mean of heads",
-            percent(mine),
-            f"{control} {chance}{random_weights(result, name)}",
-            mine,
+            percent(mean),
+            f"{control} {chance}{_random_weights(result, name)}",
+            mean,
         )
-    if result.trees is not None:
-        trees = result.trees
-        base = trees.baselines[trees.strongest]
-        name = BASELINE_NAMES[trees.strongest]
-        mine, beside = trees.combination.uas, [f"{name} {decimal(base.value)}"]
-        what = "UAS of the best heads added up"
-        yield KeyNumber(what, number(mine, 3), beside[0], mine)
+    if (trees := result.trees) is not None:
+        uas, baseline = trees.combination.uas, decimal(trees.baselines[trees.strongest].value)
+        control = f"{BASELINE_NAMES[trees.strongest]} {baseline}"
+        yield KeyNumber("UAS of the best heads added up", number(uas, 3), control, uas)
 
 
-#: Columns of the table of hubs.
-_HUBS = ("name", "received", "even", "ratio.value", "ratio.half_width", "occurrences")
-
-
-def flow_files(result: FlowResult) -> dict[str, bytes]:
-    """Return flow.csv, flow_hubs.csv and the figures; that of the trees only where there are."""
-    from headscope.analyses.flow.figures import recovery_by_layer, tree_map
-
-    csv = {"flow": to_csv(result), "flow_hubs": fields_csv(_HUBS, result.graph.hubs)}
-    figures = {"flow": recovery_by_layer(result)}
-    if result.trees is not None:
-        figures["flow_trees"] = tree_map(result, result.trees)
-    return folder_files(csv, figures)
-
-
-VIEW = View(
-    flow_report,
-    flow_files,
+VIEW = view(
+    "Information flow",
+    blocks,
+    {"flow": FlowResult.to_frame, "flow_hubs": FlowResult.hubs_frame},
     stale=names_of("flow_trees"),
-    facts=facts,
-    scales=SCALES,
-    section=section,
-    key_numbers=key_numbers,
+    facts=_cards,
+    scales=(
+        Scale("passed_on", "Variance of what is read, recovered from z", of_pattern=True),
+        Scale("top_word", "Variance of the attended word, recovered from z", of_pattern=True),
+        Scale("uas", "Attachment of trees (UAS)", of_pattern=True),
+        Scale("value_width", "Effective rank of W_V over d_head"),
+    ),
+    key_numbers=_key_numbers,
 )

@@ -85,6 +85,6 @@ class RankOptions(RunOptions):
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:
         """Read the built-in sample too."""
-        from headscope.data.plain import sample_plain
+        from headscope.data.corpus import sample_plain
 
         return {"text": sample_plain()}

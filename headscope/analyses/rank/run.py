@@ -14,7 +14,7 @@ from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
-from headscope.data.plain import PlainText, as_plain
+from headscope.data.corpus import PlainText, as_plain
 from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.copies import random_twin
 from headscope.models.families import relative_terms, rotary, unread_positions

@@ -26,7 +26,7 @@ from headscope.analyses.rank.result import SharedProjections, SharedWidth
 from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
 from headscope.core.rounding import above, tied
-from headscope.data.plain import PlainText, sample_plain
+from headscope.data.corpus import PlainText, sample_plain
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
 from headscope.session.progress import Progress

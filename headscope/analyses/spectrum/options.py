@@ -13,7 +13,7 @@ from headscope.session.options import POOLING, STACK, ResumableOptions
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult
-    from headscope.data.plain import PlainText
+    from headscope.data.corpus import PlainText
 
     Lines = str | Path | PlainText | Sequence[str | tuple[str, str]]
     Classification = str | Path | ClassifyResult

@@ -37,9 +37,9 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.processes import current, of_each, share
 from headscope.core.serialise import SCHEMA
+from headscope.data.corpus import PlainText, as_plain
 from headscope.data.examples import Examples, as_pairs, may_be_pairs
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
-from headscope.data.plain import PlainText, as_plain
 from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed

@@ -7,7 +7,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,8 +21,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import Chosen, choose
 from headscope.stats.statistics import finite
 
-__all__ = ["CLASSIFIER_RATE", "Budget", "OutOfTime", "Outcome", "Recipe", "fine_tune", "Updated"]
-
 CLASSIFIER_RATE = 3e-3  # Learning rate of the classifier where more than the classifier is trained.
 START = 0.02  # Standard deviation of the classifier's first weights (as BERT's).
 WARM_UP = 0.1  # Share of the steps over which the rate rises from 0; it then falls to 0.
@@ -37,33 +34,25 @@ class OutOfTime(Exception):  # noqa: N818
     """The budget ended in the middle of a run, which then does not count."""
 
 
-class Budget(Protocol):
-    """What a run asks whether it may go on."""
-
-    def check(self) -> None:
-        """Raise :class:`OutOfTime` when the time is over."""
-
-
 @dataclass(frozen=True)
 class Recipe:
     """How a run is trained."""
 
     #: Learning rate: of the classifier where it is trained alone, else of everything else.
     rate: float
-    steps: int  # Most steps, and examples of each.
-    batch: int
-    #: Steps between validations, and how many of them may bring nothing before a run stops.
-    every: int
-    patience: int
+    steps: int  # at most
+    batch: int  # examples of a step
+    every: int  # steps between validations
+    patience: int  # validations that may bring nothing before a run stops
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a run came to."""
 
-    curve: tuple[CurvePoint, ...]  # By step.
-    kept_step: int  # The one with the lowest validation loss.
-    validation_loss: float  # There; infinite where no loss was finite.
+    curve: tuple[CurvePoint, ...]  # by step
+    kept_step: int  # the one with the lowest validation loss
+    validation_loss: float  # there; infinite where no loss was finite
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
     #: From a part of the data to its classes (n,), as the model of that step has them.
@@ -72,139 +61,141 @@ class Outcome:
 
 def fine_tune(
     loaded: LoadedModel,
-    way: str,
+    variant: str,
     parts: tuple[Part, Part],
     frozen: Frozen,
     recipe: Recipe,
     *,
     n_classes: int,
     seed: int,
-    budget: Budget,
+    check_time: Callable[[], None],
 ) -> Outcome:
-    """Train what ``way`` says on the first part; keep the step that is best on the second."""
+    """Train what ``variant`` says on the first part; keep the step that is best on the second."""
     generator = torch.Generator().manual_seed(seed)
     reader: Reader = frozen
     chosen: list[Chosen] = []
-    if way != "head":
+    if variant != "head":
         own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
         own.network = own.model
-        same = _same_modules(loaded, own)
+        pairs = zip(loaded.model.parameters(), own.model.parameters(), strict=True)
+        copies = {id(original): parameter for original, parameter in pairs}
         chosen = [
-            dataclasses.replace(c, parameter=same[id(c.parameter)])
-            for c in choose(loaded, way, seed)
+            dataclasses.replace(c, parameter=copies[id(c.parameter)])
+            for c in choose(loaded, variant, seed)
         ]
+        trained = {id(c.parameter) for c in chosen}
+        for parameter in own.model.parameters():
+            parameter.requires_grad_(id(parameter) in trained)
         reader = Tuned(own, frozen.centre, frozen.scale)
-        _train_only(own.model, chosen)
     weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
     classifier = nn.Linear(len(frozen.centre), n_classes).to(frozen.centre)
     with torch.no_grad():
         classifier.weight.copy_(weight)
         classifier.bias.zero_()
-    run = _Run(reader, classifier, Updated(chosen, seed), recipe, generator, budget)
+    run = _Run(reader, classifier, Updated(chosen, seed), recipe, generator, check_time)
     return run.train(*parts, frozen)
 
 
-def _same_modules(loaded: LoadedModel, own: LoadedModel) -> dict[int, nn.Parameter]:
-    """Return the copy's parameter by the original's id."""
-    pairs = zip(loaded.model.parameters(), own.model.parameters(), strict=True)
-    return {id(theirs): ours for theirs, ours in pairs}
-
-
-def _train_only(model: nn.Module, chosen: Sequence[Chosen]) -> None:
-    wanted = {id(c.parameter) for c in chosen}
-    for p in model.parameters():
-        p.requires_grad_(id(p) in wanted)
-
-
-@dataclass
 class _Run:
     """A run under way."""
 
-    reader: Reader
-    classifier: nn.Linear
-    updated: Updated
-    recipe: Recipe
-    generator: torch.Generator
-    budget: Budget
-    kept: tuple[float, int, list[Tensor], list[Tensor]] | None = None
+    def __init__(
+        self,
+        reader: Reader,
+        classifier: nn.Linear,
+        updated: Updated,
+        recipe: Recipe,
+        generator: torch.Generator,
+        check_time: Callable[[], None],
+    ) -> None:
+        self.reader, self.classifier, self.updated = reader, classifier, updated
+        self.recipe, self.generator, self.check_time = recipe, generator, check_time
+        peak = CLASSIFIER_RATE if updated.tensors else recipe.rate
+        groups = [{"params": list(classifier.parameters()), "peak": peak}]
+        if updated.tensors:
+            groups.append({"params": updated.tensors, "peak": recipe.rate})
+        self.adam = torch.optim.Adam(groups, fused=True)
+        self.losses: list[float] = []  # since the last validation
+        #: Loss, step, and the tensors of that step.
+        self.best: tuple[float, int, list[Tensor]] | None = None
 
     def train(self, train: Part, validation: Part, frozen: Frozen) -> Outcome:
         """Train to the last step, or until validation brings nothing; go back to the best step."""
-        curve = [self._start(train, validation, frozen)]
-        losses: list[float] = []
+        recipe, tuned = self.recipe, self.reader
+        self.reader = frozen  # The run starts from the untrained classifier on the frozen model.
+        self.losses = [self._evaluate(train)[0]]
+        curve = [self._validate(0, validation)]
+        self.reader = tuned
         waited, step = 0, 0
-        for step, places in zip(
-            range(1, self.recipe.steps + 1), self._batches(train), strict=False
-        ):
-            losses.append(self._step(train, places, step))
-            if not math.isfinite(losses[-1]):
+        for step, rows in zip(range(1, recipe.steps + 1), self._batches(train), strict=False):
+            self.losses.append(self._step(train, rows, step))
+            if not math.isfinite(self.losses[-1]):
+                curve.append(CurvePoint(step, None, None, self._evaluate(validation)[1]))
                 break
-            if step % self.recipe.every == 0 or step == self.recipe.steps:
-                self.budget.check()
-                curve.append(self._point(step, losses, validation))
-                losses = []
-                waited = 0 if self.kept is not None and self.kept[1] == step else waited + 1
-                if waited >= self.recipe.patience or curve[-1].validation_loss is None:
+            if step % recipe.every == 0 or step == recipe.steps:
+                self.check_time()
+                curve.append(self._validate(step, validation))
+                waited = 0 if self.best is not None and self.best[1] == step else waited + 1
+                if waited >= recipe.patience or curve[-1].validation_loss is None:
                     break
-        if losses:  # broken off by a loss that is not finite
-            curve.append(CurvePoint(step, None, None, self._accuracy(validation)[1]))
-        return self._outcome(tuple(curve))
+        loss, kept_step = math.inf, 0
+        if self.best is not None:
+            loss, kept_step, tensors = self.best
+            with torch.no_grad():
+                for tensor, value in zip(self._tensors(), tensors, strict=True):
+                    tensor.copy_(value)
+            self.updated.scatter()
+        start, end = curve[0].train_loss, curve[-1].train_loss
+        lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
+        diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
 
-    def _start(self, train: Part, validation: Part, frozen: Frozen) -> CurvePoint:
-        """Measure the untrained classifier on the frozen model, which the run starts from."""
-        here, self.reader = self.reader, frozen
-        start = self._accuracy(train)[0]
-        point = self._point(0, [start], validation)
-        self.reader = here
-        return point
+        def predict(part: Part) -> Array:
+            return numpy(self._logits(part).argmax(dim=1))
 
-    def _point(self, step: int, losses: Sequence[float], validation: Part) -> CurvePoint:
+        return Outcome(tuple(curve), kept_step, loss, diverged, predict)
+
+    def _tensors(self) -> list[nn.Parameter]:
+        return [*self.updated.tensors, *self.classifier.parameters()]
+
+    def _validate(self, step: int, validation: Part) -> CurvePoint:
         """Validate; keep this step if none before was as good."""
-        loss, accuracy = self._accuracy(validation)
-        if math.isfinite(loss) and (self.kept is None or loss < self.kept[0]):
-            head = [p.detach().clone() for p in self.classifier.parameters()]
-            self.kept = loss, step, self.updated.snapshot(), head
-        return CurvePoint(step, finite(float(np.mean(losses))), finite(loss), accuracy)
+        loss, accuracy = self._evaluate(validation)
+        if math.isfinite(loss) and (self.best is None or loss < self.best[0]):
+            self.best = loss, step, [tensor.detach().clone() for tensor in self._tensors()]
+        mean, self.losses = float(np.mean(self.losses)), []
+        return CurvePoint(step, finite(mean), finite(loss), accuracy)
 
-    def _step(self, part: Part, places: Sequence[int], step: int) -> float:
-        if step == 1:
-            self._adam = self._optimiser()
-        gold = part.labels[list(places)].to(self.classifier.weight.device)
-        loss = F.cross_entropy(self.classifier(self.reader(part, places)), gold)
+    def _step(self, part: Part, rows: Sequence[int], step: int) -> float:
+        gold = part.labels[list(rows)].to(self.classifier.weight.device)
+        loss = F.cross_entropy(self.classifier(self.reader(part, rows)), gold)
         value = loss.item()
         if math.isfinite(value):
             torch.autograd.backward([loss])
             self.updated.gather()
-            factor = _schedule(step, self.recipe.steps)
-            for group in self._adam.param_groups:
+            # The rate rises over the first tenth of the steps, then falls to 0.
+            steps = self.recipe.steps
+            rising = max(1, round(WARM_UP * steps))
+            factor = min(step / rising, (steps - step + 1) / max(1, steps - rising + 1))
+            for group in self.adam.param_groups:
                 group["lr"] = factor * group["peak"]
-            self._adam.step()
-            self._adam.zero_grad(set_to_none=True)
+            self.adam.step()
+            self.adam.zero_grad(set_to_none=True)
             self.updated.scatter()
         return value
 
-    def _optimiser(self) -> torch.optim.Adam:
-        tensors = self.updated.tensors
-        peak = CLASSIFIER_RATE if tensors else self.recipe.rate
-        groups = [{"params": list(self.classifier.parameters()), "peak": peak}]
-        if tensors:
-            groups.append({"params": tensors, "peak": self.recipe.rate})
-        return torch.optim.Adam(groups, fused=True)
-
     def _batches(self, part: Part) -> Iterator[list[int]]:
         """Yield batches of about equal lengths without end; every example once a pass."""
-        pool = POOL * self.recipe.batch
+        batch = self.recipe.batch
         while True:
             order = torch.randperm(len(part), generator=self.generator).tolist()
-            for start in range(0, len(order), pool):
-                near = sorted(order[start : start + pool], key=lambda i: len(part.rows[i]))
-                cut = [
-                    near[i : i + self.recipe.batch] for i in range(0, len(near), self.recipe.batch)
-                ]
+            for start in range(0, len(order), POOL * batch):
+                near = order[start : start + POOL * batch]
+                near.sort(key=lambda i: len(part.rows[i]))
+                cut = [near[i : i + batch] for i in range(0, len(near), batch)]
                 for i in torch.randperm(len(cut), generator=self.generator).tolist():
                     yield cut[i]
 
-    def _accuracy(self, part: Part) -> tuple[float, float]:
+    def _evaluate(self, part: Part) -> tuple[float, float]:
         """Return the mean loss, and the accuracy times 100."""
         logits = self._logits(part)
         gold = part.labels.to(logits.device)
@@ -213,51 +204,15 @@ class _Run:
 
     def _logits(self, part: Part) -> Tensor:
         """Return the classifier's outputs, (n, n_classes), in the order of the part."""
-        found: dict[int, Tensor] = {}
+        logits: dict[int, Tensor] = {}
         with torch.no_grad():
-            for places in in_buckets(part, range(len(part))):
-                found.update(zip(places, self.classifier(self.reader(part, places)), strict=True))
-        return torch.stack([found[i] for i in range(len(part))])
-
-    def _outcome(self, curve: tuple[CurvePoint, ...]) -> Outcome:
-        loss, step = math.inf, 0
-        if self.kept is not None:
-            loss, step, tensors, head = self.kept
-            self.updated.restore(tensors)
-            with torch.no_grad():
-                for p, value in zip(self.classifier.parameters(), head, strict=True):
-                    p.copy_(value)
-        start, end = curve[0].train_loss, curve[-1].train_loss
-        lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
-        diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
-
-        def predict(part: Part) -> Array:
-            return numpy(self._logits(part).argmax(dim=1))
-
-        return Outcome(curve, step, loss, diverged, predict)
-
-
-def _schedule(step: int, steps: int) -> float:
-    """Return the factor of the rate: up over the first tenth of the steps, then down to 0."""
-    rising = max(1, round(WARM_UP * steps))
-    return min(step / rising, (steps - step + 1) / max(1, steps - rising + 1))
-
-
-class _Vector(Protocol):
-    """Numbers that are stepped in place of a parameter."""
-
-    parameter: nn.Parameter
-    vector: nn.Parameter
-
-    def gradient(self, gradient: Tensor) -> Tensor:
-        """Return the vector's gradient, given the parameter's."""
-
-    def write(self) -> None:
-        """Bring the parameter up to date."""
+            for rows in in_buckets(part, range(len(part))):
+                logits.update(zip(rows, self.classifier(self.reader(part, rows)), strict=True))
+        return torch.stack([logits[i] for i in range(len(part))])
 
 
 class _Entries:
-    """Some entries of a parameter."""
+    """Some entries of a parameter, which are stepped in its place."""
 
     def __init__(self, parameter: nn.Parameter, entries: Tensor) -> None:
         self.parameter, self._entries = parameter, entries
@@ -303,20 +258,16 @@ class Updated:
 
     def __init__(self, chosen: Sequence[Chosen], seed: int) -> None:
         rng = np.random.default_rng((abs(seed), 11))
-        self._vectors: list[_Vector] = []
-        self.whole: list[nn.Parameter] = []
+        self._vectors: list[_Entries | _RankOne] = []
+        whole: list[nn.Parameter] = []
         for c in chosen:
             if c.rank_one is not None:
                 self._vectors.append(_RankOne(c.parameter, c.rank_one, rng))
             elif c.entries is not None:
                 self._vectors.append(_Entries(c.parameter, c.entries))
             else:
-                self.whole.append(c.parameter)
-
-    @property
-    def tensors(self) -> list[nn.Parameter]:
-        """What is stepped."""
-        return [*self.whole, *(own.vector for own in self._vectors)]
+                whole.append(c.parameter)
+        self.tensors = [*whole, *(own.vector for own in self._vectors)]
 
     def gather(self) -> None:
         """Hand the gradients over to the vectors."""
@@ -330,14 +281,3 @@ class Updated:
         with torch.no_grad():
             for own in self._vectors:
                 own.write()
-
-    def snapshot(self) -> list[Tensor]:
-        """Copy everything that is stepped."""
-        return [tensor.detach().clone() for tensor in self.tensors]
-
-    def restore(self, snapshot: Sequence[Tensor]) -> None:
-        """Go back to a snapshot."""
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, snapshot, strict=True):
-                tensor.copy_(value)
-        self.scatter()

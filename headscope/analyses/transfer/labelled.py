@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,14 +16,11 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
 from headscope.core.rounding import ROUNDING
 from headscope.data.batches import buckets
-from headscope.data.examples import Examples, read_labelled
-from headscope.data.reversed_phrases import TASK, reversed_phrases
+from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
 from headscope.data.sentence import split_words
 from headscope.data.token_rows import Row, encode_rows, pad_rows
 from headscope.models.loaded import LoadedModel
 from headscope.tasks.making import select
-
-__all__ = ["Labelled", "Part", "Source", "label", "read", "Frozen", "Reader", "Tuned", "in_buckets"]
 
 #: One of so many training examples validates, and the most that do.
 VALIDATION, MOST_VALIDATION = 5, 100
@@ -54,10 +50,10 @@ class Part:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def of(self, places: Sequence[int]) -> Part:
+    def of(self, indices: Sequence[int]) -> Part:
         """Return some of the examples."""
-        rows, words = ([column[i] for i in places] for column in (self.rows, self.words))
-        return Part(tuple(rows), self.labels[list(places)], tuple(words))  # type: ignore[arg-type]
+        rows = tuple(self.rows[i] for i in indices)
+        return Part(rows, self.labels[list(indices)], tuple(self.words[i] for i in indices))
 
 
 @dataclass(frozen=True)
@@ -91,27 +87,20 @@ def read(
     else:
         ours, theirs = read_labelled(train), read_labelled(test)
         task = f"{Path(train).name} -> {Path(test).name}"
-    _check_classes(ours, theirs)
-    own, shared = _without_shared(ours, theirs)
-    drawn = _drawn(own, train_limit, seed), _drawn(theirs, test_limit, seed)
-    same = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
-    return Source(same, sha256_of(ours.sha256 + theirs.sha256), task, *drawn, shared)
-
-
-def _check_classes(train: Examples, test: Examples) -> None:
-    unknown = sorted(set(test.labels or ()) - set(train.labels or ()))
+    unknown = sorted(set(theirs.labels or ()) - set(ours.labels or ()))
     if unknown:
         raise CorpusError(
-            f"{test.name} has the label {unknown[0]!r}, which {train.name} lacks: a classifier "
+            f"{theirs.name} has the label {unknown[0]!r}, which {ours.name} lacks: a classifier "
             "cannot learn it. Use the same labels in both files."
         )
-
-
-def _without_shared(train: Examples, test: Examples) -> tuple[Examples, int]:
-    """Leave out training examples with the texts of a test example."""
-    known = set(_texts(test))
-    kept = [i for i, text in enumerate(_texts(train)) if text not in known]
-    return select(train, kept), len(train) - len(kept)
+    # Training examples with the texts of a test example are left out.
+    tested = set(_texts(theirs))
+    kept = [i for i, text in enumerate(_texts(ours)) if text not in tested]
+    own = _drawn(select(ours, kept), train_limit, seed)
+    drawn = _drawn(theirs, test_limit, seed)
+    name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
+    digest = sha256_of(ours.sha256 + theirs.sha256)
+    return Source(name, digest, task, own, drawn, len(ours) - len(kept))
 
 
 def _texts(examples: Examples) -> list[tuple[str, str]]:
@@ -126,8 +115,8 @@ def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
     """Draw examples at random: the first lines of a file may be sorted by class."""
     if not limit or limit >= len(examples):
         return examples
-    places = np.random.default_rng((abs(seed), 1)).permutation(len(examples))[:limit]
-    return select(examples, np.sort(places).tolist())
+    drawn = np.random.default_rng((abs(seed), 1)).permutation(len(examples))[:limit]
+    return select(examples, np.sort(drawn).tolist())
 
 
 def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
@@ -142,28 +131,23 @@ def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:
 
 
 def _encoded(examples: Examples, loaded: LoadedModel, classes: Sequence[str]) -> Part:
-    prompt = loaded.pooling.prompt
-    texts = [prompt + text for text in examples.first]
-    rows = list(encode_rows(loaded, texts, examples.second))
-    kept = [i for i, row in enumerate(rows) if row is not None]
-    if len(kept) < FEWEST:
+    texts = [loaded.pooling.prompt + text for text in examples.first]
+    encoded = enumerate(encode_rows(loaded, texts, examples.second))
+    rows = [dataclasses.replace(row, index=i) for i, row in encoded if row is not None]
+    if len(rows) < FEWEST:
         raise CorpusError(
-            f"{len(kept)} examples of {examples.name} can be used; give {FEWEST} or more that fit "
+            f"{len(rows)} examples of {examples.name} can be used; give {FEWEST} or more that fit "
             f"the model's limit of {loaded.max_length} tokens."
         )
-    numbers = {name: i for i, name in enumerate(classes)}
     labels, second = examples.labels or (), examples.second or ("",) * len(examples)
-    return Part(
-        tuple(dataclasses.replace(row, index=i) for i in kept if (row := rows[i]) is not None),
-        torch.tensor([numbers[labels[i]] for i in kept]),
-        tuple(_words(examples.first[i], second[i]) for i in kept),
-    )
-
-
-def _words(first: str, second: str) -> tuple[str, ...]:
-    """Return the words of a text; those of a second one are told apart from the first one's."""
-    own = tuple(word.lower() for word in split_words(first))
-    return own + tuple(f"2:{word.lower()}" for word in split_words(second))
+    words = []
+    for i in (row.index for row in rows):
+        # Words of a second text are told apart from the first one's.
+        own = [word.lower() for word in split_words(examples.first[i])]
+        own += [f"2:{word.lower()}" for word in split_words(second[i])]
+        words.append(tuple(own))
+    numbers = torch.tensor([classes.index(labels[row.index]) for row in rows])
+    return Part(tuple(rows), numbers, tuple(words))
 
 
 def subset(train: Part, size: int, seed: int) -> Part:
@@ -172,11 +156,8 @@ def subset(train: Part, size: int, seed: int) -> Part:
     return train.of(order[:size].tolist())
 
 
-class Reader(Protocol):
-    """Turns examples into what the classifier reads."""
-
-    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
-        """Return (len(places), d)."""
+#: Turns examples of a part, by index, into what the classifier reads: (indices, d).
+Reader = Callable[[Part, Sequence[int]], Tensor]
 
 
 class Tuned:
@@ -187,9 +168,9 @@ class Tuned:
     ) -> None:
         self.loaded, self._centre, self._scale = loaded, centre, scale
 
-    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+    def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
         """Run the model over some examples."""
-        rows = [part.rows[i] for i in places]
+        rows = [part.rows[i] for i in indices]
         batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
         hidden, _ = self.loaded.run(*batch.inputs)
         embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
@@ -199,8 +180,8 @@ class Tuned:
 class Frozen:
     """Embeddings by a model as it is, each text once; in units of the training examples."""
 
-    def __init__(self, loaded: LoadedModel, train: Part, known: dict[object, Tensor]) -> None:
-        self._raw, self._known = Tuned(loaded), known
+    def __init__(self, loaded: LoadedModel, train: Part, cache: dict[object, Tensor]) -> None:
+        self._raw, self._cache = Tuned(loaded), cache
         own = self._of(train, range(len(train)))
         self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
         # A dimension that differs by rounding alone says nothing, and its noise stays small.
@@ -208,22 +189,22 @@ class Frozen:
         unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
         self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
 
-    def __call__(self, part: Part, places: Sequence[int]) -> Tensor:
+    def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
         """Look up some examples."""
-        return (self._of(part, places) - self.centre) / self.scale
+        return (self._of(part, indices) - self.centre) / self.scale
 
-    def _of(self, part: Part, places: Sequence[int]) -> Tensor:
-        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in places}
-        new = [i for i, key in keys.items() if key not in self._known]
+    def _of(self, part: Part, indices: Sequence[int]) -> Tensor:
+        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in indices}
+        new = [i for i, key in keys.items() if key not in self._cache]
         with torch.no_grad():
             for at in in_buckets(part, new):
                 for i, embedded in zip(at, self._raw(part, at), strict=True):
-                    self._known[keys[i]] = embedded
-        return torch.stack([self._known[keys[i]] for i in places])
+                    self._cache[keys[i]] = embedded
+        return torch.stack([self._cache[keys[i]] for i in indices])
 
 
-def in_buckets(part: Part, places: Sequence[int]) -> Iterator[list[int]]:
+def in_buckets(part: Part, indices: Sequence[int]) -> Iterator[list[int]]:
     """Yield batches of similar lengths."""
-    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in places]
+    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in indices]
     for batch in buckets(rows):
         yield [row.index for row in batch]

@@ -10,19 +10,6 @@ from headscope.analyses.transfer.fine_tuning import OutOfTime
 from headscope.core.errors import InputError
 from headscope.models.trainable import TRAINED
 
-__all__ = [
-    "FACTORS",
-    "GROWTH",
-    "RATES",
-    "Cell",
-    "Plan",
-    "Step",
-    "Stopwatch",
-    "beyond",
-    "make_plan",
-    "rate_grid",
-]
-
 #: The grid of learning rates that the search for each variant's best one starts from.
 RATES: dict[str, tuple[float, ...]] = {
     "head": (3e-3, 1e-2, 3e-2),
@@ -54,23 +41,23 @@ SMALL = 64  # The size that is small where the caller names none.
 class Cell:
     """Runs that differ in their seed alone."""
 
-    variant: str  # What is trained, and what it starts from.
-    weights: str
-    size: int  # Training examples.
-    seeds: int  # Wanted runs.
+    variant: str  # what is trained
+    weights: str  # what it starts from
+    size: int  # training examples
+    seeds: int  # wanted runs
 
 
 @dataclass(frozen=True)
 class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
-    cell: Cell  # Which.
-    number: int  # Counted from 0 within the cell.
-    factor: float = 1.0  # Times the cell's best rate.
+    cell: Cell
+    number: int  # counted from 0 within the cell
+    factor: float = 1.0  # times the cell's best rate
 
     @property
     def first(self) -> bool:
-        """Whether the cell's rate is still to be found."""
+        """Whether the cell's rate is still to be searched."""
         return self.number == 0 and self.factor == 1
 
     @property
@@ -83,34 +70,29 @@ class Step:
 class Plan:
     """All cells."""
 
-    cells: tuple[Cell, ...]  # By start, size and variant.
-    sizes: tuple[int, ...]  # Ascending.
+    cells: tuple[Cell, ...]  # by start, size and variant
+    sizes: tuple[int, ...]  # ascending
 
     def steps(self) -> Iterator[Step]:
         """Yield what claims need, seed by seed, then the rest: a budget that ends takes seeds."""
-        needed = sorted(filter(self._rank, self.cells), key=self._rank)
-        spread = [cell for cell in needed if self._spread(cell)]
-        yield from _rounds(needed, spread if len(spread) == len(SPREAD) else [])
+        compared = [c for c in self.cells if (c.variant, c.weights) in _COMPARED]
+        compared = [c for c in compared if c.size == self.sizes[-1]]
+        compared.sort(key=lambda c: _COMPARED.index((c.variant, c.weights)))
+        smallest = [c for c in self.cells if (c.weights, c.size) == ("pretrained", self.sizes[0])]
+        spread = [c for c in smallest if c.variant in SPREAD]
+        needed = list(dict.fromkeys([*compared, *spread]))
+        # At multiples of their best rate: in the order of all, and only if both are there.
+        stressed = [c for c in needed if c in spread] if len(spread) == len(SPREAD) else []
+        yield from _rounds(needed, stressed)
         yield from _rounds([cell for cell in self.cells if cell not in needed], [])
 
-    def _rank(self, cell: Cell) -> int:
-        """Return a cell's place among those that claims compare; 0 for the others."""
-        kind = cell.variant, cell.weights
-        if cell.size == self.sizes[-1] and kind in _COMPARED:
-            return 1 + _COMPARED.index(kind)
-        return 1 + len(_COMPARED) if self._spread(cell) else 0
 
-    def _spread(self, cell: Cell) -> bool:
-        kind = cell.weights, cell.size
-        return kind == ("pretrained", self.sizes[0]) and cell.variant in SPREAD
-
-
-def _rounds(cells: Sequence[Cell], spread: Sequence[Cell]) -> Iterator[Step]:
+def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
     """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
     for number in range(max((cell.seeds for cell in cells), default=0)):
         yield from (Step(cell, number) for cell in cells if number < cell.seeds)
         for factor in FACTORS:
-            yield from (Step(cell, number, factor) for cell in spread if number < cell.seeds)
+            yield from (Step(cell, number, factor) for cell in stressed if number < cell.seeds)
 
 
 class Stopwatch:
@@ -119,14 +101,9 @@ class Stopwatch:
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
 
-    @property
-    def spent(self) -> bool:
-        """Whether the time is over."""
-        return time.monotonic() >= self._end
-
     def check(self) -> None:
-        """Raise :class:`OutOfTime` when it is."""
-        if self.spent:
+        """Raise :class:`OutOfTime` when the time is over."""
+        if time.monotonic() >= self._end:
             raise OutOfTime
 
 
@@ -139,41 +116,37 @@ def make_plan(
     seeds: int,
     spread_seeds: int,
 ) -> Plan:
-    """Lay out all runs."""
-    for name in (*variants, *random):
-        if name not in TRAINED:
-            raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
+    """Lay out all runs, with ``available`` training examples."""
+    _check_names((*variants, *random))
     if not variants:
         raise InputError("No variant is left to train; name one, such as layernorm.")
     if min(seeds, spread_seeds) < 1:
         raise InputError("Give one seed or more for seeds and spread_seeds.")
-    ordered = _sizes(available, sizes)
-    cells = [
-        Cell(variant, "pretrained", size, _seeds(variant, size == ordered[0], seeds, spread_seeds))
-        for size in ordered
-        for variant in TRAINED
-        if variant in variants and (size == ordered[-1] or variant not in _LARGEST)
-    ]
+    if sizes is None:
+        sizes = (SMALL, available) if available > SMALL else (available,)
+    elif not sizes:
+        raise InputError("No size is given; name one or more, or leave sizes out.")
+    elif wrong := [size for size in sizes if not 2 <= size <= available]:
+        raise InputError(
+            f"A size is {wrong[0]}, but the training part holds {available} examples (a fifth of "
+            "what was read, 100 at most, is for validation); give sizes from 2 to that."
+        )
+    ordered = tuple(sorted(set(sizes)))
+    cells = []
+    for size in ordered:
+        for variant in TRAINED:
+            if variant in variants and (size == ordered[-1] or variant not in _LARGEST):
+                more = size == ordered[0] and variant in SPREAD
+                runs = max(seeds, spread_seeds) if more else seeds
+                cells.append(Cell(variant, "pretrained", size, runs))
     cells += [Cell(name, "random", ordered[-1], seeds) for name in TRAINED if name in random]
     return Plan(tuple(cells), ordered)
 
 
-def _sizes(available: int, sizes: Sequence[int] | None) -> tuple[int, ...]:
-    if sizes is None:
-        return (SMALL, available) if available > SMALL else (available,)
-    if not sizes:
-        raise InputError("No size is given; name one or more, or leave sizes out.")
-    for size in sizes:
-        if not 2 <= size <= available:
-            raise InputError(
-                f"A size is {size}, but the training part holds {available} examples (a fifth of "
-                "what was read, 100 at most, is for validation); give sizes from 2 to that."
-            )
-    return tuple(sorted(set(sizes)))
-
-
-def _seeds(variant: str, smallest: bool, seeds: int, spread_seeds: int) -> int:
-    return max(seeds, spread_seeds) if smallest and variant in SPREAD else seeds
+def _check_names(variants: Iterable[str]) -> None:
+    for name in variants:
+        if name not in TRAINED:
+            raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
 
 
 def beyond(rates: Iterable[float], best: float) -> float | None:
@@ -189,10 +162,10 @@ def rate_grid(
     rates: Mapping[str, Sequence[float]] | None, search: bool
 ) -> dict[str, tuple[float, ...]]:
     """Return the rates to try of each variant: the grid, or its middle without a search."""
-    for name, found in (rates or {}).items():
-        if name not in TRAINED:
-            raise InputError(f"There is no variant {name!r}; choose from {', '.join(TRAINED)}.")
-        if not found or not all(0 < rate < float("inf") for rate in found):
+    grid = dict(RATES)
+    for name, own in (rates or {}).items():
+        _check_names([name])
+        if not own or not all(0 < rate < float("inf") for rate in own):
             raise InputError(f"The learning rates of {name} must be positive numbers, one or more.")
-    grid = {**RATES, **{name: tuple(sorted(set(found))) for name, found in (rates or {}).items()}}
-    return grid if search else {name: (found[len(found) // 2],) for name, found in grid.items()}
+        grid[name] = tuple(sorted(set(own)))
+    return grid if search else {name: (own[len(own) // 2],) for name, own in grid.items()}

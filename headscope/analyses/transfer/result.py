@@ -11,20 +11,6 @@ from headscope.stats.compared import Compare, Setting
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "CurvePoint",
-    "TransferBaseline",
-    "TransferCell",
-    "TransferDifference",
-    "TransferDivergence",
-    "TransferMissed",
-    "TransferResult",
-    "TransferRun",
-    "TransferSpread",
-    "TransferStress",
-    "TransferTry",
-]
-
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -243,13 +229,9 @@ class TransferResult(Measured):
         self, variant: str, other: str, *, other_weights: str = "pretrained"
     ) -> TransferDifference | None:
         """Return a difference at the largest size, the first from pretrained weights."""
-        found = (
-            d
-            for d in self.differences
-            if (d.variant, d.other, d.other_weights) == (variant, other, other_weights)
-            and d.size == self.sizes[-1]
-        )
-        return next(found, None)
+        wanted = variant, other, other_weights, self.sizes[-1]
+        rows = ((d, (d.variant, d.other, d.other_weights, d.size)) for d in self.differences)
+        return next((d for d, key in rows if key == wanted), None)
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per cell and baseline (pandas)."""

@@ -42,7 +42,6 @@ from headscope.analyses.transfer.summary import (
     divergence,
     run_row,
     spreads,
-    stress_row,
 )
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.serialise import SCHEMA
@@ -62,8 +61,7 @@ SAME = 0.01
 
 def run(model: Model, options: TransferOptions) -> TransferResult:
     """Fine-tune a classifier on the encoder, training only some of its parameters."""
-    seed, seeds, spread_seeds = options.seed, options.seeds, options.spread_seeds
-    steps, batch = options.steps, options.batch
+    seed, seeds = options.seed, options.seeds
     grid = rate_grid(options.rates, options.search)
     source = read(
         options.train,
@@ -83,14 +81,17 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
         variants=options.variants,
         random=options.random,
         seeds=seeds,
-        spread_seeds=spread_seeds,
+        spread_seeds=options.spread_seeds,
     )
-    every = -(-steps // VALIDATIONS)
-    recipe = Recipe(0.0, steps, batch, every, options.patience)
-    runs = _Runs(_wide(loaded), data, plan, grid, recipe, seed, options.budget)
+    every = -(-options.steps // VALIDATIONS)
+    recipe = Recipe(0.0, options.steps, options.batch, every, options.patience)
+    # Halves have too few digits for small steps.
+    half = loaded.dtype in ("float16", "bfloat16")
+    wide = cast(loaded, "float32") if half else loaded
+    runs = _Runs(wide, data, plan, grid, recipe, seed, Stopwatch(options.budget))
     runs.run(options.tell)
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
-    beside = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
+    controls = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
     counts = tuple(divergence(done, runs.stress, plan.sizes[0]))
     return TransferResult(
         schema=SCHEMA,
@@ -103,38 +104,23 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
         test_examples=len(data.test),
         dropped=data.dropped,
         seeds=seeds,
-        spread_seeds=spread_seeds,
-        steps=steps,
-        batch=batch,
+        spread_seeds=options.spread_seeds,
+        steps=options.steps,
+        batch=options.batch,
         budget=options.budget,
         cells=tuple(
-            cell_row(c, d, runs.parameters[c.variant], runs.found[c].optimum)
-            for c, d in done.items()
+            cell_row(c, d, runs.parameters[c.variant], runs.rates[c][1]) for c, d in done.items()
         ),
-        baselines=beside,
+        baselines=controls,
         differences=tuple(differences(done)),
-        spreads=tuple(spreads(done, counts, beside, plan.sizes[0])),
-        runs=tuple(d.row for found in done.values() for d in found),
+        spreads=tuple(spreads(done, counts, controls, plan.sizes[0])),
+        runs=tuple(d.row for rows in done.values() for d in rows),
         searched=tuple(runs.searched),
         missed=tuple(runs.missed),
         not_possible=runs.not_possible,
         stress=tuple(runs.stress),
         divergence=counts,
     )
-
-
-def _wide(loaded: LoadedModel) -> LoadedModel:
-    """Return a model whose numbers have enough digits for small steps; halves become float32."""
-    half = loaded.dtype in ("float16", "bfloat16")
-    return cast(loaded, "float32") if half else loaded
-
-
-@dataclass(frozen=True)
-class _Rate:
-    """What a search found: the best rate, and where in its grid it lies."""
-
-    rate: float
-    optimum: str
 
 
 @dataclass
@@ -147,43 +133,22 @@ class _Runs:
     grid: Mapping[str, Sequence[float]]
     recipe: Recipe
     seed: int
-    budget: float
+    watch: Stopwatch
     done: dict[Cell, list[Done]] = field(default_factory=dict)
-    found: dict[Cell, _Rate] = field(default_factory=dict)
+    #: The best rate of each cell, and where in its grid it lies.
+    rates: dict[Cell, tuple[float, str]] = field(default_factory=dict)
     stress: list[TransferStress] = field(default_factory=list)
     searched: list[TransferTry] = field(default_factory=list)
     missed: list[TransferMissed] = field(default_factory=list)
     not_possible: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, int] = field(default_factory=dict)
+    #: Embeddings by what is frozen: pretrained weights, or random ones of a seed.
+    embedded: dict[tuple[str, int], dict[object, Tensor]] = field(default_factory=dict)
+    twin: tuple[int, LoadedModel] | None = None  # The last random weights, and their seed.
 
     def run(self, progress: Progress) -> None:
         """Do what the budget allows, what claims need first; list the rest."""
-        self._watch = Stopwatch(self.budget)
-        self._known: dict[tuple[str, int], dict[object, Tensor]] = {}
-        self._count()
-        steps = [s for s in self.plan.steps() if s.cell.variant not in self.not_possible]
-        self._progress, self._ran = progress, 0
-        # Runs of a search count one by one, so that the time that remains can be told from them.
-        self._all = len(steps) + sum(len(self.grid[s.cell.variant]) - 1 for s in steps if s.first)
-        for i, step in enumerate(steps):
-            try:
-                self._watch.check()
-                self._one(step)
-            except OutOfTime:
-                self._miss(step)
-            if self._watch.spent:
-                for other in steps[i + 1 :]:
-                    self._miss(other)
-                break
-        progress("runs", self._all, self._all)
-
-    def _miss(self, step: Step) -> None:
-        cell = step.cell
-        where = cell.variant, cell.weights, cell.size, self.seed + step.seed
-        self.missed.append(TransferMissed(*where, step.factor))
-
-    def _count(self) -> None:
-        """Count what each variant trains; one that the model does not have is left out."""
+        # What each variant trains; one that the model does not have is left out.
         for variant in dict.fromkeys(cell.variant for cell in self.plan.cells):
             try:
                 self.parameters[variant] = count(choose(self.loaded, variant, self.seed))
@@ -191,20 +156,34 @@ class _Runs:
                 if variant == "layernorm":
                     raise
                 self.not_possible[variant] = str(error)
+        steps = [s for s in self.plan.steps() if s.cell.variant not in self.not_possible]
+        self._progress, self._ran = progress, 0
+        # Runs of a search count one by one, so that the time that remains can be told from them.
+        self._all = len(steps) + sum(len(self.grid[s.cell.variant]) - 1 for s in steps if s.first)
+        for step in steps:
+            try:
+                self.watch.check()
+                self._one(step)
+            except OutOfTime:
+                where = step.cell.variant, step.cell.weights, step.cell.size, self.seed + step.seed
+                self.missed.append(TransferMissed(*where, step.factor))
+        progress("runs", self._all, self._all)
 
     def _one(self, step: Step) -> None:
         cell, seed = step.cell, self.seed + step.seed
         if step.first:
             outcome = self._search(cell, seed)
-        elif cell in self.found:
-            outcome = self._outcome(cell, seed, self.found[cell].rate * step.factor)
+        elif cell in self.rates:
+            outcome = self._outcome(cell, seed, self.rates[cell][0] * step.factor)
         else:
-            raise OutOfTime  # its rate was never found
-        rate = self.found[cell].rate * step.factor
-        if step.factor > 1:
-            self.stress.append(stress_row(step, seed, rate, outcome))
-        else:
+            raise OutOfTime  # its rate was never searched
+        rate = self.rates[cell][0] * step.factor
+        if step.factor == 1:
             self.done.setdefault(cell, []).append(run_row(cell, seed, rate, outcome, self.data))
+            return
+        where = cell.variant, cell.weights, cell.size, seed
+        ends = outcome.curve[0].train_loss, outcome.curve[-1].train_loss
+        self.stress.append(TransferStress(*where, step.factor, rate, *ends, outcome.diverged))
 
     def _search(self, cell: Cell, seed: int) -> Outcome:
         """Find the rate with the lowest validation loss; return its run.
@@ -221,9 +200,9 @@ class _Runs:
             losses[rate] = outcome.validation_loss
             chosen = min(losses, key=lambda r: (losses[r], r))
             best = outcome if best is None or chosen == rate else best
-            further = beyond(losses, chosen) if not waiting and len(losses) < most else None
-            if further is not None and not self._nothing_below(cell, seed, losses, chosen, best):
-                waiting.append(further)
+            new = beyond(losses, chosen) if not waiting and len(losses) < most else None
+            if new is not None and not self._nothing_below(cell, seed, losses, chosen, best):
+                waiting.append(new)
                 self._all += 1
         if best is None:
             raise OutOfTime
@@ -231,7 +210,7 @@ class _Runs:
         if beyond(losses, chosen) is not None:
             nothing = self._nothing_below(cell, seed, losses, chosen, best)
             optimum = "lowest" if nothing else "edge"
-        self.found[cell] = _Rate(chosen, optimum)
+        self.rates[cell] = chosen, optimum
         where = cell.variant, cell.weights, cell.size
         for rate, loss in sorted(losses.items()):
             self.searched.append(TransferTry(*where, rate, finite(loss), rate == chosen))
@@ -259,27 +238,22 @@ class _Runs:
         return len(pairs) > 1 and all(abs(a - b) <= SAME * start for a, b in pairs)
 
     def _outcome(self, cell: Cell, seed: int, rate: float, *, counts: bool = True) -> Outcome:
-        model = self._model(cell.weights, seed)
+        model, key = self.loaded, (cell.weights, 0)
+        if cell.weights == "random":  # those of its seed
+            if self.twin is None or self.twin[0] != seed:
+                self.twin = seed, random_twin(self.loaded, seed)
+            model, key = self.twin[1], (cell.weights, seed)
         train = subset(self.data.train, cell.size, seed)
-        known = self._known.setdefault((cell.weights, seed if cell.weights == "random" else 0), {})
         outcome = fine_tune(
             model,
             cell.variant,
             (train, self.data.validation),
-            Frozen(model, train, known),
+            Frozen(model, train, self.embedded.setdefault(key, {})),
             dataclasses.replace(self.recipe, rate=rate),
             n_classes=len(self.data.classes),
             seed=seed,
-            budget=self._watch,
+            check_time=self.watch.check,
         )
         self._ran += counts
         self._progress("runs", self._ran, self._all)
         return outcome
-
-    def _model(self, weights: str, seed: int) -> LoadedModel:
-        """Return what a run starts from; random weights are those of its seed."""
-        if weights == "pretrained":
-            return self.loaded
-        if getattr(self, "_twin_seed", None) != seed:
-            self._twin, self._twin_seed = random_twin(self.loaded, seed), seed
-        return self._twin

@@ -9,6 +9,7 @@ Medicine 17 (difference of two shares, method 10).
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from scipy import stats
 
 from headscope.analyses.transfer.fine_tuning import Outcome
 from headscope.analyses.transfer.labelled import Labelled, subset
-from headscope.analyses.transfer.plan import EQUAL, FACTORS, SPREAD, Cell, Step
+from headscope.analyses.transfer.plan import EQUAL, FACTORS, SPREAD, Cell
 from headscope.analyses.transfer.result import (
     TransferBaseline,
     TransferCell,
@@ -34,23 +35,6 @@ from headscope.core.rounding import above
 from headscope.stats.metrics import accuracy
 from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import wilson
-
-__all__ = [
-    "Interval",
-    "crossed",
-    "share_difference",
-    "spread_ratio",
-    "naive_bayes",
-    "Done",
-    "baselines",
-    "cell_row",
-    "differences",
-    "divergence",
-    "run_row",
-    "spreads",
-    "stress_row",
-]
-
 
 #: An estimate with the ends of its 95% interval; None where these are unknown.
 Interval = tuple[float, float | None, float | None]
@@ -106,12 +90,10 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Inte
 def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Interval:
     """Return hits / trials - others / other_trials with Newcombe's interval from Wilson's."""
     p, q = hits / trials, others / other_trials
-    (p_low, p_high), (q_low, q_high) = (
-        tuple(map(float, wilson(n, of))) for n, of in ((hits, trials), (others, other_trials))
-    )
-    low = p - q - np.hypot(p - p_low, q_high - q)
-    high = p - q + np.hypot(p_high - p, q - q_low)
-    return p - q, float(low), float(high)
+    p_low, p_high = map(float, wilson(hits, trials))
+    q_low, q_high = map(float, wilson(others, other_trials))
+    low, high = np.hypot(p - p_low, q_high - q), np.hypot(p_high - p, q - q_low)
+    return p - q, float(p - q - low), float(p - q + high)
 
 
 def naive_bayes(
@@ -129,28 +111,28 @@ def naive_bayes(
         counts[label].update(words)
     vocabulary = {word: i for i, word in enumerate(sorted(set().union(*counts)))}
     table = np.ones((classes, len(vocabulary)))
-    for label, found in enumerate(counts):
-        for word, n in found.items():
+    for label, counter in enumerate(counts):
+        for word, n in counter.items():
             table[label, vocabulary[word]] += n
     log_likelihood = np.log(table / table.sum(axis=1, keepdims=True))
     shares = np.bincount(labels, minlength=classes) / len(labels)
     with np.errstate(divide="ignore"):
         prior = np.log(shares)  # a class that was never seen is never predicted
-    known = ([vocabulary[word] for word in words if word in vocabulary] for words in test)
-    scores = [prior + log_likelihood[:, places].sum(axis=1) for places in known]
+    columns = ([vocabulary[word] for word in words if word in vocabulary] for words in test)
+    scores = [prior + log_likelihood[:, of_text].sum(axis=1) for of_text in columns]
     return np.array([int(np.argmax(score)) for score in scores])
 
 
 #: What LayerNorm alone is compared with, both from pretrained weights.
-_BESIDE = ("head", *EQUAL, "all_biases", "attention", "all")
+_COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 
 
 @dataclass(frozen=True)
 class Done:
     """A run that counts."""
 
-    row: TransferRun  # What is reported of it.
-    hits: Array  # (test,). 1 where a test example was classified rightly.
+    row: TransferRun
+    hits: Array  # (test,): 1 where a test example was classified rightly
 
 
 Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell, seed by seed.
@@ -181,18 +163,10 @@ def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled
     return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))
 
 
-def stress_row(step: Step, seed: int, rate: float, outcome: Outcome) -> TransferStress:
-    """Describe a run at a multiple of the best rate."""
-    cell, curve = step.cell, outcome.curve
-    ends = curve[0].train_loss, curve[-1].train_loss
-    where = cell.variant, cell.weights, cell.size, seed
-    return TransferStress(*where, step.factor, rate, *ends, outcome.diverged)
-
-
 def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
     """Sum up the runs of a cell."""
     mean, low, high = _points(np.stack([d.hits for d in done]))
-    found = [d.row.accuracy for d in done]
+    accuracies = [d.row.accuracy for d in done]
     return TransferCell(
         cell.variant,
         cell.weights,
@@ -203,7 +177,7 @@ def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) ->
         accuracy=mean,
         low=None if low is None else max(low, 0.0),
         high=None if high is None else min(high, 100.0),
-        spread=float(np.std(found, ddof=1)) if len(found) > 1 else None,
+        spread=float(np.std(accuracies, ddof=1)) if len(done) > 1 else None,
         diverged=sum(d.row.diverged for d in done),
         failed=sum(d.row.failed for d in done),
         optimum=optimum,
@@ -215,38 +189,32 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
 
     Also everything minus the head alone, and each variant minus itself on random weights.
     """
-    for ours in runs:
-        for theirs in runs:
-            if ours.size == theirs.size and _compared(ours, theirs):
-                yield _difference(ours, theirs, runs)
-
-
-def _compared(ours: Cell, theirs: Cell) -> bool:
-    if ours.weights == "random":
-        return False
-    if theirs.weights == "random":
-        return ours.variant == theirs.variant
-    if ours.variant == "layernorm":
-        return theirs.variant in _BESIDE
-    return theirs.variant == "head" and ours.variant != "head"
-
-
-def _difference(ours: Cell, theirs: Cell, runs: Runs) -> TransferDifference:
-    a, b = runs[ours], runs[theirs]
-    both = min(len(a), len(b))
-    pairs = zip(a[:both], b[:both], strict=True)
-    mean, low, high = _points(np.stack([x.hits - y.hits for x, y in pairs]))
-    return TransferDifference(
-        variant=ours.variant,
-        weights=ours.weights,
-        other=theirs.variant,
-        other_weights=theirs.weights,
-        size=ours.size,
-        seeds=both,
-        mean=mean,
-        low=low,
-        high=high,
-    )
+    for ours, theirs in itertools.product(runs, runs):
+        if ours.size != theirs.size or ours.weights == "random":
+            continue
+        if theirs.weights == "random":
+            compared = ours.variant == theirs.variant
+        elif ours.variant == "layernorm":
+            compared = theirs.variant in _COMPARED
+        else:
+            compared = theirs.variant == "head" != ours.variant
+        if not compared:
+            continue
+        a, b = runs[ours], runs[theirs]
+        both = min(len(a), len(b))
+        pairs = zip(a[:both], b[:both], strict=True)
+        mean, low, high = _points(np.stack([x.hits - y.hits for x, y in pairs]))
+        yield TransferDifference(
+            variant=ours.variant,
+            weights=ours.weights,
+            other=theirs.variant,
+            other_weights=theirs.weights,
+            size=ours.size,
+            seeds=both,
+            mean=mean,
+            low=low,
+            high=high,
+        )
 
 
 def _points(values: Array) -> Interval:

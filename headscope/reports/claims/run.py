@@ -21,9 +21,15 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.corpus import Corpus, as_corpus, sample_corpus
+from headscope.data.corpus import (
+    Corpus,
+    as_corpus,
+    as_plain,
+    encode_lines,
+    sample_corpus,
+    sample_plain,
+)
 from headscope.data.examples import Examples, as_pairs
-from headscope.data.plain import as_plain, encode_lines, sample_plain
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.result import PruneResult
 from headscope.reports.claims.finding import Evidence

@@ -10,10 +10,8 @@ import torch
 from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.core.errors import CorpusError
-from headscope.data.batch import Batch
-from headscope.data.batches import buckets, collate, uniform_weight, windows
-from headscope.data.encode import EncodedSentence, Encoder, Rarity
-from headscope.data.frequencies import Frequencies
+from headscope.data.batches import Batch, buckets, collate, uniform_weight, windows
+from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Rarity
 from headscope.data.sentence import Sentence
 
 PAD = 0

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.corpus import as_plain
 from headscope.data.examples import as_pairs, may_be_pairs
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
-from headscope.data.plain import as_plain
 
 TOKENIZER = tiny_tokenizer()
 CLS, SEP = VOCABULARY.index("[CLS]"), VOCABULARY.index("[SEP]")

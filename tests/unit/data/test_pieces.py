@@ -7,8 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder
-from headscope.data.frequencies import Frequencies
+from headscope.data.encode import Encoder, Frequencies
 from headscope.data.pieces import Frame, frame, token_stream, tokenise
 from headscope.data.sentence import Sentence
 from headscope.data.token_rows import window_rows

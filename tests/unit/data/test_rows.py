@@ -12,17 +12,18 @@ from tiny_models import SPECIAL, VOCABULARY, TextOnly, framed_tokenizer
 from transformers import MBartTokenizer
 
 from headscope.data.batches import buckets
-from headscope.data.halving import halve, shared_sentences
 from headscope.data.token_rows import (
     Ends,
     PairRow,
     Row,
     encode_pairs,
     encode_rows,
+    halve,
     mask_row,
     pad_pairs,
     pad_rows,
     padded,
+    shared_sentences,
     with_swapped_sources,
 )
 

@@ -13,8 +13,7 @@ from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.classify.sums import HeadMeasures
-from headscope.data.batch import Batch
-from headscope.data.batches import collate
+from headscope.data.batches import Batch, collate
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence
 from tests.reference import lowest_argmax

@@ -18,7 +18,7 @@ from headscope.analyses.classify.syntactic import (
     judge_syntactic,
     kernel_argmax,
 )
-from headscope.data.batch import Batch
+from headscope.data.batches import Batch
 from headscope.data.encode import EncodedSentence, placed
 from headscope.data.sentence import Sentence
 

@@ -19,7 +19,7 @@ from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult
-from headscope.data.batch import Source
+from headscope.data.batches import Source
 
 N_LAYERS, N_HEADS = 2, 3
 

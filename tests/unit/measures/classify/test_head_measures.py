@@ -14,8 +14,7 @@ from headscope.analyses.classify.syntactic import KernelHits
 from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder
-from headscope.data.frequencies import find_frequencies
+from headscope.data.encode import Encoder, find_frequencies
 from headscope.data.sentence import Sentence
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed

@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from headscope.analyses.flow.hubs import HubSums, in_degree, top_share
+from headscope.analyses.flow.graph import HubSums, WordNodes, in_degree, top_share
 from headscope.analyses.flow.recovery import Clustered
-from headscope.analyses.flow.tree_search import BASELINES, Kept, TreeSearch, choose_heads, summed
 from headscope.analyses.flow.trees import (
+    BASELINES,
     GoldTrees,
     TreeCounts,
+    TreeSearch,
     candidates,
+    choose_heads,
     largest_trees,
     simple_trees,
+    summed,
 )
-from headscope.analyses.flow.word_graph import WordNodes
 from headscope.stats.statistics import ratio_error
 
 
@@ -53,10 +55,10 @@ def test_in_degree_counts_what_other_words_give():
     graph[0, 0, :, 0] = 0.75  # everything looks at [CLS] ...
     graph[0, 0, range(5), range(5)] = 0.25  # ... and at itself
     graph[1, 0, 1, 2] = 1.0
-    found = in_degree(graph, nodes)
-    assert found.received[:, 0].tolist() == [[3 * 0.75, 0, 0, 0, 0], [0, 0, 1, 0, 0]]  # not [SEP]
-    assert found.even[1].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 0])
-    assert top_share(found.received, torch.tensor([5, 3])).tolist() == [[1.0], [1.0]]
+    received, even = in_degree(graph, nodes)
+    assert received[:, 0].tolist() == [[3 * 0.75, 0, 0, 0, 0], [0, 0, 1, 0, 0]]  # not [SEP]
+    assert even[1].tolist() == pytest.approx([1 / 3, 0, 1 / 3, 0, 0])
+    assert top_share(received, torch.tensor([5, 3])).tolist() == [[1.0], [1.0]]
     shares = top_share(torch.tensor([[[1.0, 3.0, 2.0, 2.0]]]), torch.tensor([15]))
     assert shares.item() == pytest.approx(5 / 8)  # a tenth of 15 nodes are 2
 
@@ -76,11 +78,11 @@ def test_hubs_are_found_and_held_against_chance():
     again.update(graph, nodes)
     assert [row.tolist() for row in again.hit] == [[1, 0], [1, 1]]
     assert again.chance[0].tolist() == [0.2, 0.2]
-    received, even, ratio, _, count = first.names.of("[CLS]")
+    received, even, ratio, _, count = first.of("[CLS]")
     assert (received, count) == ((3 + 1) / 2 / 2, 16)
     assert ratio == pytest.approx(received / even)
-    assert set(first.names.most(5, least=8)) == {"[CLS]", "c"}  # "a" receives nothing
-    assert first.names.most(5, least=17) == []
+    assert set(first.most(5, least=8)) == {"[CLS]", "c"}  # "a" receives nothing
+    assert first.most(5, least=17) == []
 
 
 def test_rates_over_sentences_are_ratio_estimates():
@@ -183,10 +185,10 @@ def test_directions_are_told_apart():
     trees = random_gold(1)
     graph = planted_graph(trees, 1)[:, 1:2] + planted_graph(trees, 1)[:, 2:3]
     both = trees.hits(trees.trees(candidates(graph)))[:, 0].sum(0)
-    assert both[0] == trees.words()[:, 0].sum() > 2 * both[1]
+    assert both[0] == trees.scored[0].sum() > 2 * both[1]
     turned = trees.hits(trees.trees(candidates(graph.mT)))[:, 0].sum(0)
     assert turned[1] == both[0]
-    assert choose_heads([Kept(trees, graph.mT)], turned) == (1,)
+    assert choose_heads([(trees, graph.mT)], turned) == (1,)
     torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)
 
 

@@ -6,6 +6,7 @@ import torch
 from hand_made import activations
 from torch import Tensor
 
+from headscope.analyses.flow.graph import WordNodes
 from headscope.analyses.flow.recovery import (
     FOLDS,
     PENALTIES,
@@ -15,7 +16,6 @@ from headscope.analyses.flow.recovery import (
     RecoverySums,
     RidgeSums,
 )
-from headscope.analyses.flow.word_graph import WordNodes
 from headscope.core.activations import Activations
 
 D, WIDTH, WORDS = 12, 4, 7

@@ -1,0 +1,209 @@
+"""Attention as a directed graph of the words and special tokens of a sentence, and its hubs.
+
+The weight *to* a word is the sum over its pieces, the weight *from* a word the mean over its
+pieces, as everywhere in headscope; a special token is a node of its own. The in-degree of a node is
+what it receives from all words but itself; evenly spread attention gives more to words of many
+pieces, and so is the baseline of everything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from headscope.core.accumulator import Array, numpy
+from headscope.core.rounding import above, first_largest, tied
+from headscope.core.widest import widest
+from headscope.data.encode import EncodedSentence
+from headscope.stats.statistics import Z95, ratio, ratio_error
+
+
+@dataclass(frozen=True)
+class WordNodes:
+    """The nodes of a padded batch of sentences."""
+
+    node: Tensor  # (batch, pos): node of each position, in the order of the text; -1 at padding
+    content: Tensor  # (batch, pos): positions of words
+    #: (batch, pos): for each position of a word another position of a word that it may see, drawn
+    #: at random (the same may be drawn).
+    other: Tensor
+    names: tuple[tuple[str, ...], ...]  # of the nodes of each sentence
+    causal: bool = False  # whether a position sees only itself and what stands before it
+
+    def to(self, device: torch.device | str) -> WordNodes:
+        """Copy to a device."""
+        node, content, other = (part.to(device) for part in (self.node, self.content, self.other))
+        return WordNodes(node, content, other, self.names, self.causal)
+
+    @property
+    def size(self) -> int:
+        """Nodes of the sentence that has most."""
+        return max(map(len, self.names))
+
+    @cached_property
+    def belongs(self) -> Tensor:
+        """1 where a position belongs to a node, (batch, pos, nodes)."""
+        nodes = torch.arange(self.size, device=self.node.device)
+        return (self.node[:, :, None] == nodes).float()
+
+    @cached_property
+    def share(self) -> Tensor:
+        """1 / pieces where a position belongs to a node, (batch, nodes, pos)."""
+        return (self.belongs / self.belongs.sum(1, keepdim=True).clamp(min=1)).mT
+
+    @cached_property
+    def is_word(self) -> Tensor:
+        """Nodes that are words, (batch, nodes)."""
+        return torch.einsum("bpn,bp->bn", self.belongs, self.content.float()) > 0
+
+    def fold(self, pattern: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Turn patterns (rows, heads, pos, pos) into weights between nodes."""
+        pattern = pattern.to(self.belongs.dtype)
+        return self.share[rows, None] @ (pattern @ self.belongs[rows, None])
+
+    @cached_property
+    def even(self) -> Tensor:
+        """Weights between nodes where attention is spread evenly, (batch, nodes, nodes)."""
+        real = self.node >= 0
+        visible = (real[:, None, :] & real[:, :, None]).float()
+        if self.causal:
+            visible = visible.tril()
+        pattern = visible / visible.sum(-1, keepdim=True).clamp(min=1)
+        return self.fold(pattern[:, None])[:, 0]
+
+
+def nodes_of(
+    sentences: Sequence[EncodedSentence],
+    spell: Callable[[int], str],
+    random: np.random.Generator,
+    *,
+    causal: bool = False,
+) -> WordNodes:
+    """Make nodes of a batch of sentences; ``spell`` names a special token."""
+    nodes, others, names = [], [], []
+    for s in sentences:
+        starts = s.word_of < 0  # every special token starts a node, and so does every new word
+        starts[1:] |= s.word_of[1:] != s.word_of[:-1]
+        starts[:1] = True
+        nodes.append(np.cumsum(starts) - 1)
+        at = np.flatnonzero(s.word_of >= 0)
+        visible = np.arange(1, len(at) + 1) if causal else np.full(len(at), len(at))
+        others.append(np.zeros(len(s), dtype=np.int64))
+        others[-1][at] = at[(random.random(len(at)) * visible).astype(np.int64)]
+        names.append(
+            tuple(
+                spell(int(s.ids[p])) if s.word_of[p] < 0 else s.sentence.words[s.word_of[p]].lower()
+                for p in np.flatnonzero(starts)
+            )
+        )
+
+    def padded(rows: Sequence[Array], fill: float) -> Tensor:
+        return pad_sequence([torch.from_numpy(row) for row in rows], True, fill)
+
+    content = padded([s.word_of >= 0 for s in sentences], False)
+    return WordNodes(padded(nodes, -1), content, padded(others, 0), tuple(names), causal)
+
+
+#: The share of a sentence's nodes whose part of the attention is counted, rounded up to a node.
+TOP = 0.1
+
+
+def in_degree(graph: Tensor, nodes: WordNodes) -> tuple[Tensor, Tensor]:
+    """Sum the attention that each node receives from other words, and the same of even attention.
+
+    Shapes: ``graph`` (batch, n_heads, nodes, nodes); returns (batch, n_heads, nodes) and (batch,
+    nodes).
+    """
+    asks = nodes.is_word.to(graph.dtype)[:, :, None]
+    asks = asks * (1 - torch.eye(graph.shape[-1], dtype=graph.dtype, device=graph.device))
+    received = torch.einsum("bhij,bij->bhj", graph, asks)
+    return widest(received), widest((nodes.even * asks).sum(1))
+
+
+def top_share(received: Tensor, sizes: Tensor) -> Tensor:
+    """Share of all that is received by the tenth of a sentence's nodes that receives most.
+
+    Shapes: ``received`` (batch, n_heads, nodes), ``sizes`` (batch,); returns (batch, n_heads).
+    """
+    count = (TOP * sizes).ceil().long().clamp(min=1)
+    sums = received.sort(dim=-1, descending=True).values.cumsum(-1)
+    most = sums.gather(-1, (count - 1)[:, None, None].expand(-1, sums.shape[1], 1))[..., 0]
+    return most / sums[..., -1].clamp(min=torch.finfo(sums.dtype).tiny)
+
+
+class HubSums:
+    """What nodes of each name receive, the largest hub of each head, and the share of the top."""
+
+    def __init__(self, hubs: list[str] | None = None) -> None:
+        self._hubs = hubs  # of each head, chosen before; None while they are chosen
+        self._winners: list[Counter[str]] = []
+        #: By name: in-degree (mean over heads), even, their squares and product (sums over
+        #: sentences), occurrences, sentences.
+        self._names: dict[str, Array] = {}
+        #: Of every sentence: (n_heads,), and one number of even attention.
+        self.top: list[Array] = []
+        self.even: list[Array] = []
+        self.hit: list[Array] = []
+        self.chance: list[Array] = []
+
+    def update(self, graph: Tensor, nodes: WordNodes) -> None:
+        """Add one batch."""
+        received, even = in_degree(graph, nodes)
+        sizes = torch.tensor(list(map(len, nodes.names)), device=graph.device)
+        self.top += list(numpy(top_share(received, sizes)))
+        self.even += list(numpy(top_share(even[:, None], sizes))[:, 0])
+        largest = numpy(first_largest(received)[1])  # (batch, n_heads)
+        self._winners = self._winners or [Counter() for _ in range(largest.shape[1])]
+        mean, fair = numpy(received.mean(1)), numpy(even)
+        for row, names in enumerate(nodes.names):
+            here: dict[str, Array] = {}
+            for i, name in enumerate(names):
+                here.setdefault(name, np.zeros(3))
+                here[name] += mean[row, i], fair[row, i], 1.0
+            for name, (x, y, count) in here.items():
+                sums = self._names.setdefault(name, np.zeros(7))
+                sums += x, y, x * x, y * y, x * y, count, 1.0
+            won = [names[i] for i in largest[row]]
+            for counter, name in zip(self._winners, won, strict=True):
+                counter[name] += 1
+            if self._hubs is not None:
+                hits = [name == hub for name, hub in zip(won, self._hubs, strict=True)]
+                self.hit.append(np.array(hits, dtype=float))
+                self.chance.append(np.array([names.count(h) / len(names) for h in self._hubs]))
+
+    def most_frequent(self) -> list[str]:
+        """Return the node that is most often each head's hub; the first by name where several."""
+        return [min(c, key=lambda name: (-c[name], name)) for c in self._winners]
+
+    def most(self, count: int, least: int) -> list[str]:
+        """Name what surely receives more than even attention gives it, most first.
+
+        By the lower end of the ratio's interval, which has to be above 1; only names that stand in
+        ``least`` sentences or more.
+        """
+        lowest = {}
+        for name, sums in self._names.items():
+            if sums[6] >= least:
+                _, _, value, error, _ = self.of(name)
+                lowest[name] = value - Z95 * error
+        names = sorted(name for name, low in lowest.items() if above(low, 1.0))
+        order = np.argsort(-tied([lowest[name] for name in names]), kind="stable")
+        return [names[i] for i in order[:count]]
+
+    def of(self, name: str) -> tuple[float, float, float, float, int]:
+        """Return (in-degree, even, their ratio, its standard error, occurrences) of a name.
+
+        The first two are means over occurrences; all are NaN for a name that did not occur.
+        """
+        x, y, xx, yy, xy, count, _ = self._names.get(name, np.zeros(7))
+        if not y:
+            return np.nan, np.nan, np.nan, np.nan, 0
+        error = ratio_error(x, xx, xy, y, yy, len(self.top))
+        return float(x / count), float(y / count), float(ratio(x, y)), float(error), int(count)
