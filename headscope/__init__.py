@@ -74,8 +74,11 @@ register()
 
 def __getattr__(name: str) -> object:
     home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'headscope' has no attribute {name!r}")
+    if home is None:  # a command of the registry that has no line here
+        made = importlib.import_module("headscope.api").by_convention(name)
+        if made is None:
+            raise AttributeError(f"module 'headscope' has no attribute {name!r}")
+        return made
     return getattr(importlib.import_module(f"headscope.{home}"), name)
 
 

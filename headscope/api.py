@@ -3,6 +3,10 @@
 Nothing that computes is loaded before one of them is called.
 """
 
+import functools
+import importlib
+from typing import Any
+
 from headscope.analyses.classify.options import ClassifyOptions
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.depth.options import DepthOptions
@@ -42,3 +46,21 @@ spectrum = entry(SpectrumOptions, SpectrumResult, "headscope.analyses.spectrum.r
 symmetric = entry(SymmetricOptions, SymmetricResult, "headscope.analyses.symmetric.run")
 transfer = entry(TransferOptions, TransferResult, "headscope.analyses.transfer.run")
 validate = entry(ValidateOptions, ValidationResult, "headscope.analyses.validate.run")
+
+
+@functools.cache
+def by_convention(name: str) -> Any:
+    """Return the function, or the result class, of a section that has no line above; else None.
+
+    Its room is ``headscope.analyses.NAME``, its classes are ``NameOptions`` and ``NameResult``.
+    """
+    sections = importlib.import_module("headscope.reports.registry").SECTIONS
+    room = f"headscope.analyses.{name.removesuffix('Result').lower()}"
+    if room.rpartition(".")[2] not in sections:
+        return None
+    title = room.rpartition(".")[2].title()
+    result: type = getattr(importlib.import_module(f"{room}.result"), f"{title}Result")
+    if name == f"{title}Result":
+        return result
+    options: type = getattr(importlib.import_module(f"{room}.options"), f"{title}Options")
+    return entry(options, result, f"{room}.run")

@@ -27,6 +27,8 @@ GROUPS = {
     "Change the model": ("prune", "transfer"),
     "Publish and compare": ("insights", "report", "compare", "diff", "list"),
 }
+_named = {name for names in GROUPS.values() for name in names}
+GROUPS["Look at heads"] += tuple(name for name in MADE if name not in _named)
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 app = typer.Typer(

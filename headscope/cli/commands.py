@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import typer
 
+import headscope
 from headscope.analyses.classify.options import ClassifyOptions
 from headscope.analyses.depth.options import DepthFlags, DepthOptions
 from headscope.analyses.explain.options import ExplainOptions
@@ -24,6 +25,7 @@ from headscope.cli.output import print_note
 from headscope.cli.report import run_report
 from headscope.pruning.options import PruneOptions
 from headscope.reports.options import InsightsOptions, ReportFlags, ReportOptions, SectionFlags
+from headscope.reports.registry import SECTIONS, section_of
 from headscope.session.options import ModelOptions
 
 
@@ -51,8 +53,6 @@ def _validate(call: Call) -> None:
 
 
 def _insights(call: Call) -> None:
-    from headscope.reports.registry import section_of
-
     settings = section_settings(call.context, section_of("insights").uses, call.values)
     announce = functools.partial(print_note, quiet=call.values["quiet"])
     call.run({**call.arguments(), "settings": settings, "announce": announce})
@@ -74,3 +74,5 @@ MADE = {
     "transfer": Made(TransferOptions),
     "validate": Made(ValidateOptions, _validate),
 }
+# Sections of the report that need nothing special.
+MADE |= {name: Made(getattr(headscope, name).options) for name in SECTIONS if name not in MADE}

@@ -57,7 +57,7 @@ class Sections:
 
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Sections))  # Their names, in order.
-#: Fields that tell the JSON of a section from that of the others.
+#: Fields that tell the JSON of a section from that of others; where missing, all that are its own.
 _MARKS = {
     "validate": "passed layers tolerance",
     "explain": "steps sentence patterns",
@@ -86,7 +86,6 @@ class Section:
 
     name: str  # Of the section, its command and its table in a config file
     result: str  # The name of its result's class in ``headscope``
-    marks: frozenset[str]  # Fields that tell its JSON from that of the others
     uses: tuple[str, ...]  # Sections whose result it makes use of
     files: tuple[str, ...]  # What its JSON may be called; the first that is there counts
 
@@ -95,12 +94,19 @@ class Section:
         """The class of its result, imported when it is first asked for."""
         return cast(type, getattr(headscope, self.result))
 
+    @property
+    def marks(self) -> frozenset[str]:
+        """Fields that tell its JSON from that of the others."""
+        if self.name in _MARKS:
+            return frozenset(_MARKS[self.name].split())
+        every = {field.name for field in dataclasses.fields(self.kind)}
+        return frozenset(every - {"schema", "provenance", "validation"})
+
 
 _SECTIONS = {
     field.name: Section(
         name=field.name,
         result=str(field.type).removesuffix(" | None"),
-        marks=frozenset(_MARKS[field.name].split()),
         uses=tuple(_USES.get(field.name, "").split()),
         files=(f"{field.name}.json", *(["validation.json"] if field.name == "validate" else [])),
     )

@@ -1,4 +1,4 @@
-"""Habits of the package that no linter knows: words of messages, and no formatter switched off."""
+"""What no linter knows: below the command line, messages name parameters and no flags."""
 
 import ast
 import re
@@ -26,23 +26,18 @@ def _strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
-FLOORS = ("data", "measures", "models", "pipeline", "pruning", "results", "verdicts")
+#: Rooms below the command line; what is shown, and the help of options, may name flags.
+ROOMS = ("analyses", "artefacts", "data", "models", "pruning", "reports", "session", "tasks")
+SHOWN = {"view.py", "card.py", "options.py", "markdown.py", "compare.py", "diff_view.py", "list.py"}
 
 
-@pytest.mark.parametrize("floor", FLOORS)  # below the command line nobody knows flags
-def test_library_messages_name_parameters_and_no_flags(floor):
+@pytest.mark.parametrize("room", ROOMS)
+def test_library_messages_name_parameters_and_no_flags(room):
     found = {
         str(path.relative_to(PACKAGE)): text
         for path in FILES
-        if path.relative_to(PACKAGE).parts[0] == floor
+        if path.relative_to(PACKAGE).parts[0] == room and path.name not in SHOWN
         for text in _strings(path)
         if re.search(r"(?<![\w-])(--[a-z]|-o\b)", text) and "'headscope " not in text
     }
     assert not found
-
-
-def test_the_formatter_is_not_switched_off():
-    root = PACKAGE.parent
-    places = [*FILES, *(root / "tests").rglob("*.py")]
-    mark = "fmt: " + "skip"
-    assert sum(path.read_text(encoding="utf-8").count(mark) for path in places) < 10
