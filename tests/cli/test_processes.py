@@ -135,7 +135,7 @@ def test_a_spectrum_goes_on_in_another_number_of_processes(model, tmp_path):
 
 
 def test_slips_are_said_once(model, run, monkeypatch):
-    assert "The limit is 0" in said(launch(2, "classify", model, "--limit", "0"))
+    assert "limit is 0" in said(launch(2, "classify", model, "--limit", "0"))
     assert "no folder /nowhere" in said(launch(2, "prune", "/nowhere"))
     words = said(launch(2, "rank", model))
     assert "rank runs in one process, and a launcher started 2" in words

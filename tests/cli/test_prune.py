@@ -189,7 +189,7 @@ def test_the_terminal_shows_the_stacks_side_by_side(found, folder):
     fits((folder / "printed.txt").read_text())
     lines = (folder / "printed.txt").read_text().splitlines()
     text = " ".join(" ".join(lines).split())
-    start = ["removed", "by", "heads", "encoder", "95%"]
+    start = ["chosen", "by", "removed", "encoder", "95%"]
     (head,) = (i for i, line in enumerate(lines) if line.split()[:5] == start)
     row = lines[head + 1].split()
     points = [stack.curves[0].points[1] for stack in found.stacks]

@@ -64,7 +64,7 @@ SLIPS: dict[str, list[tuple[str | list[str], str]]] = {
         ("--keep-roles banana", "no role"),
         ("--heads L0H1 --keep-roles special", "not both"),
         ("--method importance-token", "label"),
-        ("--fraction 1.5", "between 0 and 1"),
+        ("--fraction 1.5", "fraction is 1.5; give 0 or more and at most 1"),
         ("--draws 2", "5 or more"),
         ("--calibration-limit 1", "2 or more"),
         ("--method roles --no-roles", "what the heads do"),

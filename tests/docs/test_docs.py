@@ -99,11 +99,11 @@ def test_readme_opens_with_the_two_commands_and_has_a_page_of_each():
 def test_public_names_are_pinned():
     assert headscope.__all__ == [
         *("classify", "depth", "explain", "flow", "linear", "rank", "spectrum", "symmetric"),
-        *("transfer", "validate", "prune", "report", "insights", "scores", "measure"),
-        *("load", "wrap", "remove_heads", "save", "save_dense"),
-        *("ClassifyResult", "DepthResult", "ExplainResult", "FlowResult", "InsightsResult"),
-        *("LinearResult", "PruneResult", "RankResult", "ReportResult", "SpectrumResult"),
-        *("SymmetricResult", "TransferResult", "ValidationResult"),
+        *("transfer", "validate", "prune", "report", "insights"),
+        *("ClassifyResult", "DepthResult", "ExplainResult", "FlowResult", "LinearResult"),
+        *("RankResult", "SpectrumResult", "SymmetricResult", "TransferResult"),
+        *("ValidationResult", "PruneResult", "InsightsResult", "ReportResult"),
+        *("scores", "measure", "load", "wrap", "remove_heads", "save", "save_dense"),
         *("Thresholds", "InsightThresholds", "HeadscopeError"),
     ]
     for name in headscope.__all__:
