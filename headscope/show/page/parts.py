@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from headscope.core.heads import Head
-from headscope.show.page.svg import Chart
 
 Place = tuple[int, int]
 _EMPTY = Markup()
@@ -16,7 +15,7 @@ _EMPTY = Markup()
 
 @dataclass(frozen=True)
 class Part:
-    """A section of the page: sentences, a paragraph each, then a chart, then a table.
+    """A section of the page: sentences, a paragraph each, then a table.
 
     Every text is plain: the page escapes it. The title stands in the contents too, where it leads
     to the anchor. There is no table without rows; its first column of numbers is ``numbers``.
@@ -26,7 +25,6 @@ class Part:
     anchor: str
     title: str
     texts: Sequence[str] = ()
-    chart: Chart | None = None
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     numbers: int = 1

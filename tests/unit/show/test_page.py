@@ -26,7 +26,6 @@ from headscope.reports.page import report_html
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import Matrix
 from headscope.show.page.parts import Card, Part, Place, Scale
-from headscope.show.page.svg import Line, chart
 from headscope.show.terminal import matrix_cell, terminal
 from headscope.show.view import KeyNumber, View
 
@@ -89,26 +88,6 @@ def test_json_keeps_strings_that_look_like_lists():
     written = report_json(document)
     assert json.loads(written) == document
     assert "[1.5, null, 3]" in written
-
-
-def test_names_of_places_and_round_numbers_along_x():
-    axes = {"label": "l", "x_title": "x", "y_title": "y"}
-    points: list[tuple[float, float | None]] = [(-0.1, 1.0), (0.1, 2.0), (0.9, 1.0), (1.1, 3.0)]
-    svg = chart([Line("a", points, 0)], **axes, x_names=["L0", "L1"]).svg
-    assert re.findall(r">(L\d)<", svg) == ["L0", "L1"], "names stand at whole numbers"
-    cloud: list[tuple[float, float | None]] = [(0.1 + 0.0173 * i, 1.0 + i) for i in range(30)]
-    svg = chart([Line("a", cloud, 0)], **axes).svg
-    assert re.findall(r'"middle">([\d.]+)<', svg) == ["0.2", "0.4", "0.6"]
-
-
-@pytest.mark.parametrize("log", [False, True])
-def test_charts_survive_any_values(log):
-    axes = {"label": "<l>", "x_title": "x", "y_title": "y", "log": log}
-    empty = chart([Line("a", [(0, None)], 0)], **axes)
-    assert (empty.svg, empty.legend) == ("", ((0, False, "a"),))
-    flat = chart([Line("<b>", [(0, 1.0)], 0)], **axes, y_limits=(1e-4, 1.0)).svg
-    assert "nan" not in flat
-    assert "&lt;l&gt;" in flat
 
 
 @dataclass(frozen=True)
