@@ -78,23 +78,19 @@ class Call:
 def made_command(
     name: str,
     options: type[ModelOptions],
-    body: Callable[[Call], Any] = Call.run,
-    flags: type | None = None,
+    body: Callable[[Call], Any] | None = None,
 ) -> Callable[..., None]:
-    """Make a command of a class of options: what ``headscope.NAME`` takes, as flags.
-
-    ``body`` runs it, and ``flags`` are what only the command line has.
-    """
+    """Make a command of a class of options: what ``headscope.NAME`` takes, as flags."""
     shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
     first = [shared.pop("context"), shared.pop("model")]
     if "validate" in options_of(options):
         shared = {"output": OUTPUT, **shared}
-    own = [*(parameters_of(flags) if flags else ()), *parameters_of(options)]
+    own = [*(parameters_of(options.flags) if options.flags else ()), *parameters_of(options)]
     parameters = {option.name: option for option in own}
     parameters |= {key: option for key, option in shared.items() if key not in parameters}
 
     def command(context: typer.Context, **values: Any) -> None:
-        body(Call(name, options, context, values))
+        (body or Call.run)(Call(name, options, context, values))
 
     command.__name__ = name
     command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]

@@ -1,40 +1,38 @@
-"""THE list of commands that measure a model: what each can be asked, and what is special to it."""
+"""The commands, each made when it is first asked for: ``headscope classify`` reads no other's."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 import headscope
-from headscope.analyses.classify.options import ClassifyOptions
-from headscope.analyses.depth.options import DepthFlags, DepthOptions
-from headscope.analyses.explain.options import ExplainOptions
-from headscope.analyses.flow.options import FlowOptions
-from headscope.analyses.linear.options import LinearOptions
-from headscope.analyses.rank.options import RankOptions
-from headscope.analyses.spectrum.options import SpectrumOptions
-from headscope.analyses.symmetric.options import SymmetricOptions
-from headscope.analyses.transfer.options import TransferOptions
-from headscope.analyses.validate.options import ValidateOptions
-from headscope.cli.command import Call
+from headscope.cli import config
+from headscope.cli.command import Call, epilog_of, made_command
 from headscope.cli.made import section_settings
 from headscope.cli.output import print_note
-from headscope.cli.report import run_report
-from headscope.pruning.options import PruneOptions
-from headscope.reports.options import InsightsOptions, ReportFlags, ReportOptions, SectionFlags
 from headscope.reports.registry import SECTIONS, section_of
-from headscope.session.options import ModelOptions
 
-
-class Made(NamedTuple):
-    """A command: its options, what its run does beyond the usual, and flags that only it has."""
-
-    options: type[ModelOptions]
-    body: Callable[[Call], Any] = Call.run
-    flags: type | None = None
+#: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
+#: One that measures a model is made of the options of its function in ``headscope``; each other one
+#: is the function of that name in the module of that name beside this one, with its EXAMPLES.
+GROUPS = {
+    "Look at heads": (
+        *("validate", "explain", "classify", "rank", "spectrum", "depth", "flow"),
+        *("symmetric", "linear"),
+    ),
+    "Change the model": ("prune", "transfer"),
+    "Publish and compare": ("insights", "report", "compare", "diff", "list", "config"),
+}
+MEASURING = (*SECTIONS, "report")
+_named = {name for names in GROUPS.values() for name in names}
+GROUPS["Look at heads"] += tuple(name for name in MEASURING if name not in _named)
+EVERY = tuple(name for names in GROUPS.values() for name in names)
+COMMANDS = EVERY[:-1]  # Those that can be configured: all but config.
 
 
 def _depth(call: Call) -> None:
@@ -58,21 +56,58 @@ def _insights(call: Call) -> None:
     call.run({**call.arguments(), "settings": settings, "announce": announce})
 
 
-#: By name.
-MADE = {
-    "classify": Made(ClassifyOptions),
-    "depth": Made(DepthOptions, _depth, DepthFlags),
-    "explain": Made(ExplainOptions),
-    "flow": Made(FlowOptions),
-    "insights": Made(InsightsOptions, _insights, SectionFlags),
-    "linear": Made(LinearOptions),
-    "prune": Made(PruneOptions),
-    "rank": Made(RankOptions),
-    "report": Made(ReportOptions, run_report, ReportFlags),
-    "spectrum": Made(SpectrumOptions, _spectrum),
-    "symmetric": Made(SymmetricOptions),
-    "transfer": Made(TransferOptions),
-    "validate": Made(ValidateOptions, _validate),
+def _report(call: Call) -> None:
+    from headscope.cli.report import run_report
+
+    run_report(call)
+
+
+#: What a command does beyond measuring, writing its folder and printing.
+_BODIES: dict[str, Callable[[Call], Any]] = {
+    **{"depth": _depth, "spectrum": _spectrum, "validate": _validate},
+    **{"insights": _insights, "report": _report},
 }
-# Sections of the report that need nothing special.
-MADE |= {name: Made(getattr(headscope, name).options) for name in SECTIONS if name not in MADE}
+
+
+class Commands(Mapping[str, Any]):
+    """Click's commands by their names, in order."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EVERY)
+
+    def __len__(self) -> int:
+        return len(EVERY)
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(name)
+
+
+@functools.cache
+def _made(name: str) -> Any:
+    """Make one command; KeyError for a name that there is none of."""
+    heading = next((heading for heading, names in GROUPS.items() if name in names), None)
+    if heading is None:
+        raise KeyError(name)
+    if name == "config":
+        group: Any = typer.main.get_command(config.config)
+        group.rich_help_panel = heading
+        return group
+    if name in MEASURING:
+        options = getattr(headscope, name).options
+        command, epilog = made_command(name, options, _BODIES.get(name)), epilog_of(options)
+    else:
+        module = importlib.import_module(f"headscope.cli.{name}")
+        command, epilog = getattr(module, name), module.EXAMPLES
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    )
+    app.command(name, epilog=epilog, rich_help_panel=heading)(command)
+    return typer.main.get_command(app)
+
+
+class LazyGroup(TyperGroup):
+    """The group of all commands, of which only those that are asked for are made."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**{**keywords, "commands": None})
+        self.commands = Commands()  # type: ignore[assignment]

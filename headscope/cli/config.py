@@ -22,6 +22,9 @@ EXAMPLES = """Examples:
 """
 
 config = typer.Typer(
+    name="config",
+    epilog=EXAMPLES,
+    add_completion=False,
     help="Read config files: what a TOML file sets, checked and laid over the defaults.",
     no_args_is_help=True,
     rich_markup_mode="markdown",

@@ -21,6 +21,42 @@ _THRESHOLDS = "What decides the claims; the documented ones by default."
 
 
 @dataclass(frozen=True, kw_only=True)
+class SectionFlags:
+    """What the command line sets for all sections at once."""
+
+    treebank: Annotated[
+        Path | None,
+        Option(help="CoNLL-U file that heads are classified on. Default: the built-in sample."),
+    ] = None
+    text: Annotated[
+        Path | None,
+        Option(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFlags(SectionFlags):
+    """The same, where the report is written, and whether it starts anew."""
+
+    fresh: Annotated[
+        bool,
+        Option(
+            help="Measure everything anew, whatever the folder holds.",
+            flags=("--fresh",),
+        ),
+    ] = False
+    output: Annotated[
+        Path | None,
+        Option(
+            help="Folder of the report. Default: reports/MODEL.",
+            flags=("--output", "-o"),
+            folder=True,
+        ),
+    ] = None
+    limit: Annotated[int | None, Option(help="Only the first sentences.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClaimsOptions(RunOptions):
     """What the claims are tested with, in a report and alone."""
 
@@ -53,7 +89,7 @@ class ClaimsOptions(RunOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class InsightsOptions(ClaimsOptions):
-    """Hold the claims of the literature against this model: measured, control, verdict, rule.
+    """Test the claims of the literature on this model: measured, control, verdict, rule.
 
     The tables [classify], [rank], [spectrum], [depth], [flow], [transfer], [linear] and [symmetric]
     of a config file, or the settings in Python, set how each is measured.
@@ -68,6 +104,7 @@ class InsightsOptions(ClaimsOptions):
     ('holds', 'not applicable', 'not measured yet')
     """
 
+    flags: ClassVar[type | None] = SectionFlags
     unit: ClassVar[str | None] = "insights"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope insights demo",
@@ -142,6 +179,7 @@ class ReportOptions(ClaimsOptions):
     (['classify'], 2)
     """
 
+    flags: ClassVar[type | None] = ReportFlags
     unit: ClassVar[str | None] = "report"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
@@ -168,39 +206,3 @@ class ReportOptions(ClaimsOptions):
             python_only=True,
         ),
     ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SectionFlags:
-    """What the command line sets for all sections at once."""
-
-    treebank: Annotated[
-        Path | None,
-        Option(help="CoNLL-U file that heads are classified on. Default: the built-in sample."),
-    ] = None
-    text: Annotated[
-        Path | None,
-        Option(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportFlags(SectionFlags):
-    """The same, where the report is written, and whether it starts anew."""
-
-    fresh: Annotated[
-        bool,
-        Option(
-            help="Measure everything anew, whatever the folder holds.",
-            flags=("--fresh",),
-        ),
-    ] = False
-    output: Annotated[
-        Path | None,
-        Option(
-            help="Folder of the report. Default: reports/MODEL.",
-            flags=("--output", "-o"),
-            folder=True,
-        ),
-    ] = None
-    limit: Annotated[int | None, Option(help="Only the first sentences.")] = None

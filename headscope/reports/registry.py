@@ -1,8 +1,8 @@
 """The sections of a report: THE list, with the class of each result and the order of a run.
 
-From the name of a section follows where everything else about it lives: its function in
-``headscope.api``, its view in the module ``view`` of its room, its table in a config file, its page
-in the docs. tests/unit/test_registry.py holds every section against that.
+From the name of a section follows where everything else about it lives: its function
+``headscope.NAME``, its view in the module ``view`` of its room, its table in a config file,
+its page in the docs. tests/unit/test_registry.py holds every section against that.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ class ModelOptions:
     """What every command on a model takes."""
 
     examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
+    flags: ClassVar[type | None] = None  # Options that only the command line has.
     unit: ClassVar[str | None] = None  # What progress counts; None where none is reported.
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
     #: A report computes this section in the widest type of the device, whatever the others use.

@@ -11,7 +11,6 @@ from outcomes import refused
 import headscope
 from headscope.cli import settings
 from headscope.cli.app import app
-from headscope.cli.commands import MADE
 from headscope.cli.made import UsageError, arguments_of, section_settings, table_arguments
 from headscope.core.errors import InputError
 
@@ -185,7 +184,7 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
     ],
 )
 def test_options_become_arguments(command, values, expected):
-    assert arguments_of(MADE[command].options, values) == expected
+    assert arguments_of(getattr(headscope, command).options, values) == expected
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_options_become_arguments(command, values, expected):
 )
 def test_slips_are_told_where_they_stand(command, values, flag, table):
     with pytest.raises(UsageError) as slip:
-        arguments_of(MADE[command].options, values)
+        arguments_of(getattr(headscope, command).options, values)
     assert flag in slip.value.on_command_line().message
     with pytest.raises(InputError) as failure:
         table_arguments(command, values)

@@ -8,7 +8,8 @@ import pytest
 import typer.main
 from outcomes import Command, refused
 
-from headscope.cli.app import COMMANDS, app
+from headscope.cli.app import app
+from headscope.cli.commands import COMMANDS
 from headscope.core.roles import ROLES
 from headscope.models.families import COVERED, REFUSED
 from headscope.pruning.options import METHODS

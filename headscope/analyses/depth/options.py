@@ -10,6 +10,13 @@ from headscope.session.options import DTYPES, MODEL, RunOptions, Text
 
 
 @dataclass(frozen=True)
+class DepthFlags:
+    """Options of the command line alone."""
+
+    log: Annotated[bool, Option(help="Logarithmic axis in the figure of the ratios.")] = False
+
+
+@dataclass(frozen=True)
 class DepthOptions(RunOptions):
     """Measure whether attention alone makes all tokens the same, and what prevents it.
 
@@ -23,6 +30,7 @@ class DepthOptions(RunOptions):
     ('post', 7)
     """
 
+    flags: ClassVar[type | None] = DepthFlags
     unit: ClassVar[str | None] = "windows"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",
@@ -52,10 +60,3 @@ class DepthOptions(RunOptions):
             panel=MODEL,
         ),
     ] = None
-
-
-@dataclass(frozen=True)
-class DepthFlags:
-    """Options of the command line alone."""
-
-    log: Annotated[bool, Option(help="Logarithmic axis in the figure of the ratios.")] = False
