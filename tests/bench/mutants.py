@@ -142,16 +142,17 @@ low-rank-none | reports/claims/rank_claims.py | open counts as low rank
 
 #: Start of a file's name in headscope/: the tests that are tried first.
 LIKELY = {
+    "": "unit cli/test_flow.py",
     "attention.py": "unit/test_attention.py",
-    "measures/": "unit/measures",
-    "measures/classify/": "unit/measures/classify planted/test_classification.py",
-    "analyses/rank/": "unit/measures/rank parity/test_rank.py",
-    "analyses/spectrum/": "unit/measures/spectrum",
+    "analyses/": "unit/analyses planted",
+    "analyses/classify/": "unit/analyses/classify planted/test_classification.py",
+    "analyses/rank/": "unit/analyses/rank parity/test_rank.py",
+    "analyses/spectrum/": "unit/analyses/spectrum",
     "models/": "unit/models parity",
-    "pipeline/": "unit/pipeline unit/pruning cli/test_flow.py",
-    "pruning/": "unit/pruning unit/pipeline/test_max_drop.py",
+    "pruning/": "unit/pruning",
     "tasks/": "unit/pruning parity",
-    "verdicts/": "unit/verdicts cli/test_compare.py",
+    "reports/": "unit/reports cli/test_compare.py",
+    "stats/": "unit/stats unit/reports",
 }
 
 
