@@ -18,6 +18,7 @@ from headscope.analyses.classify.result import (
     Loss,
     SyntacticScore,
 )
+from headscope.analyses.classify.words import head_numbers, head_sentence
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -663,6 +664,9 @@ def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
             head.head,
             primary=head.primary,
             mark=mark_of(head),
+            sentence=head_sentence(head),
+            mean=head.mean_pattern,
+            numbers=head_numbers(head),
             keys=list(head.roles),
             roles=[role_name(role) for role in head.roles],
             labels=[
