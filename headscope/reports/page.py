@@ -13,7 +13,7 @@ from headscope.core.serialise import warnings_of
 from headscope.reports.claims.bars import bar_of
 from headscope.reports.markdown import certificate, key_numbers, proof, settings_rows
 from headscope.reports.result import ReportResult
-from headscope.show.blocks import PAGE, Block, Chart, Drawing, Panels, Text
+from headscope.show.blocks import PAGE, Block, Chart, Custom, Drawing, Panels, Text
 from headscope.show.cells import short, tidy
 from headscope.show.page.body import body, svg_files
 from headscope.show.page.parts import Card, Part
@@ -268,7 +268,12 @@ def _folded(
     drawn: Mapping[str, bytes],
 ) -> Part:
     """Show the first sentence and the first figure of a section, and fold up the rest."""
-    shown = [block for block in blocks if PAGE in block.on and block != Text("", on=block.on)]
+    # The arrows of one sentence follow the selected head above: they are not drawn again.
+    shown = [
+        block
+        for block in blocks
+        if PAGE in block.on and block != Text("", on=block.on) and not isinstance(block, Custom)
+    ]
     leads = [b for b in shown if isinstance(b, Text) and b.style == "lead"] or [
         b for b in shown if isinstance(b, Text)
     ]
