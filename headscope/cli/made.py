@@ -172,7 +172,17 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 #: Options that a report sets for all its sections at once, or that keep something.
 _FOR_ALL_SECTIONS = {
-    *("output", "device", "revision", "allow_pickle", "no_validate", "pooling"),
+    *(
+        "figures",
+        "figure_width",
+        "no_titles",
+        "output",
+        "device",
+        "revision",
+        "allow_pickle",
+        "no_validate",
+        "pooling",
+    ),
     *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
 }
 

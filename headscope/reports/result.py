@@ -97,7 +97,7 @@ class KeptRoles:
     sets: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InsightsResult(Measured):
     """The claims of the source articles, each with its verdict for one model."""
 

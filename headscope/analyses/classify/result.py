@@ -421,7 +421,7 @@ class ControlResult:
         return replace(this, swapped=swapped, by_stack={}, **counted)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassifyResult(Measured):
     """What every attention head does, measured on one corpus."""
 

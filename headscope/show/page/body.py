@@ -23,6 +23,7 @@ from headscope.show.blocks import (
     table_cells,
 )
 from headscope.show.cells import decimal
+from headscope.show.style import FigureStyle, styled
 from headscope.show.terminal import matrix_cell
 
 #: Tokens of a matrix, and columns and rows of a corner, that are shown.
@@ -57,7 +58,12 @@ def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = 
             parts.append(_square(block) if block.columns else _corner(block))
         elif isinstance(block, Chart | Panels | Drawing):
             image = Markup('<img class="chart" alt="{}" src="{}">')
-            parts.append(image.format(block.alt, _data_uri(files[f"{block.file}.svg"])))
+            name = f"{block.file}.svg"
+            parts.append(
+                image.format(
+                    block.alt, _data_uri((files if name in files else svg_files([block]))[name])
+                )
+            )
         elif isinstance(block, Details):
             box = '<details class="step"{}><summary>{}</summary>{}</details>'
             inside = body(block.blocks, files)
@@ -135,4 +141,5 @@ def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     drawn = (b for b in blocks if isinstance(b, Chart | Panels | Drawing) and PAGE in b.on)
-    return figure_files(dict(figures_of(drawn)))
+    with styled(FigureStyle()):
+        return figure_files(dict(figures_of(drawn)))
