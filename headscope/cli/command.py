@@ -91,7 +91,7 @@ def made_command(
     parameters |= {key: option for key, option in shared.items() if key not in parameters}
 
     def command(context: typer.Context, **values: Any) -> None:
-        with styled(style_of(values)):
+        with styled(style_of(values), verbose=values["verbose"]):
             (body or Call.run)(Call(name, options, context, values))
 
     command.__name__ = name

@@ -98,6 +98,9 @@ def of_every_model_command(
     ],
     format: Annotated[Format, Option(help="What goes to stdout.")] = Format.human,
     config: Config = None,
+    verbose: Annotated[
+        bool, Option("--verbose", "-v", help="Print the tables behind the answer, too.")
+    ] = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION"]
-__all__ += ["BOTH", "PAGE", "TERMINAL", "Block", "Chart", "Column", "Custom", "Details", "Drawing"]
+__all__ += [
+    "BOTH",
+    "PAGE",
+    "TERMINAL",
+    "VERBOSE",
+    "Block",
+    "Chart",
+    "Column",
+    "Custom",
+    "Details",
+    "Drawing",
+]
 __all__ += ["HeadMap", "HeadMarks", "Matrix", "Panels", "Series", "Table", "Text", "table_cells"]
 
 #: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
@@ -30,9 +41,11 @@ class Place(Flag):
 
     TERMINAL = auto()
     PAGE = auto()
+    VERBOSE = auto()  # In the terminal only where the user asks for more.
 
 
 TERMINAL, PAGE, BOTH = Place.TERMINAL, Place.PAGE, Place.TERMINAL | Place.PAGE
+VERBOSE = Place.VERBOSE
 NOWHERE = Place(0)
 #: Title; attribute, place or function of a row; and how it is written: digits, or a function.
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]

@@ -1,4 +1,4 @@
-"""How the figures of a run look on paper: their files, their width, their titles."""
+"""How a run shows what it measured: figures on paper, and how much in the terminal."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class FigureStyle:
 
 
 _USUAL = FigureStyle()
+#: Whether the terminal shows the tables behind an answer, too.
+_VERBOSE: ContextVar[bool] = ContextVar("verbose", default=False)
 _STYLE: ContextVar[FigureStyle] = ContextVar("figure style", default=_USUAL)
 
 
@@ -30,11 +32,17 @@ def figure_style() -> FigureStyle:
     return _STYLE.get()
 
 
+def is_verbose() -> bool:
+    """Whether the terminal shows everything."""
+    return _VERBOSE.get()
+
+
 @contextmanager
-def styled(style: FigureStyle) -> Iterator[None]:
-    """Draw every figure inside in this style."""
-    token = _STYLE.set(style)
+def styled(style: FigureStyle, *, verbose: bool = False) -> Iterator[None]:
+    """Draw every figure inside in this style; show everything in the terminal if ``verbose``."""
+    token, other = _STYLE.set(style), _VERBOSE.set(verbose)
     try:
         yield
     finally:
         _STYLE.reset(token)
+        _VERBOSE.reset(other)

@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from headscope.core.safe_text import visible
 from headscope.show.blocks import (
     TERMINAL,
+    VERBOSE,
     Block,
     Custom,
     Details,
@@ -23,6 +24,7 @@ from headscope.show.blocks import (
     table_cells,
 )
 from headscope.show.cells import decimal, head_map, make_table
+from headscope.show.style import is_verbose
 
 _STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
 _STYLES |= {"passed": "bold green", "failed": "bold red", "warning": "yellow"}
@@ -43,7 +45,8 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``."""
     first = True
     for block in blocks:
-        if TERMINAL not in block.on or block == Text(""):
+        wanted = TERMINAL in block.on or (VERBOSE in block.on and is_verbose())
+        if not wanted or block == Text("", on=block.on):
             continue
         if (spaced and not first) or isinstance(block, Details):
             yield rich_text.Text("")
