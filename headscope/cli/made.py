@@ -213,6 +213,8 @@ def section_settings(
         table = {key: v for key, v in table_of(context, section).items() if key not in common}
         if "text" in options[section]:
             own = {key: value for key, value in inputs.items() if key in options[section]}
+            if "sequences" in options[section]:  # windows are cut from all of the text
+                own.pop("limit", None)
             if "treebank" in own:
                 own.pop("text", None)
             if own.keys() & {"treebank", "text"}:

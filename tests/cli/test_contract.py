@@ -222,7 +222,7 @@ def test_a_folder_holds_what_was_printed_and_a_second_run_replaces_it(name, outc
     (kept.folder / "notes.txt").unlink()
     assert after == before
     if "--resume" in words:
-        refused(run(*words), "resume", "-o")
+        refused(run(*words), "resume", "-o", code=2)
 
 
 @each

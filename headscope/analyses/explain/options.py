@@ -59,6 +59,7 @@ class ExplainOptions(CertifiedOptions):
             "links this sentence's words most clearly.",
             python_help="Head: its name, such as L1H4, or its number in layer. Default: the one "
             "that links this sentence's words most clearly.",
+            metavar="NAME|NUMBER",
             read=number_or_name,
         ),
     ] = None
