@@ -51,12 +51,16 @@ NOWHERE = Place(0)
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 
 
+#: A control is shown however much there is, as leading sentences and warnings are.
+Style = Literal["", "lead", "formula", "check", "soft", "control", "passed", "failed", "warning"]
+
+
 @dataclass(frozen=True)
 class Text:
     """A paragraph; an empty one is left out."""
 
     text: str
-    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed", "warning"] = ""
+    style: Style = ""
     on: Place = BOTH
 
 
@@ -196,9 +200,11 @@ class Drawing:
 Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details | Drawing | Custom
 
 
-def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+def text_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", on: Place = BOTH
+) -> Table:
     """Make a table of cells that are written already."""
-    return Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
+    return Table([(name, i, str) for i, name in enumerate(columns)], rows, title, on)
 
 
 def table_cells(table: Table) -> list[list[str]]:

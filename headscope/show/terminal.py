@@ -26,8 +26,15 @@ from headscope.show.blocks import (
 from headscope.show.cells import decimal, head_map, make_table
 from headscope.show.style import is_verbose
 
-_STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
-_STYLES |= {"passed": "bold green", "failed": "bold red", "warning": "yellow"}
+_STYLES = {
+    "": "",
+    "lead": "bold",
+    "formula": "italic",
+    "check": "green",
+    "soft": "dim",
+    "control": "",
+}
+_STYLES |= {"control": "", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 #: Columns of a terminal, those of a row's name, and heads that stand side by side.
 _WIDE, _NAME, _HEADS = 80, 8, 12
@@ -41,13 +48,34 @@ _SHADES = (
 )
 
 
-def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[RenderableType]:
-    """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``."""
-    first = True
+#: Styles of texts that are shown however much there is.
+_ALWAYS = ("lead", "control", "passed", "failed", "warning")
+
+
+def terminal(
+    blocks: Iterable[Block], *, spaced: bool = True, whole: bool | None = None
+) -> Iterator[RenderableType]:
+    """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
+
+    The answer comes first: unless the run is verbose, or ``whole`` is said, what follows the first
+    map or table is left out but for leading sentences and controls, and counted at the end.
+    """
+    whole = is_verbose() if whole is None else whole
+    first, drawn, hidden = True, False, 0
     for block in blocks:
-        wanted = TERMINAL in block.on or (VERBOSE in block.on and is_verbose())
-        if not wanted or block == Text("", on=block.on):
+        if not block.on & (TERMINAL | VERBOSE) or block == Text("", on=block.on):
             continue
+        if not whole:
+            style = block.style if isinstance(block, Text) else None
+            always = isinstance(block, HeadMarks) or style in _ALWAYS
+            if isinstance(block, Details):
+                yield from _first_sentence(block)
+                hidden += 1
+                continue
+            if TERMINAL not in block.on or (drawn and not always):
+                hidden += style is None
+                continue
+            drawn = drawn or isinstance(block, Table | HeadMap | HeadMarks)
         if (spaced and not first) or isinstance(block, Details):
             yield rich_text.Text("")
         first = False
@@ -57,7 +85,7 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             yield rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")
-            yield from terminal(block.blocks, spaced=False)
+            yield from terminal(block.blocks, spaced=False, whole=True)
         elif isinstance(block, Table):
             if title:
                 yield rich_text.Text(title)
@@ -82,6 +110,18 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):
             yield from _square(block) if block.columns else _corner(block)
+    if hidden:
+        more = f"{hidden} more {'table' if hidden == 1 else 'tables'}: --verbose; files: -o DIR."
+        yield rich_text.Text(f"\n{more}", "dim")
+
+
+def _first_sentence(block: Details) -> Iterator[RenderableType]:
+    """Show the title of a part, and its first sentence."""
+    texts = [b.text for b in block.blocks if isinstance(b, Text) and b.style == "" and b.text]
+    yield rich_text.Text(block.title, style="bold")
+    if texts:
+        sentence, end, _ = texts[0].partition(". ")
+        yield rich_text.Text(sentence + end.strip())
 
 
 def matrix_cell(value: float | None, weights: bool) -> str:

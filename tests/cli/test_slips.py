@@ -17,8 +17,8 @@ FILES = {
     "full/thesis.txt": b"",
     "quick.toml": b"[classify]\nlimit = 24\n",
 }
-#: Words after the model, and what is said of them; exit 1 where files or the model have to be looked
-#: at, 2 where the words alone are wrong.
+#: Words after the model, and what is said of them; exit 1 where a file or the model has to be read,
+#: 2 where the words alone are wrong.
 Row = tuple[str | list[str], str] | tuple[str | list[str], str, int]
 SLIPS: dict[str, list[Row]] = {
     "classify": [

@@ -113,7 +113,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if part.stacks == ("encoder",):
             yield from _syntactic_table(part)
             yield from _rare_table(part)
-        yield b.Text(control_sentence(part), on=b.TERMINAL)
+        yield b.Text(control_sentence(part), "control", b.TERMINAL)
     yield b.Text(visible("; ".join(filter(None, (corpus_text(result), words))) + "."), on=b.PAGE)
     for part in parts_of(result):
         counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""

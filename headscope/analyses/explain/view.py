@@ -35,8 +35,8 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     if result.chosen:
         link = next((head.link for head in result.heads if head.name == result.name), 0.0)
         chosen = (
-            f"{result.name}: it links the words of this sentence most clearly, each to one of its "
-            f"own ({link:.2f} more weight than that one gets on average)."
+            f"{result.name}: it links the words of this sentence most clearly. Each word's "
+            f"favourite gets {link:.2f} more attention from it than from the other words."
         )
     lines = [model_line(result).plain, f"Text    {sentence}", f"Tokens  {' '.join(tokens)}"]
     other = " --layer and --head choose another." if result.chosen else ""

@@ -22,4 +22,5 @@ class ValidateOptions(ModelOptions):
     True
     """
 
+    next_step: ClassVar[str] = "headscope classify {model}"
     examples: ClassVar[tuple[str, ...]] = ("headscope validate demo",)

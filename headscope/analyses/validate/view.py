@@ -13,8 +13,23 @@ from headscope.show.view import View
 
 
 def blocks(result: ValidationResult) -> Iterator[b.Block]:
-    """Show the differences of every layer, and the verdict."""
+    """Show the verdict, and the differences of every layer."""
+    if result.passed:
+        model = result.provenance.get("model", {}).get("id", "The model")
+        yield b.Text(f"PASSED: headscope's attention reproduces {model}.", "passed")
+    else:
+        yield b.Text(f"FAILED: {'; '.join(result.reasons)}.", "failed")
     limit, checks = result.tolerance, {f"{c.stack} {c.layer}": c for c in result.layers}
+    text = (
+        f"Last hidden state: max difference {tiny(result.max_abs_hidden_eager)} from eager, "
+        f"{tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance {limit['hidden']:.1e}), over "
+        f"{result.sequences} sequences, {result.tokens} tokens, {result.padded} padded positions."
+    )
+    probes = []
+    for probe in result.probes:
+        many = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
+        probes.append(f"{many} of up to {probe.length} tokens, {probe.name}")
+    yield b.Text(f"{text}\nProbes: {'; '.join(probes)}." if probes else text)
     rows: list[tuple[object, ...]] = [
         (name, c.calls, c.max_abs_pattern, c.max_abs_out) for name, c in checks.items()
     ]
@@ -39,21 +54,6 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         z = ("|z - pattern v| in roundings", 1, 2)
         out = ("|out - z W_O| in roundings", 4, 2)
         yield b.Table((layer, z, (scaled, 2, _scale), ("standard error", 3, tiny), out), rows)
-    text = (
-        f"Last hidden state: max difference {tiny(result.max_abs_hidden_eager)} from eager, "
-        f"{tiny(result.max_abs_hidden_sdpa)} from SDPA (tolerance {limit['hidden']:.1e}), over "
-        f"{result.sequences} sequences, {result.tokens} tokens, {result.padded} padded positions."
-    )
-    probes = []
-    for probe in result.probes:
-        many = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
-        probes.append(f"{many} of up to {probe.length} tokens, {probe.name}")
-    yield b.Text(f"{text}\nProbes: {'; '.join(probes)}." if probes else text)
-    if result.passed:
-        model = result.provenance.get("model", {}).get("id", "The model")
-        yield b.Text(f"PASSED: headscope's attention reproduces {model}.", "passed")
-    else:
-        yield b.Text(f"FAILED: {'; '.join(result.reasons)}.", "failed")
 
 
 def _scale(scale: float | None) -> str:

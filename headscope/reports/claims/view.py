@@ -8,8 +8,10 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from headscope.reports.claims.bars import bar_of
 from headscope.reports.result import InsightsResult
 from headscope.show.cells import model_line, to_csv
+from headscope.show.style import is_verbose
 from headscope.show.view import KeyNumber, View
 
 _STYLES = {"holds": "bold green", "does not hold": "bold red", "mixed": "bold yellow"}
@@ -25,6 +27,11 @@ def scoreboard(result: InsightsResult) -> Iterator[RenderableType]:
         title = Text(f"\n{claim.number:>2} ")
         title.append(claim.verdict.upper(), style=_STYLES.get(claim.verdict, "bold"))
         yield title.append(f"  {claim.claim}")
+        if not is_verbose():
+            bar = bar_of(claim)
+            number = Text(bar.text if bar else claim.measured.partition(". ")[0], style="dim")
+            yield Padding(number, (0, 0, 0, 3), expand=False)
+            continue
         texts = [(claim.measured, "")]
         if len(claim.parts) > 1:
             texts += [(f"- {p.name}: {p.verdict}; {p.measured}", "") for p in claim.parts]
@@ -34,6 +41,8 @@ def scoreboard(result: InsightsResult) -> Iterator[RenderableType]:
                 yield Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
     if len(waiting) > 1:
         yield from waiting
+    if not is_verbose():
+        yield Text("\nParts, controls and rules of each claim: --verbose; files: -o DIR.", "dim")
 
 
 def _human(result: InsightsResult) -> Iterator[RenderableType]:
