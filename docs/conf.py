@@ -10,16 +10,21 @@ project = "headscope"
 author = "the headscope authors"
 release = version = __version__
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
 exclude_patterns = ["_build", "design.md"]
-source_suffix = {".md": "markdown"}
+#: Pages of the repository that are no part of the site: links to them go to the repository.
+suppress_warnings = ["myst.xref_missing"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "force"  # the notebook is stored without its outputs
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 4
-suppress_warnings = ["misc.highlighting_failure"]
 html_theme = "furo"
 html_title = f"headscope {version}"
 html_static_path = []
