@@ -33,7 +33,7 @@ def proof(report: ReportResult) -> str:
     """Say the same in a few words."""
     text = certificate(report)
     if text.startswith("Validated"):
-        return f"✓ proven equal to the model to {text.partition(' to ')[2].partition(' on ')[0]}"
+        return f"✓ equals the model to {text.partition(' to ')[2].partition(' on ')[0]}"
     return "✗ validation failed" if "FAILED" in text else "not validated"
 
 

@@ -130,7 +130,9 @@ def _headline(report: ReportResult) -> str:
     if classified is not None and classified.heads:
         part = parts_of(classified)[0]
         some = sum(bool(head.roles) for head in part.heads)
-        parts.append(f"{some} of {len(part.heads)} heads have a role on {part.corpus.name}")
+        article = "the " if part.corpus.name.startswith("built-in") else ""
+        text = f"{article}{part.corpus.name}"
+        parts.append(f"{some} of {len(part.heads)} heads have a role on {text}")
     if prune is not None and prune.curves:
         points = [p for p in prune.curves[0].points if p.heads_removed and p.value is not None]
         if points:
