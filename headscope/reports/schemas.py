@@ -1,4 +1,6 @@
-"""JSON Schema of every result, made of its class; ``python -m headscope.reports.schemas`` writes it.
+"""JSON Schema of every result, made of its class.
+
+``python -m headscope.reports.schemas`` writes them anew.
 
 The files stand in ``headscope/schemas``, one for each command, and are published with the package.
 """
