@@ -573,6 +573,11 @@ _Timed = tuple[SpeedRow, SpeedRow | GraphTimes, tuple[float, ...]]
 def _speed(speed: SpeedResult) -> Iterator[b.Block]:
     """Show how long both models take, in torch and as graphs, and how many times as fast it is."""
     less = 1 - speed.parameters_pruned / speed.parameters_full
+    row = speed.rows[0]
+    yield b.Text(
+        f"The smaller model is {row.full_ms / row.pruned_ms:.2f} times as fast ({row.batch_size} x "
+        f"{row.length} tokens, {speed.device}) and has {less:.1%} fewer parameters."
+    )
     title = (
         f"Speed   {speed.heads_full} against {speed.heads_pruned} heads, {less:.1%} fewer "
         f"parameters; {speed.threads} {plural(speed.threads, 'thread')}, {speed.device}, "

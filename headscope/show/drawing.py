@@ -27,9 +27,18 @@ Values = Sequence[Sequence[float | None]]
 Array = np.ndarray
 
 
+class NotebookFigure(Figure):
+    """A figure that Jupyter shows, with or without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=100)
+        return drawn.getvalue()
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Start a figure of this many inches."""
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure = NotebookFigure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -48,17 +48,13 @@ _SHADES = (
 )
 
 
-#: Styles of texts that are shown however much there is.
-_ALWAYS = ("lead", "control", "passed", "failed", "warning")
-
-
 def terminal(
     blocks: Iterable[Block], *, spaced: bool = True, whole: bool | None = None
 ) -> Iterator[RenderableType]:
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
 
     The answer comes first: unless the run is verbose, or ``whole`` is said, what follows the first
-    map or table is left out but for leading sentences and controls, and counted at the end.
+    map or table is left out but for sentences, and counted at the end.
     """
     whole = is_verbose() if whole is None else whole
     first, drawn, hidden = True, False, 0
@@ -67,7 +63,7 @@ def terminal(
             continue
         if not whole:
             style = block.style if isinstance(block, Text) else None
-            always = isinstance(block, HeadMarks) or style in _ALWAYS
+            always = isinstance(block, HeadMarks) or style not in (None, "soft")
             if isinstance(block, Details):
                 yield from _first_sentence(block)
                 hidden += 1

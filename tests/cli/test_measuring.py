@@ -178,7 +178,7 @@ def test_shared_projections(run, model, tmp_path):
     text.write_text("the cat sat on the mat\n\nhe saw a dog\n" + "a b " * 50 + "\n")
     out, config, few = tmp_path / "out", tmp_path / "run.toml", ("--no-fresh", "-o")
     config.write_text("[rank]\nshare_projections = [4, 8, 16]\n")
-    done = run("rank", model, "--config", config, "--text", text, *few, out)
+    done = run("rank", model, "--config", config, "--text", text, "-v", *few, out)
     assert done.code == 0, done.stderr
     data = strict_json((out / "rank.json").read_text())
     assert [width["width"] for width in data["shared"]["widths"]] == [4, 8, 16]

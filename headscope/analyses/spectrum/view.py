@@ -301,11 +301,10 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
         "heads replaced (cosine of the pooled state)",
     )
-    left_out = ""
     if efficient.left_out:
         names = joined([_FORMS[form][0] for form in efficient.left_out])
-        left_out = (
-            f" Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
+        yield b.Text(
+            f"Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
             "keys that a query may not see), and a mean of several keys has no position."
         )
     yield b.Text(
@@ -314,7 +313,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
         "but not to z. Both, and random projections, need the full pattern: they are "
         "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
-        f"sequences and, where something is drawn at random, {efficient.draws} draws.{left_out}",
+        f"sequences and, where something is drawn at random, {efficient.draws} draws.",
         "soft",
     )
 

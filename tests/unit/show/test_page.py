@@ -26,6 +26,7 @@ from headscope.reports.page import report_html
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import Matrix
 from headscope.show.page.parts import Card, Part, Place, Scale
+from headscope.show.style import FigureStyle, styled
 from headscope.show.terminal import matrix_cell, terminal
 from headscope.show.view import KeyNumber, View
 
@@ -161,7 +162,8 @@ def test_hostile_tokens_are_inert_on_the_page(explained):
     data = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert not set("<>&\u2028\u2029") & set(data[1])
-    shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
+    with styled(FigureStyle(), verbose=True):
+        shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
     assert "2 x 8 wide" in shown
     assert "\u202e" not in shown
     assert max(map(len, shown.splitlines())) <= 80
