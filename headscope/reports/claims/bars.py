@@ -28,6 +28,15 @@ class Bar:
     high: float | None = None
 
     @property
+    def text(self) -> str:
+        """The number with its interval and its control, in words."""
+        interval = ""
+        if self.low is not None and self.high is not None:
+            interval = f" [{self.low:.2g}, {self.high:.2g}]"
+        text = f"{self.what} {self.value:.2g}{interval}"
+        return text if self.control is None else f"{text}; {self.control_is} {self.control:.2g}"
+
+    @property
     def markup(self) -> Markup:
         """A bar of 100 units with both ends of the interval and a red tick for the control."""
         least = -self.most if min(self.value, self.control or 0.0, self.low or 0.0) < 0 else 0.0
@@ -44,16 +53,10 @@ class Bar:
             parts.append(ends)
         if self.control is not None:
             parts.append(line.format("control", at(self.control), 0, 14))
-        interval = ""
-        if self.low is not None and self.high is not None:
-            interval = f" [{self.low:.2g}, {self.high:.2g}]"
-        text = f"{self.what} {self.value:.2g}{interval}"
-        if self.control is not None:
-            text += f"; {self.control_is} {self.control:.2g}"
         return Markup(
             '<svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label="{0}">'
             '<rect class="track" x="0" y="2" width="100" height="10"/>{1}</svg>{0}'
-        ).format(tidy(text), Markup("").join(parts))
+        ).format(tidy(self.text), Markup("").join(parts))
 
 
 def _shared(v: Values) -> Bar | None:
