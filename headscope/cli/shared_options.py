@@ -82,6 +82,9 @@ Config = Annotated[
         is_eager=True,
     ),
 ]
+Verbose = Annotated[
+    bool, Option("--verbose", "-v", help="Print the tables behind the answer, too.")
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bar, no messages.")]
 Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
 
@@ -98,9 +101,7 @@ def of_every_model_command(
     ],
     format: Annotated[Format, Option(help="What goes to stdout.")] = Format.human,
     config: Config = None,
-    verbose: Annotated[
-        bool, Option("--verbose", "-v", help="Print the tables behind the answer, too.")
-    ] = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

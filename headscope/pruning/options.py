@@ -152,7 +152,6 @@ class PruneOptions(ResumableOptions):
     """
 
     unit: ClassVar[str | None] = "steps"
-    next_step: ClassVar[str] = "headscope prune {model} --max-drop 0.5 --save smaller"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, groupby, product
@@ -28,6 +29,7 @@ _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "data": "DIFFERENT DATA"}
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
 _ACROSS = 3  # Reports that stand side by side in 80 columns
+_MOST_ROWS = 8  # That are shown without --verbose
 _COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
 
 
@@ -157,8 +159,26 @@ def _cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
     return visible(cell.text), "" if cell.control == "-" else visible(cell.control)
 
 
-def compare_report(result: CompareResult) -> Iterator[RenderableType]:
-    """Show which reports there are, what differs between their runs, then the table."""
+def _is_apart(row: ComparedRow) -> bool:
+    """Whether the reports that have a row clearly differ: by their intervals, or in words."""
+    cells = [cell for cell in row.cells if cell is not None]
+    ranges = [cell.number.interval for cell in cells if cell.number.interval is not None]
+    if ranges and len(ranges) == len(cells):
+        return max(low for low, _ in ranges) > min(high for _, high in ranges)
+    words = all(cell.number.value is None for cell in cells)
+    return words and len({cell.text for cell in cells}) > 1
+
+
+def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Say how many numbers clearly differ, show these, and what else differs between the runs.
+
+    With ``verbose`` every number is shown, with its controls.
+    """
+    common = [row for row in result.rows if None not in row.cells]
+    apart = [row for row in common if _is_apart(row)]
+    count = f"{len(apart)} of {len(common)} numbers and verdicts that"
+    all_have = "both reports" if len(result.reports) == 2 else f"all {len(result.reports)} reports"
+    yield Text(f"{count} {all_have} have are clearly different.", style="bold")
     for report in result.reports:
         yield Text(visible(f"{report.label}  {_described(report)}"))
     yield Text("")
@@ -167,22 +187,28 @@ def compare_report(result: CompareResult) -> Iterator[RenderableType]:
         yield Text(visible(f"{caption}: {who}"), style="bold red" if loud else "")
     if not result.unlike:
         yield Text(_SAME)
-    for start in range(0, len(result.reports), _ACROSS):
+    first = [*apart, *(row for row in common if row not in apart)][:_MOST_ROWS]
+    wanted = [row for row in result.rows if verbose or row in first]
+    for start in range(0, len(result.reports) if wanted else 0, _ACROSS):
         columns = slice(start, start + _ACROSS)
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         table.add_column("", overflow="fold", ratio=2)
         for report in result.reports[columns]:
             table.add_column(report.label, overflow="fold", ratio=1)
-        for section, rows in groupby(result.rows, key=lambda row: row.section):
+        for section, rows in groupby(wanted, key=lambda row: row.section):
             table.add_row(Text(section, style="bold"))
             for row in rows:
                 cells = [Text(f"  {visible(row.what)}")]
                 for text, control in map(_cell_texts, row.cells[columns]):
-                    below = f"\n{control}" if control else ""
+                    below = f"\n{control}" if control and verbose else ""
                     cells.append(Text(text).append(below, style="dim"))
                 table.add_row(*cells)
         yield Text("")
         yield table
+    if not verbose:
+        places = " ".join(shlex.quote(visible(report.place)) for report in result.reports)
+        left = len(result.rows) - len(wanted)
+        yield Text(f"\nNext: the other {left} rows: headscope compare {places} --verbose", "dim")
 
 
 def compare_markdown(result: CompareResult) -> str:

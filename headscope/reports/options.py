@@ -108,7 +108,6 @@ class InsightsOptions(ClaimsOptions):
 
     flags: ClassVar[type | None] = SectionFlags
     unit: ClassVar[str | None] = "insights"
-    next_step: ClassVar[str] = "headscope report {model} -o report"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope insights demo",
         "headscope insights ./my-bert --treebank en_ewt-ud-test.conllu -o out/",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -198,6 +198,12 @@ class Drawing:
 
 
 Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details | Drawing | Custom
+
+
+def behind(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Keep blocks on the page, and show them in the terminal only with ``--verbose``."""
+    for block in blocks:
+        yield replace(block, on=VERBOSE | PAGE) if block.on == BOTH else block
 
 
 def text_table(

@@ -63,7 +63,8 @@ def terminal(
             continue
         if not whole:
             style = block.style if isinstance(block, Text) else None
-            always = isinstance(block, HeadMarks) or style not in (None, "soft")
+            legend = style == "soft" and block.on != TERMINAL  # of what is left out
+            always = isinstance(block, HeadMarks) or (style is not None and not legend)
             if isinstance(block, Details):
                 yield from _first_sentence(block)
                 hidden += 1

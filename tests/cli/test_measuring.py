@@ -206,16 +206,19 @@ def test_sentences_of_effects_say_which_way_it_came_out(model):
     linear = headscope.linear(loaded, sentences=4)
     symmetric = headscope.symmetric(loaded, sentences=4, alone=False)
     for interval, words in (
-        ((0.2, 0.6), "they rise together"),
-        ((-0.6, -0.2), "one falls as the other rises"),
-        ((-0.2, 0.2), "no relation shows"),
-        ((None, None), "no interval from 2 layers): not measured"),
+        ((0.2, 0.6), "Heads whose keys are more alike lose more"),
+        ((-0.6, -0.2), "Heads whose keys are more alike lose less"),
+        ((-0.2, 0.2), "do not clearly lose more"),
+        (
+            (None, None),
+            "cannot be told to lose more than others of their layer",
+        ),
     ):
         row = dataclasses.replace(linear.correlations[0], spearman=Estimate(0.0, *interval))
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
         assert words in correlation_sentence(changed)
     beyond = dataclasses.replace(symmetric, equivalent_heads=Estimate(None))
-    assert "a larger change than removing every head" in whole_sentence(beyond)
+    assert "further than with every head removed" in whole_sentence(beyond)
 
 
 #: A few seconds' worth on a tiny model.

@@ -23,7 +23,6 @@ class LinearOptions(EffectOptions):
     True
     """
 
-    next_step: ClassVar[str] = "headscope prune {model}"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope linear demo",
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",

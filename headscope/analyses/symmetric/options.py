@@ -23,7 +23,6 @@ class SymmetricOptions(EffectOptions):
     True
     """
 
-    next_step: ClassVar[str] = "headscope linear {model}"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope symmetric demo",
         "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",

@@ -31,7 +31,6 @@ class TransferOptions(RunOptions):
     """
 
     unit: ClassVar[str | None] = "runs"
-    next_step: ClassVar[str] = "headscope insights {model}"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope transfer demo",
         "headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256",

@@ -33,8 +33,8 @@ class Bar:
         interval = ""
         if self.low is not None and self.high is not None:
             interval = f" [{self.low:.2g}, {self.high:.2g}]"
-        control = "" if self.control is None else f"; {self.control_is} {self.control:.2g}"
-        return f"{self.what} {self.value:.2g}{interval}{control}"
+        text = f"{self.what} {self.value:.2g}{interval}"
+        return text if self.control is None else f"{text}; {self.control_is} {self.control:.2g}"
 
     @property
     def markup(self) -> Markup:
