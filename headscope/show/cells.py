@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
+
+from headscope.core.safe_text import visible
 
 if TYPE_CHECKING:
     import pandas
@@ -76,6 +79,12 @@ def model_line(result: Any, heads: int | None = None) -> Text:
 def model_name(result: Any) -> str:
     """Return the last part of the model's path or id."""
     return str(result.provenance["model"]["id"]).rstrip("/").rpartition("/")[2]
+
+
+def next_step(result: Any, command: str, why: str) -> str:
+    """Say which command to run next; ``{}`` stands for the model's name or path."""
+    model = visible(shlex.quote(str(result.provenance.get("model", {}).get("id", "MODEL"))))
+    return f"Next: headscope {command.format(model)}  ({why})"
 
 
 def frame_csv(frame: pandas.DataFrame) -> str:

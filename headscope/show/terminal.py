@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import text as rich_text
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
 from rich.table import Table as RichTable
 
@@ -150,4 +150,7 @@ def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> Ri
 
 def _short(name: str, width: int) -> str:
     """Cut a name to a number of terminal cells: characters of some scripts take two."""
-    return set_cell_size(visible(name), width).rstrip()
+    name = visible(name)
+    if cell_len(name) > width:
+        name = name.strip("[]") or name  # CLS of [CLS]
+    return set_cell_size(name, width).rstrip()
