@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,10 @@ import typer
 
 import headscope
 from headscope.cli.made import UsageError, arguments_of, parameters_of
-from headscope.cli.output import command_line, print_next, print_result, progress_bar, result_folder
+from headscope.cli.output import command_line, print_result, progress_bar, result_folder
 from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of
-from headscope.cli.shared_options import Format, of_every_folder, of_every_model_command, style_of
+from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.options import OptionError, options_of
 from headscope.session.options import ModelOptions
@@ -66,9 +65,6 @@ class Call:
                 result, failure = error.result, error
             write(result)
         print_result(self.command, result, self.values["format"])
-        if self.options.next_step and self.values["format"] is Format.human:
-            step = self.options.next_step.format(model=shlex.quote(self.values["model"]))
-            print_next(step)
         if failure is not None:
             raise failure
         return result

@@ -64,13 +64,6 @@ def print_result(command: str, result: Any, format: Format) -> None:
     print_warnings(result, format)
 
 
-def print_next(step: str) -> None:
-    """Print what a user may ask next."""
-    from rich.text import Text
-
-    print_human(Text(f"Next: {step}", "dim"))
-
-
 def print_warnings(result: Any, format: Format) -> None:
     """Print what a result warns of: on stdout for a reader, on stderr beside CSV; JSON holds it."""
     from rich.text import Text

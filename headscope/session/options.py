@@ -56,7 +56,6 @@ class ModelOptions:
 
     examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
     flags: ClassVar[type | None] = None  # Options that only the command line has.
-    next_step: ClassVar[str] = ""  # What a user may ask next; {model} stands for the model.
     unit: ClassVar[str | None] = None  # What progress counts; None where none is reported.
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
     #: A report computes this section in the widest type of the device, whatever the others use.

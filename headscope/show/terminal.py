@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import text as rich_text
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
 from rich.table import Table as RichTable
 
@@ -65,14 +65,10 @@ def terminal(
             style = block.style if isinstance(block, Text) else None
             legend = style == "soft" and block.on != TERMINAL  # of what is left out
             always = isinstance(block, HeadMarks) or (style is not None and not legend)
-            if isinstance(block, Details):
-                yield from _first_sentence(block)
-                hidden += 1
-                continue
-            if TERMINAL not in block.on or (drawn and not always):
+            if TERMINAL not in block.on or (drawn and not always) or isinstance(block, Details):
                 hidden += style is None
                 continue
-            drawn = drawn or isinstance(block, Table | HeadMap | HeadMarks)
+            drawn = drawn or isinstance(block, Table | HeadMap | HeadMarks | Matrix)
         if (spaced and not first) or isinstance(block, Details):
             yield rich_text.Text("")
         first = False
@@ -110,15 +106,6 @@ def terminal(
     if hidden:
         more = f"{hidden} more {'table' if hidden == 1 else 'tables'}: --verbose; files: -o DIR."
         yield rich_text.Text(f"\n{more}", "dim")
-
-
-def _first_sentence(block: Details) -> Iterator[RenderableType]:
-    """Show the title of a part, and its first sentence."""
-    texts = [b.text for b in block.blocks if isinstance(b, Text) and b.style == "" and b.text]
-    yield rich_text.Text(block.title, style="bold")
-    if texts:
-        sentence, end, _ = texts[0].partition(". ")
-        yield rich_text.Text(sentence + end.strip())
 
 
 def matrix_cell(value: float | None, weights: bool) -> str:
@@ -187,4 +174,7 @@ def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> Ri
 
 def _short(name: str, width: int) -> str:
     """Cut a name to a number of terminal cells: characters of some scripts take two."""
-    return set_cell_size(visible(name), width).rstrip()
+    name = visible(name)
+    if cell_len(name) > width:
+        name = name.strip("[]") or name  # CLS of [CLS]
+    return set_cell_size(name, width).rstrip()

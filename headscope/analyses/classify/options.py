@@ -105,7 +105,6 @@ class ClassifyOptions(ResumableOptions):
     """
 
     unit: ClassVar[str | None] = "sentences"
-    next_step: ClassVar[str] = 'headscope explain {model} "The cat sat on the mat." --head L2H8'
     examples: ClassVar[tuple[str, ...]] = (
         "headscope classify demo",
         "headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out",

@@ -32,7 +32,6 @@ class DepthOptions(RunOptions):
 
     flags: ClassVar[type | None] = DepthFlags
     unit: ClassVar[str | None] = "windows"
-    next_step: ClassVar[str] = "headscope flow {model}"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",
         "headscope depth ./my-bert --text articles.txt --log -o out/",

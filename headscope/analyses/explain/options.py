@@ -33,7 +33,6 @@ class ExplainOptions(CertifiedOptions):
     (('[CLS]', 'the', 'cat'), 12, 0.1768)
     """
 
-    next_step: ClassVar[str] = "headscope classify {model}"
     examples: ClassVar[tuple[str, ...]] = (
         'headscope explain demo "The cat sat on the mat."',
         'headscope explain demo "She did not see it." --layer 2 --head 5 -o out/',

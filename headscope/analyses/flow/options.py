@@ -25,7 +25,6 @@ class FlowOptions(RunOptions):
     """
 
     unit: ClassVar[str | None] = "sentences"
-    next_step: ClassVar[str] = "headscope classify {model} --ablate"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope flow demo",
         "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",

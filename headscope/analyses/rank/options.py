@@ -25,7 +25,6 @@ class RankOptions(RunOptions):
     """
 
     unit: ClassVar[str | None] = "layers"
-    next_step: ClassVar[str] = "headscope spectrum {model}"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",

@@ -28,7 +28,7 @@ from headscope.show.cells import (
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
 
@@ -131,6 +131,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         draw_overlaps(axes, result)
 
     yield b.Custom(figure=overlaps, file="overlap", on=b.NOWHERE)
+    yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
 
 
 def _run_lines(result: RankResult) -> str:

@@ -39,7 +39,6 @@ class SpectrumOptions(ResumableOptions):
     """
 
     unit: ClassVar[str | None] = "sequences"
-    next_step: ClassVar[str] = "headscope linear {model}"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope spectrum demo",
         "headscope spectrum demo --control --efficient",

@@ -28,7 +28,7 @@ from headscope.show.cells import (
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 
 _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
@@ -80,6 +80,7 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield _curves(result)
     if result.efficient is not None:
         yield from _efficient(result, result.efficient)
+    yield next_step(result, "what do heads lose without the softmax?", "linear {}")
 
 
 def verdict_sentence(result: SpectrumResult) -> str:

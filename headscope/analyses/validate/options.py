@@ -22,5 +22,4 @@ class ValidateOptions(ModelOptions):
     True
     """
 
-    next_step: ClassVar[str] = "headscope classify {model}"
     examples: ClassVar[tuple[str, ...]] = ("headscope validate demo",)
