@@ -12,6 +12,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.view import mark_of
+from headscope.analyses.classify.words import head_sentence
 from headscope.core.errors import InputError
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
@@ -19,9 +22,16 @@ from headscope.models.validation import certificate_of
 from headscope.reports.diff import NO_CONDITION, conditions
 from headscope.reports.reading import Results
 from headscope.reports.registry import SECTIONS
-from headscope.reports.result import Compared, ComparedCell, ComparedRow, CompareResult, Unlike
-from headscope.show.cells import csv_text, tiny
-from headscope.show.page.template import rendered
+from headscope.reports.result import (
+    Compared,
+    ComparedCell,
+    ComparedHead,
+    ComparedRow,
+    CompareResult,
+    Unlike,
+)
+from headscope.show.cells import csv_text, tidy, tiny
+from headscope.show.page.template import page_json, rendered, role_colours
 from headscope.show.view import KeyNumber, view_of
 
 _SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
@@ -101,7 +111,51 @@ def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
         weights_sha256=str(model.get("weights_sha256") or ""),
         certificate=certificate,
         missing=tuple(name for name in sections if name not in report.sections),
+        heads=_heads(report),
     )
+
+
+def _heads(report: Results) -> tuple[ComparedHead, ...]:
+    """Return the heads of the first stack that was classified, with their pictures."""
+    classified = report.sections.get("classify")
+    if not isinstance(classified, ClassifyResult) or not classified.heads:
+        return ()
+    try:
+        return tuple(
+            ComparedHead(
+                *(head.layer, head.head, head.primary, mark_of(head), head_sentence(head)),
+                head.mean_pattern,
+                stack=head.stack,
+            )
+            for head in classified.only(classified.stacks[0]).heads
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):  # a damaged file has no map
+        return ()
+
+
+def _headline(reports: Sequence[Compared]) -> str:
+    """Say what differs most: how many heads have the same role as in the first report."""
+    first = {head.name: head.primary for head in reports[0].heads}
+    parts = []
+    for other in reports[1:]:
+        roles = {head.name: head.primary for head in other.heads}
+        both = [name for name in first if name in roles]
+        if both:
+            same = sum(first[name] == roles[name] for name in both)
+            parts.append(
+                f"{same} of {len(both)} heads have the same primary role in {reports[0].label} and "
+                f"{other.label}"
+            )
+    return f"{'; '.join(parts)}." if parts else "Their numbers, side by side."
+
+
+def _map(report: Compared) -> tuple[str, str, list[int], list[tuple[int, list[Any]]]]:
+    """Arrange a report's heads as layers and heads, None where there is none."""
+    by_place = {(head.layer, head.head): head for head in report.heads}
+    columns = list(range(max(head for _, head in by_place) + 1))
+    layers = range(max(layer for layer, _ in by_place) + 1)
+    rows = [(layer, [by_place.get((layer, head)) for head in columns]) for layer in layers]
+    return report.label, visible(_short_name(report)), columns, rows
 
 
 def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
@@ -241,7 +295,12 @@ def compare_csv(result: CompareResult) -> str:
     return csv_text(_COLUMNS, rows)
 
 
+SIDE = 16  # Rows and columns of a head's mean attention.
 _STYLE = """
+.maps { display: grid; gap: 20px 32px; }
+.maps { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.maps .map { min-width: 0; } .told { min-height: 4.6em; font-size: .92rem; }
+.cell.same { outline: 2px solid var(--ink); }
 .side th[scope=rowgroup] { background: var(--panel); padding: 6px; }
 .side th[scope=row] { font-weight: 400; min-width: 9rem; }
 .side td { min-width: 7.5rem; }
@@ -251,10 +310,24 @@ _STYLE = """
 def compare_html(result: CompareResult) -> str:
     """Write the page; the same result gives the same text."""
     reports = result.reports
+    drawn = [report for report in reports if report.heads]
+    fields = ("sentence", "mean_pattern")
+    models = [{h.name: {f: getattr(h, f) for f in fields} for h in one.heads} for one in drawn]
+    for heads in models:
+        for head in heads.values():
+            head.update(sentence=tidy(visible(head["sentence"])), mean=head.pop("mean_pattern"))
+    roles = [{head.name: head.primary for head in one.heads} for one in drawn]
+    unlike_heads = (
+        n for n in (roles[0] if roles else ()) if any(r.get(n) != roles[0][n] for r in roles)
+    )
+    first = next(unlike_heads, next(iter(roles[0]), "") if roles else "")
     return rendered(
         "compare.html.j2",
-        _STYLE,
-        (),
+        role_colours() + _STYLE,
+        ("pictures.js", "compare.js"),
+        data=page_json({"models": models, "first": (differ or names)[0], "side": SIDE}),
+        headline=visible(_headline(reports)),
+        maps=[_map(report) for report in drawn],
         reports=[(r.label, visible(_short_name(r)), visible(_described(r))) for r in reports],
         alike=_SAME,
         unlike=[(visible(caption), visible(who)) for caption, who in _unlike_lines(result)],

@@ -80,7 +80,7 @@ def report_html(
     return rendered(
         "page.html.j2",
         role_colours(),
-        ("page.js",),
+        ("pictures.js", "page.js"),
         data=page_json(_data(report, cards, captions, first)),
         title=_DEMO if model["id"] == "demo" else visible(model["id"]),
         size=size,

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from hostile import HOSTILE
 
+from headscope.core.serialise import to_dict
+from headscope.reports.compare import compare_html, gather
 from headscope.reports.page import report_html
+from headscope.reports.reading import Results
 from headscope.reports.result import Insight, InsightPart, InsightsResult
 
 Open = Callable[..., Any]
@@ -286,6 +289,46 @@ def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
     page = show(path, viewport={"width": 390, "height": 800})
     assert page.locator("details.step[open]").count() == 12
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    own = page.inner_text(".chosen-head")
     page.select_option("#arrows-head", "L0H0")
+    text = page.inner_text(".chosen-head")
+    assert text.startswith("L0H0: mean entropy")
+    assert text != own
+    assert "--head L0H0" in text  # the steps of another head are asked for
+    assert page.locator("details.step.other").count() == 12
+    page.select_option("#arrows-head", small.explain.name)
+    assert page.locator("details.step.other").count() == 0
     contrasts = page.evaluate(_CONTRASTS)
     assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+
+
+def test_two_models_stand_side_by_side(show, small, tmp_path):
+    """A head that is chosen in one map is shown in the other; what differs is said first."""
+    heads = small.classify.heads
+    other = dataclasses.replace(
+        small.classify,
+        heads=tuple(
+            dataclasses.replace(h, primary="none", roles=(), labels=()) if h.layer == 0 else h
+            for h in heads
+        ),
+    )
+    reports = []
+    for name, classified in (("one", small.classify), (HOSTILE[0], other)):
+        raw = {"classify": to_dict(classified)}
+        reports.append(Results(name, raw, classify=classified))
+    path = tmp_path / "compare.html"
+    path.write_text(compare_html(gather(reports)), encoding="utf-8")
+    page = show(path, viewport={"width": 1280, "height": 800})
+    changed = sum(head.layer == 0 and head.primary != "none" for head in heads)
+    assert page.inner_text("h2.headline").startswith(f"{len(heads) - changed} of {len(heads)}")
+    assert page.locator("button.cell canvas").count() == 2 * len(heads)
+    page.click("button.cell[data-model='0'][data-head=L0H2]")
+    told = page.locator("[data-told]").all_inner_texts()
+    assert "look most at the token before" in told[0]
+    assert told[1].startswith("L0H2: Earned no role")
+    assert page.locator("[aria-current=true]").count() == 2
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.head") == "L1H2"
+    contrasts = page.evaluate(_CONTRASTS)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280

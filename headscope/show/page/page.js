@@ -38,17 +38,7 @@
 
   const SIDE = data.side;
 
-  function picture(head) {
-    const canvas = element("canvas", undefined, "mean", { width: SIDE, height: SIDE, "aria-hidden": "true" });
-    const bytes = atob(head.mean), context = canvas.getContext("2d"), image = context.createImageData(SIDE, SIDE);
-    for (let i = 0; i < SIDE * SIDE; i++) {
-      // Blue on white; the style sheet turns it round in the dark.
-      const t = bytes.charCodeAt(i) / 255;
-      image.data.set([255 - 244 * t, 255 - 168 * t, 255 - 47 * t, 255], 4 * i);
-    }
-    context.putImageData(image, 0, 0);
-    return canvas;
-  }
+  const picture = (head) => headPicture(head.mean, SIDE);
 
   if (SIDE) for (const [name, cell] of cells) if (heads.get(name).mean) cell.prepend(picture(heads.get(name)));
 
@@ -315,15 +305,7 @@
 
   // --- light and dark, links to folded parts, the first head -----------------------------------
 
-  const theme = byId("theme"), night = matchMedia("(prefers-color-scheme: dark)");
-  const dark = () => (document.documentElement.style.colorScheme || (night.matches ? "dark" : "light")) === "dark";
-  const named = () => {
-    theme.textContent = dark() ? "Light" : "Dark";
-    document.documentElement.classList.toggle("night", dark());
-  };
-  theme.addEventListener("click", () => { document.documentElement.style.colorScheme = dark() ? "light" : "dark"; named(); });
-  night.addEventListener("change", named);
-  named();
+  followTheme();
   function unfold() {
     const target = /^#[\w-]+$/.test(location.hash) && document.querySelector(location.hash), box = target && target.closest("details");
     if (box) { box.open = true; target.scrollIntoView(); }
