@@ -317,10 +317,8 @@ def compare_html(result: CompareResult) -> str:
         for head in heads.values():
             head.update(sentence=tidy(visible(head["sentence"])), mean=head.pop("mean_pattern"))
     roles = [{head.name: head.primary for head in one.heads} for one in drawn]
-    unlike_heads = (
-        n for n in (roles[0] if roles else ()) if any(r.get(n) != roles[0][n] for r in roles)
-    )
-    first = next(unlike_heads, next(iter(roles[0]), "") if roles else "")
+    names = list(roles[0]) if roles else [""]
+    differ = [name for name in names if len({one.get(name) for one in roles}) > 1]
     return rendered(
         "compare.html.j2",
         role_colours() + _STYLE,
