@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
+    from headscope import plot as plot
     from headscope.analyses.classify import ClassifyResult as ClassifyResult
     from headscope.analyses.classify import classify as classify
     from headscope.analyses.classify.options import Thresholds as Thresholds
@@ -77,6 +78,8 @@ register()
 
 
 def __getattr__(name: str) -> object:
+    if name == "plot":
+        return importlib.import_module("headscope.plot")
     # A name without a line above may be that of an analysis in a folder of its own.
     home = _HOME.get(name, f"analyses.{name.removesuffix('Result').lower()}")
     try:

@@ -1,4 +1,4 @@
-"""README's table of families and the list of those refused, made from what is tested.
+"""The table of families and the list of those refused, made from what is tested.
 
 ``PYTHONPATH=tests python -m family_table`` writes both anew.
 """
@@ -21,7 +21,7 @@ from headscope.models.routing import Router
 ROOT = Path(__file__).parents[1]
 COMMAND = "PYTHONPATH=tests python -m family_table"
 #: Where each table stands: the page, and the word in its markers.
-PLACES = {"families": ROOT / "README.md", "refused": ROOT / "docs" / "families.md"}
+PLACES = dict.fromkeys(("families", "refused"), ROOT / "docs" / "families.md")
 
 
 def covered_table() -> str:

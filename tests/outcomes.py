@@ -52,10 +52,13 @@ def read_rows(text: str) -> list[dict[str, str]]:
 
 
 def refused(ended: Ended, *words: str, code: int = 1) -> None:
-    """Nothing on stdout and one sentence on stderr, which holds all words; typer frames its own."""
+    """Nothing on stdout and one sentence on stderr, which holds all words; typer frames its own.
+
+    ``code`` is 2 for what the command line alone shows to be wrong, and 1 for files and models.
+    """
     assert (ended.code, ended.stdout) == (code, ""), ended
     assert "Traceback" not in ended.stderr
-    if code == 2:
+    if code == 2 and not ended.stderr.startswith("headscope: "):
         assert "Error" in ended.stderr
     else:
         assert ended.stderr.startswith("headscope: ")

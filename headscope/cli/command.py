@@ -12,11 +12,13 @@ import typer
 import headscope
 from headscope.cli.made import UsageError, arguments_of, parameters_of
 from headscope.cli.output import command_line, print_result, progress_bar, result_folder
+from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of
-from headscope.cli.shared_options import OUTPUT, of_every_model_command
-from headscope.core.errors import ArtefactError
+from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
+from headscope.core.errors import ArtefactError, InputError
 from headscope.core.options import OptionError, options_of
 from headscope.session.options import ModelOptions
+from headscope.show.style import styled
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Call:
             return arguments_of(self.options, {**self.values, "thresholds": thresholds})
         except UsageError as slip:
             raise slip.on_command_line() from None
+        except InputError as error:
+            raise usage_error(self.options, error) from None
 
     def run(self, keywords: Mapping[str, Any] | None = None, **presentation: Any) -> Any:
         """Measure, write the folder of ``--output``, print; return the result.
@@ -70,9 +74,7 @@ class Call:
         try:
             return function(self.values["model"], command=command_line(), **keywords)
         except OptionError as error:
-            option = options_of(self.options).get(error.option)
-            name = error.option if option is None else option.spelled_as
-            raise error.spelled(f"--{name.replace('_', '-')}") from None
+            raise usage_error(self.options, error) from None
 
 
 def made_command(
@@ -83,14 +85,17 @@ def made_command(
     """Make a command of a class of options: what ``headscope.NAME`` takes, as flags."""
     shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
     first = [shared.pop("context"), shared.pop("model")]
-    if "validate" in options_of(options):
-        shared = {"output": OUTPUT, **shared}
+    if "validate" in options_of(options) or "output" in options_of(options.flags or options):
+        shared = {**inspect.signature(of_every_folder, eval_str=True).parameters, **shared}
     own = [*(parameters_of(options.flags) if options.flags else ()), *parameters_of(options)]
     parameters = {option.name: option for option in own}
     parameters |= {key: option for key, option in shared.items() if key not in parameters}
 
     def command(context: typer.Context, **values: Any) -> None:
-        (body or Call.run)(Call(name, options, context, values))
+        with styled(style_of(values), verbose=values["verbose"]):
+            call = Call(name, options, context, values)
+            preflight(options, values, call.arguments())
+            (body or Call.run)(call)
 
     command.__name__ = name
     command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]

@@ -39,6 +39,7 @@ def compare(
     ] = None,
     format: Annotated[CompareFormat, Option(help="What goes to stdout.")] = CompareFormat.human,
     config: shared.Config = None,
+    verbose: shared.Verbose = False,
     debug: shared.Debug = False,
 ) -> None:
     """Put several models' reports side by side: the key numbers of each, with their intervals.
@@ -58,6 +59,6 @@ def compare(
         if output is not None:
             write_files(output, files)
     if format is CompareFormat.human:
-        print_human(*compare_report(result))
+        print_human(*compare_report(result, verbose=verbose))
     else:
         print_data(files[f"compare.{format}"].decode())

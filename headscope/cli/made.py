@@ -172,7 +172,17 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 #: Options that a report sets for all its sections at once, or that keep something.
 _FOR_ALL_SECTIONS = {
-    *("output", "device", "revision", "allow_pickle", "no_validate", "pooling"),
+    *(
+        "figures",
+        "figure_width",
+        "no_titles",
+        "output",
+        "device",
+        "revision",
+        "allow_pickle",
+        "no_validate",
+        "pooling",
+    ),
     *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
 }
 
@@ -203,6 +213,8 @@ def section_settings(
         table = {key: v for key, v in table_of(context, section).items() if key not in common}
         if "text" in options[section]:
             own = {key: value for key, value in inputs.items() if key in options[section]}
+            if "sequences" in options[section]:  # windows are cut from all of the text
+                own.pop("limit", None)
             if "treebank" in own:
                 own.pop("text", None)
             if own.keys() & {"treebank", "text"}:

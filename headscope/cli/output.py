@@ -18,8 +18,18 @@ if TYPE_CHECKING:
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
-_WITH_VALUE = {"-o", "--output", "--format"}
-_ALONE = {"--resume", "--quiet", "-q", "--log", "--no-log", "--fresh"}
+_WITH_VALUE = {"-o", "--output", "--format", "--figures", "--figure-width"}
+_ALONE = {
+    "--resume",
+    "--quiet",
+    "-q",
+    "--log",
+    "--no-log",
+    "--no-titles",
+    "--fresh",
+    "--verbose",
+    "-v",
+}
 
 
 def print_human(*parts: RenderableType) -> None:

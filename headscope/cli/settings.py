@@ -48,6 +48,7 @@ class Option:
     default: Any  # Of an enumeration its value.
     required: bool
     parts: tuple[type, ...] = ()  # The types of a tuple.
+    numbered: bool = False  # A string that may be written as a number.
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def _options(callback: Any) -> dict[str, Option]:
             kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
         origin, parts = typing.get_origin(kind), typing.get_args(kind)
         required = parameter.default is inspect.Parameter.empty
-        listed = any("," in (getattr(extra, "metavar", None) or "") for extra in extras)
+        forms = "".join(getattr(extra, "metavar", None) or "" for extra in extras)
+        listed = "," in forms
         options[name] = Option(
             name,
             kind={list: next(iter(parts), None), tuple: tuple}.get(origin, kind),
@@ -98,6 +100,7 @@ def _options(callback: Any) -> dict[str, Option]:
             default=None if required else getattr(parameter.default, "value", parameter.default),
             required=required,
             parts=parts if origin is tuple else (),
+            numbered="NUMBER" in forms,
         )
     return options
 
@@ -171,6 +174,8 @@ def _converted(where: str, option: Option, value: Any) -> Any:
     if option.repeatable:
         items = value if isinstance(value, list) else [value]
         return [_single(where, option.kind, item) for item in items]
+    if option.numbered and type(value) is int:
+        return str(value)
     return _single(where, option.kind, value)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
-import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from typer import Argument, Context, Option
+from typer import Argument, BadParameter, Context, Option
 
 from headscope.cli.settings import read_settings
+from headscope.show.style import FORMATS, FigureStyle
 
+FIGURES = "Figures"  # Heading in the help.
+Width = enum.StrEnum("Width", ["column", "page"])
 Format = enum.StrEnum("Format", ["human", "json", "csv"])  # How results are printed on stdout.
 
 
@@ -29,10 +32,48 @@ def _read_config(context: Context, path: Path | None) -> Path | None:
 Output = Annotated[
     Path | None, Option("--output", "-o", help="Folder for JSON, CSV and figures.", file_okay=False)
 ]
-#: The parameter of commands that write a folder.
-OUTPUT = inspect.Parameter(
-    "output", inspect.Parameter.KEYWORD_ONLY, annotation=Output, default=None
-)
+
+
+def of_every_folder(
+    output: Output = None,
+    figures: Annotated[
+        str,
+        Option(
+            metavar="KIND,KIND,...",
+            help="Kinds of figure files: svg, pdf, png.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = "png,svg",
+    figure_width: Annotated[
+        Width | None,
+        Option(
+            help="Width on paper: one column (3.3 inches) or a page (6.9); type of 8 points or "
+            "more. Default: what shows each figure best.",
+            rich_help_panel=FIGURES,
+        ),
+    ] = None,
+    no_titles: Annotated[
+        bool, Option("--no-titles", help="Leave titles to the caption.", rich_help_panel=FIGURES)
+    ] = False,
+) -> None:
+    """Declare what every command that writes a folder has."""
+
+
+def style_of(values: Mapping[str, Any]) -> FigureStyle:
+    """Return the figures' style that the flags ask for."""
+    kinds = tuple(dict.fromkeys(k.strip() for k in (values.get("figures") or "").split(",")))
+    wrong = [kind for kind in kinds if kind not in FORMATS]
+    if "figures" in values and wrong:
+        why = f"{wrong[0]!r} is no kind of figure; choose from {', '.join(FORMATS)}"
+        raise BadParameter(why, param_hint="'--figures'")
+    width = values.get("figure_width")
+    return FigureStyle(
+        kinds if "figures" in values else FigureStyle().formats,
+        None if width is None else str(getattr(width, "value", width)),
+        not values.get("no_titles"),
+    )
+
+
 Config = Annotated[
     Path | None,
     Option(
@@ -40,6 +81,9 @@ Config = Annotated[
         callback=_read_config,
         is_eager=True,
     ),
+]
+Verbose = Annotated[
+    bool, Option("--verbose", "-v", help="Print the tables behind the answer, too.")
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bar, no messages.")]
 Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
@@ -57,6 +101,7 @@ def of_every_model_command(
     ],
     format: Annotated[Format, Option(help="What goes to stdout.")] = Format.human,
     config: Config = None,
+    verbose: Verbose = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

@@ -16,6 +16,12 @@ class InputError(HeadscopeError):
     """The user's file, folder or option cannot be used."""
 
 
+class WrongOptionError(InputError):
+    """An option has a value that it does not take, or two do not go together."""
+
+    exit_code = 2
+
+
 class ModelNotFoundError(InputError):
     """There is no such folder, package or hub id."""
 

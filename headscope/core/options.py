@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.core.errors import InputError
+from headscope.core.errors import WrongOptionError
 
 
-class OptionError(InputError):
+class OptionError(WrongOptionError):
     """A value that an option does not take; each surface names the option as it spells it."""
 
     def __init__(self, option: str, why: str) -> None:

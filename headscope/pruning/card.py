@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,10 +54,18 @@ _OPEN = {
         'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")',
     ),
     "onnxruntime": (
-        'import onnxruntime\n\nsession = onnxruntime.InferenceSession("FOLDER/model.onnx")',
+        "import onnxruntime\nfrom transformers import AutoTokenizer\n\n"
+        'session = onnxruntime.InferenceSession("FOLDER/model.onnx")\n'
+        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n'
+        "asked = {item.name for item in session.get_inputs()}\n"
+        'inputs = tokenizer(["A sentence."], return_tensors="np")\n'
+        "inputs = {name: values for name, values in inputs.items() if name in asked}\n"
+        "embeddings = session.run(None, inputs)[0]",
     ),
 }
 _LIBRARY = {"import headscope": "headscope", "onnxruntime": "onnx"}
+#: A path of the machine that the command ran on; its last part is enough.
+_ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
 
 
 @dataclass(frozen=True)
@@ -99,6 +108,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
     blocks = [
         f"---\n{_header(result, loaded, point, facts, title)}\n---",
         f"# {title}",
+        _answer(result, point),
         _what(result, point, facts),
         "## Opening it\n\n" + "\n\n".join(opening),
         "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
@@ -115,17 +125,17 @@ def _header(
     """Write what the hub reads, with everything that the metric's value rests on."""
 
     def ends(ci: Sequence[float] | None) -> list[float] | None:
-        return None if ci is None else [round(end, 6) for end in ci]
+        return None if ci is None else [round(end, 4) for end in ci]
 
     certainty: dict[str, Any] = {
         "examples": result.measured_examples,
         "interval": ends(point.ci),
-        "full_model": round(result.baseline.value, 6),
+        "full_model": round(result.baseline.value, 4),
     }
     if point.difference is not None:
-        certainty["difference"] = round(point.difference, 6)
+        certainty["difference"] = round(point.difference, 4)
         certainty["difference_interval"] = ends(point.difference_ci)
-        certainty["difference_level"] = round(point.level, 6)
+        certainty["difference_level"] = round(point.level, 4)
     if (search := result.max_drop) is not None:
         certainty["max_drop"] = search.wanted
         certainty["refused_heads"] = [look.heads for look in search.refusals]
@@ -136,14 +146,19 @@ def _header(
         dataset_name=Path(visible(result.data.name)).name,
         dataset_split=None if search is None else "confirming half",
         metric_type=result.metric,
-        metric_value=round(point.value, 6),
+        metric_value=round(point.value, 4),
         metric_name=METRIC_NAMES.get(result.metric, result.metric),
         metric_args=certainty,
     )
     data = ModelCardData(
         base_model=_base(result),
-        tags=["headscope", "attention-head-pruning", "pruned"],
-        library_name=_LIBRARY.get(facts.opens, "transformers"),
+        tags=[
+            *(["sentence-transformers", "sentence-similarity"] if facts.sentences else []),
+            *("headscope", "attention-head-pruning", "pruned"),
+        ],
+        library_name="sentence-transformers"
+        if facts.sentences
+        else _LIBRARY.get(facts.opens, "transformers"),
         model_name=title,
         eval_results=[evaluation],
         **{"pipeline_tag": task, **_inherited(loaded)},
@@ -176,6 +191,22 @@ def _base(result: PruneResult) -> str | None:
     if name == "demo":
         return _DEMO
     return name if is_hub_id(name) and "/" in name and not Path(name).exists() else None
+
+
+def _answer(result: PruneResult, point: Point) -> str:
+    """Say in one line how much smaller and faster the model is, and what its metric became."""
+    parts = []
+    if (speed := result.speed) is not None:
+        saved = 1 - speed.parameters_pruned / speed.parameters_full
+        parts.append(f"{saved:.0%} smaller")
+        row = speed.rows[0]
+        times = f"{row.full_ms / row.pruned_ms:.2g} times as fast"
+        parts.append(f"{times} ({row.batch_size} x {row.length} tokens, {speed.device})")
+    metric, full = result.metric, result.baseline.value
+    name = METRIC_NAMES.get(metric, metric).partition(" (")[0]
+    parts.append(f"{name} {number(full, metric)} -> {number(point.value, metric)}")
+    text = ", ".join(parts)
+    return f"**{text[0].upper()}{text[1:]}.**"
 
 
 def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
@@ -284,7 +315,8 @@ def _made(result: PruneResult) -> Iterator[str]:
         f"{name} {result.provenance[name]}" for name in ("headscope", "torch", "transformers")
     )
     yield f"* {versions}; seed {result.provenance['seed']}"
-    yield f"\n```sh\n{visible(result.provenance['command']).replace('```', '')}\n```"
+    command = _ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
+    yield f"\n```sh\n{command}\n```"
 
 
 def _data(name: str, sha256: str) -> str:

@@ -408,7 +408,7 @@ class ExportedModel:
     difference_ci: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PruneResult(Measured):
     """Heads chosen, removed and measured again."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from headscope.core.heads import place_name
 from headscope.core.roles import role_name, role_of
 from headscope.core.safe_text import visible
 from headscope.pruning.metric_words import (
@@ -38,7 +40,7 @@ from headscope.show.cells import csv_text, model_line, model_name, p_text, plura
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 
 STACK_NAMES = {
@@ -61,13 +63,24 @@ _MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
 
 def blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the answer first, then every table behind it."""
-    yield b.Text(_run_lines(result), on=b.TERMINAL)
     yield b.Text(verdict(result), "lead")
+    if result.speed is not None:
+        yield b.Text(_speed_sentence(result.speed), on=b.TERMINAL)
     yield b.Text(stacks_sentence(result))
     yield b.Text(even_sentence(result))
     for warning in result.warnings:
         yield b.Text(f"Warning: {visible(warning)}", "warning")
+    yield from _removed_map(result)
     yield from _curves(result)
+    yield from b.behind(_tables(result))
+    yield from _kept(result)
+    yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
+    if not result.saved:
+        yield next_step(result, "keep a smaller model:", "prune {} --fraction 0.5 --save smaller")
+
+
+def _tables(result: PruneResult) -> Iterator[b.Block]:
+    """Show what stands behind the answer."""
     if result.stacks:
         yield from _stacks(result)
     yield from _decoded(result)
@@ -78,9 +91,23 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     yield from _survivors(result)
     yield from _single_heads(result)
     yield from _scores(result)
-    yield from _kept(result)
     if result.speed is not None:
         yield from _speed(result.speed)
+
+
+def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
+    """Mark the heads that the first sentence's point removes."""
+    leading = leading_point(result)
+    if leading is None or not result.scores or not leading[1].heads_removed:
+        return
+    gone = {place_name(place) for place in leading[1].heads_removed}
+    marks: dict[tuple[str, int], tuple[str, str]] = {}
+    for layer, row in zip(result.scores[0].names, result.scores[0].values, strict=True):
+        for head in (i for i, score in enumerate(row) if score is not None):
+            marks[layer, head] = ("-", "dim") if f"{layer}H{head}" in gone else ("kept", "bold")
+    method = _name(leading[0].method, leading[0].repair)
+    legend = f"kept and removed (-) at {leading[1].fraction:.0%} by {method}"
+    yield b.HeadMarks(marks, legend)
 
 
 def _run_lines(result: PruneResult) -> str:
@@ -225,17 +252,18 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
     """Show the metric by share of heads removed, with intervals, as a table and as a figure."""
     metric = result.metric
     shares = sorted({round(p.fraction, 3) for c in result.curves for p in c.points})
-    if len(shares) > 6:
-        shown = _spaced(shares)
-        rows = []
-        for curve in result.curves:
-            values = {round(point.fraction, 3): point.value for point in curve.points}
-            cells = (number(values.get(share), metric, short=True) for share in shown)
-            rows.append([_short_name(curve.method, curve.repair), *cells])
-        title = f"{metric} by share of heads removed ('random': mean of its draws)"
-        yield b.text_table(("chosen by", *(f"{share:.0%}" for share in shown)), rows, title)
-        yield b.Text("Intervals and paired differences are in the CSV and JSON.", "soft")
-    else:
+    many = len(shares) > 6
+    shown = _spaced(shares)
+    rows = []
+    for curve in result.curves:
+        values = {round(point.fraction, 3): point.value for point in curve.points}
+        cells = (number(values.get(share), metric, short=True) for share in shown)
+        rows.append([_short_name(curve.method, curve.repair), *cells])
+    title = f"{metric} by share of heads removed (random: mean of its draws)"
+    heads: tuple[str, ...] = ("chosen by", *(f"{share:.0%}" for share in shown))
+    table = b.text_table(heads, rows, title)
+    yield table if many else replace(table, on=b.TERMINAL)
+    if not many:
         level = percent(max((p.level for c in result.curves for p in c.points), default=0.95))
         rows = [
             [
@@ -252,7 +280,7 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
             if point.heads_removed
         ]
         heads = ("chosen by", "removed", metric, "95%", "change", level, "p")
-        yield b.text_table(heads, rows)
+        yield from b.behind([b.text_table(heads, rows)])
     methods = dict.fromkeys(curve.method for curve in _chosen(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
     dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":"}
@@ -570,9 +598,24 @@ def _exported_sentence(graph: ExportedModel, metric: str) -> str:
 _Timed = tuple[SpeedRow, SpeedRow | GraphTimes, tuple[float, ...]]
 
 
+def _speed_sentence(speed: SpeedResult) -> str:
+    """Say how many times as fast the pruned model is, over the inputs that were timed."""
+    times = sorted(1 / row.ratio for row in speed.rows if row.ratio > 0)
+    if not times:
+        return ""
+    fast = " to ".join(dict.fromkeys(f"{x:.2f}" for x in (times[0], times[-1])))
+    less = 1 - speed.parameters_pruned / speed.parameters_full
+    return f"It is {fast} times as fast, with {less:.1%} fewer parameters."
+
+
 def _speed(speed: SpeedResult) -> Iterator[b.Block]:
     """Show how long both models take, in torch and as graphs, and how many times as fast it is."""
     less = 1 - speed.parameters_pruned / speed.parameters_full
+    row = speed.rows[0]
+    yield b.Text(
+        f"The smaller model is {row.full_ms / row.pruned_ms:.2f} times as fast ({row.batch_size} x "
+        f"{row.length} tokens, {speed.device}) and has {less:.1%} fewer parameters."
+    )
     title = (
         f"Speed   {speed.heads_full} against {speed.heads_pruned} heads, {less:.1%} fewer "
         f"parameters; {speed.threads} {plural(speed.threads, 'thread')}, {speed.device}, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, groupby, product
@@ -11,6 +12,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.view import mark_of
+from headscope.analyses.classify.words import head_sentence
 from headscope.core.errors import InputError
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
@@ -18,9 +22,16 @@ from headscope.models.validation import certificate_of
 from headscope.reports.diff import NO_CONDITION, conditions
 from headscope.reports.reading import Results
 from headscope.reports.registry import SECTIONS
-from headscope.reports.result import Compared, ComparedCell, ComparedRow, CompareResult, Unlike
-from headscope.show.cells import csv_text, tiny
-from headscope.show.page.template import rendered
+from headscope.reports.result import (
+    Compared,
+    ComparedCell,
+    ComparedHead,
+    ComparedRow,
+    CompareResult,
+    Unlike,
+)
+from headscope.show.cells import csv_text, tidy, tiny
+from headscope.show.page.template import page_json, rendered, role_colours
 from headscope.show.view import KeyNumber, view_of
 
 _SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
@@ -28,6 +39,7 @@ _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "data": "DIFFERENT DATA"}
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
 _ACROSS = 3  # Reports that stand side by side in 80 columns
+_MOST_ROWS = 8  # That are shown without --verbose
 _COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
 
 
@@ -99,7 +111,51 @@ def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
         weights_sha256=str(model.get("weights_sha256") or ""),
         certificate=certificate,
         missing=tuple(name for name in sections if name not in report.sections),
+        heads=_heads(report),
     )
+
+
+def _heads(report: Results) -> tuple[ComparedHead, ...]:
+    """Return the heads of the first stack that was classified, with their pictures."""
+    classified = report.sections.get("classify")
+    if not isinstance(classified, ClassifyResult) or not classified.heads:
+        return ()
+    try:
+        return tuple(
+            ComparedHead(
+                *(head.layer, head.head, head.primary, mark_of(head), head_sentence(head)),
+                head.mean_pattern,
+                stack=head.stack,
+            )
+            for head in classified.only(classified.stacks[0]).heads
+        )
+    except (LookupError, TypeError, ValueError, AttributeError):  # a damaged file has no map
+        return ()
+
+
+def _headline(reports: Sequence[Compared]) -> str:
+    """Say what differs most: how many heads have the same role as in the first report."""
+    first = {head.name: head.primary for head in reports[0].heads}
+    parts = []
+    for other in reports[1:]:
+        roles = {head.name: head.primary for head in other.heads}
+        both = [name for name in first if name in roles]
+        if both:
+            same = sum(first[name] == roles[name] for name in both)
+            parts.append(
+                f"{same} of {len(both)} heads have the same primary role in {reports[0].label} and "
+                f"{other.label}"
+            )
+    return f"{'; '.join(parts)}." if parts else "Their numbers, side by side."
+
+
+def _map(report: Compared) -> tuple[str, str, list[int], list[tuple[int, list[Any]]]]:
+    """Arrange a report's heads as layers and heads, None where there is none."""
+    by_place = {(head.layer, head.head): head for head in report.heads}
+    columns = list(range(max(head for _, head in by_place) + 1))
+    layers = range(max(layer for layer, _ in by_place) + 1)
+    rows = [(layer, [by_place.get((layer, head)) for head in columns]) for layer in layers]
+    return report.label, visible(_short_name(report)), columns, rows
 
 
 def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
@@ -157,8 +213,26 @@ def _cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
     return visible(cell.text), "" if cell.control == "-" else visible(cell.control)
 
 
-def compare_report(result: CompareResult) -> Iterator[RenderableType]:
-    """Show which reports there are, what differs between their runs, then the table."""
+def _is_apart(row: ComparedRow) -> bool:
+    """Whether the reports that have a row clearly differ: by their intervals, or in words."""
+    cells = [cell for cell in row.cells if cell is not None]
+    ranges = [cell.number.interval for cell in cells if cell.number.interval is not None]
+    if ranges and len(ranges) == len(cells):
+        return max(low for low, _ in ranges) > min(high for _, high in ranges)
+    words = all(cell.number.value is None for cell in cells)
+    return words and len({cell.text for cell in cells}) > 1
+
+
+def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[RenderableType]:
+    """Say how many numbers clearly differ, show these, and what else differs between the runs.
+
+    With ``verbose`` every number is shown, with its controls.
+    """
+    common = [row for row in result.rows if None not in row.cells]
+    apart = [row for row in common if _is_apart(row)]
+    count = f"{len(apart)} of {len(common)} numbers and verdicts that"
+    all_have = "both reports" if len(result.reports) == 2 else f"all {len(result.reports)} reports"
+    yield Text(f"{count} {all_have} have are clearly different.", style="bold")
     for report in result.reports:
         yield Text(visible(f"{report.label}  {_described(report)}"))
     yield Text("")
@@ -167,22 +241,28 @@ def compare_report(result: CompareResult) -> Iterator[RenderableType]:
         yield Text(visible(f"{caption}: {who}"), style="bold red" if loud else "")
     if not result.unlike:
         yield Text(_SAME)
-    for start in range(0, len(result.reports), _ACROSS):
+    first = [*apart, *(row for row in common if row not in apart)][:_MOST_ROWS]
+    wanted = [row for row in result.rows if verbose or row in first]
+    for start in range(0, len(result.reports) if wanted else 0, _ACROSS):
         columns = slice(start, start + _ACROSS)
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
         table.add_column("", overflow="fold", ratio=2)
         for report in result.reports[columns]:
             table.add_column(report.label, overflow="fold", ratio=1)
-        for section, rows in groupby(result.rows, key=lambda row: row.section):
+        for section, rows in groupby(wanted, key=lambda row: row.section):
             table.add_row(Text(section, style="bold"))
             for row in rows:
                 cells = [Text(f"  {visible(row.what)}")]
                 for text, control in map(_cell_texts, row.cells[columns]):
-                    below = f"\n{control}" if control else ""
+                    below = f"\n{control}" if control and verbose else ""
                     cells.append(Text(text).append(below, style="dim"))
                 table.add_row(*cells)
         yield Text("")
         yield table
+    if not verbose:
+        places = " ".join(shlex.quote(visible(report.place)) for report in result.reports)
+        left = len(result.rows) - len(wanted)
+        yield Text(f"\nNext: the other {left} rows: headscope compare {places} --verbose", "dim")
 
 
 def compare_markdown(result: CompareResult) -> str:
@@ -215,7 +295,12 @@ def compare_csv(result: CompareResult) -> str:
     return csv_text(_COLUMNS, rows)
 
 
+SIDE = 16  # Rows and columns of a head's mean attention.
 _STYLE = """
+.maps { display: grid; gap: 20px 32px; }
+.maps { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.maps .map { min-width: 0; } .told { min-height: 4.6em; font-size: .92rem; }
+.cell.same { outline: 2px solid var(--ink); }
 .side th[scope=rowgroup] { background: var(--panel); padding: 6px; }
 .side th[scope=row] { font-weight: 400; min-width: 9rem; }
 .side td { min-width: 7.5rem; }
@@ -225,10 +310,22 @@ _STYLE = """
 def compare_html(result: CompareResult) -> str:
     """Write the page; the same result gives the same text."""
     reports = result.reports
+    drawn = [report for report in reports if report.heads]
+    fields = ("sentence", "mean_pattern")
+    models = [{h.name: {f: getattr(h, f) for f in fields} for h in one.heads} for one in drawn]
+    for heads in models:
+        for head in heads.values():
+            head.update(sentence=tidy(visible(head["sentence"])), mean=head.pop("mean_pattern"))
+    roles = [{head.name: head.primary for head in one.heads} for one in drawn]
+    names = list(roles[0]) if roles else [""]
+    differ = [name for name in names if len({one.get(name) for one in roles}) > 1]
     return rendered(
         "compare.html.j2",
-        _STYLE,
-        (),
+        role_colours() + _STYLE,
+        ("pictures.js", "compare.js"),
+        data=page_json({"models": models, "first": (differ or names)[0], "side": SIDE}),
+        headline=visible(_headline(reports)),
+        maps=[_map(report) for report in drawn],
         reports=[(r.label, visible(_short_name(r)), visible(_described(r))) for r in reports],
         alike=_SAME,
         unlike=[(visible(caption), visible(who)) for caption, who in _unlike_lines(result)],

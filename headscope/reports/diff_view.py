@@ -11,12 +11,14 @@ from rich.text import Text
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
 from headscope.reports.result import Change, DiffResult, SetChange
+from headscope.show.cells import joined
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _COLUMNS = ("where", "what", "old", "new")
 _MOST_LABELS = 4  # Labels of one row that are named
-#: Rows of a table in the terminal, and in Markdown: GitHub takes 65,536 characters in a comment.
-_MOST_ROWS, _MOST_ROWS_MARKDOWN = 10, 20
+#: Rows of all tables together in the terminal (but 3 of each at least), and of one in Markdown:
+#: GitHub takes 65,536 characters in a comment.
+_MOST_ROWS, _MOST_ROWS_MARKDOWN = 18, 20
 _LONGEST_CELL = 160  # Characters of a cell in Markdown
 
 Row = Sequence[str]
@@ -131,6 +133,20 @@ def _number(value: float | None) -> str:
     return f"{value:.3f}" if 0.001 <= abs(value) < 100 else f"{value:.4g}"
 
 
+def _answer(diff: DiffResult) -> str:
+    """Count what changed, in one sentence."""
+    beyond = sum(change.beyond for change in (*diff.metrics, *diff.scores))
+    counts = (
+        (len(diff.fired), "rule fired", "rules fired"),
+        (len(diff.verdicts), "verdict changed", "verdicts changed"),
+        (len(diff.roles), "head changed role", "heads changed role"),
+        (len(diff.choices), "choice of heads changed", "choices of heads changed"),
+        (beyond, "number moved beyond its interval", "numbers moved beyond their intervals"),
+    )
+    said = [f"{n:,} {one if n == 1 else many}" for n, one, many in counts if n]
+    return f"{joined(said)}." if said else "No verdict, role or number changed clearly."
+
+
 def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
     """Show what differs: first about the runs, then tables, last the rest in sentences.
 
@@ -138,19 +154,22 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
     """
     if diff.equal and not diff.fired:
         return
+    yield Text(_answer(diff), style="bold")
     yield Text(f"OLD {visible(diff.old)}\nNEW {visible(diff.new)}")
     for caption, change in _identity_lines(diff):
         loud = caption.startswith("DIFFERENT")
         yield Text(visible(f"{caption}: {change}"), style="bold red" if loud else "")
-    for title, columns, rows in _tables(diff):
+    tables = list(_tables(diff))
+    most = max(3, _MOST_ROWS // max(1, len(tables)))
+    for title, columns, rows in tables:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         for column in columns:
             table.add_column(column, overflow="fold")
-        for row in rows[:_MOST_ROWS]:
+        for row in rows[:most]:
             table.add_row(*(Text(visible(cell)) for cell in row))
         yield Text(f"\n{visible(title)}", style="bold")
         yield table
-        if (more := len(rows) - _MOST_ROWS) > 0:
+        if (more := len(rows) - most) > 0:
             yield Text(f"... and {more:,} more (all with --format json)", style="dim")
     for line in _rest_lines(diff):
         yield Text(f"\n{visible(line)}")

@@ -29,6 +29,14 @@ def certificate(report: ReportResult) -> str:
     )
 
 
+def proof(report: ReportResult) -> str:
+    """Say the same in a few words."""
+    text = certificate(report)
+    if text.startswith("Validated"):
+        return f"✓ equals the model to {text.partition(' to ')[2].partition(' on ')[0]}"
+    return "✗ validation failed" if "FAILED" in text else "not validated"
+
+
 def key_numbers(report: ReportResult) -> list[tuple[str, str, str]]:
     """Return what the report leads with: what it is, this model's value, the controls'."""
     return [

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from headscope.core.errors import InputError
 from headscope.core.options import Option, names
+from headscope.reports.registry import SECTIONS, section_of
 from headscope.session.options import POOLING, TASKS, RunOptions
 
 if TYPE_CHECKING:
@@ -161,6 +163,15 @@ class InsightsOptions(ClaimsOptions):
         ),
     ] = None
 
+    def check(self) -> None:
+        """Refuse sections that insights does not run."""
+        known = [name for name in section_of("insights").uses if name != "prune"]
+        for name in self.skip:
+            if name not in known:
+                raise InputError(
+                    f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
+                )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(ClaimsOptions):
@@ -206,3 +217,12 @@ class ReportOptions(ClaimsOptions):
             python_only=True,
         ),
     ] = None
+
+    def check(self) -> None:
+        """Refuse sections that there are not, and a report of none."""
+        for name in (*self.only, *self.skip):
+            if name not in SECTIONS:
+                known = ", ".join(SECTIONS)
+                raise InputError(f"There is no section {name!r}; choose from {known}.")
+        if not set(self.only or SECTIONS) - set(self.skip):
+            raise InputError("No section is left to run; give fewer to skip.")

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headscope.analyses.classify.view import found_sentence, legend, parts_of, role_counts
+from headscope.analyses.classify.view import legend, parts_of, role_counts
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.markdown import certificate, key_numbers, settings_rows
+from headscope.reports.claims.bars import bar_of
+from headscope.reports.markdown import certificate, key_numbers, proof, settings_rows
 from headscope.reports.result import ReportResult
+from headscope.show.blocks import PAGE, Block, Chart, Custom, Drawing, Panels, Text
+from headscope.show.cells import short, tidy
 from headscope.show.page.body import body, svg_files
 from headscope.show.page.parts import Card, Part
 from headscope.show.page.template import page_json, rendered, role_colours, versions
 from headscope.show.view import view_of
 
+SIDE = 16  # Rows and columns of a head's mean attention.
 #: What the script reads of each head.
-_CARD_FIELDS = ("name", "mark", "roles", "keys", "labels", "facts", "ranks", "values")
+_CARD_FIELDS = (
+    *("name", "primary", "mark", "roles", "keys", "labels", "facts", "ranks", "values"),
+    *("sentence", "numbers", "mean"),
+)
 
 
 def report_html(
@@ -36,6 +43,7 @@ def report_html(
     every = [scale for name in report.sections for scale in view_of(name).scales]
     every.sort(key=lambda scale: not scale.of_pattern)
     scales = [scale for scale in every if any(scale.key in card.values for card in cards)]
+    captions = {scale.key: scale.caption for scale in scales}
     parts = list(_parts(report, files or {}))
     model, classified = report.provenance["model"], report.classify
     claims = report.insights.insights if report.insights is not None else ()
@@ -50,44 +58,109 @@ def report_html(
     layers = range(max((layer for layer, _ in places), default=-1) + 1)
     rows = [(layer, [by_place.get((layer, head)) for head in columns]) for layer in layers]
 
-    text = f"{model['family']}, {model['n_layers']} layers of {model['n_heads']} heads"
-    text += f", {len(removed)} heads removed" if removed else ""
+    size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
+    size += f", {len(removed)} removed" if removed else ""
+    text = f"{model['family']}, {size}"
     text += f"; weights {model['weights_sha256'][:12]}." if model["weights_sha256"] else "."
     numbers = [
-        (card, [f"{card.values[s.key]:.4g}" if s.key in card.values else "-" for s in scales])
+        (
+            card,
+            [
+                (f"{value:.4g}", short(value))
+                if (value := card.values.get(s.key)) is not None
+                else ("", "\u2013")
+                for s in scales
+            ],
+        )
         for card in cards
     ]
     classes = parts_of(classified)[:1] if classified is not None else []
+    first = _clearest(report, cards)
+    failed = report.validate is not None and not report.validate.passed
     return rendered(
         "page.html.j2",
         role_colours(),
-        ("page.js", "arrows.js"),
-        data=page_json(_data(report, cards)),
-        title=visible(model["id"]),
+        ("pictures.js", "page.js"),
+        data=page_json(_data(report, cards, captions, first)),
+        title=_DEMO if model["id"] == "demo" else visible(model["id"]),
+        size=size,
+        proof=visible(proof(report)),
         model_line=visible(text),
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
-        failed=report.validate is not None and not report.validate.passed,
+        failed=failed,
+        headline=visible(_headline(report)),
+        first=first,
         contents=[
+            *([("heads", "Heads")] if rows else []),
+            *([("sentence", "Sentence")] if report.samples else []),
             *([("claims", "Claims")] if claims else []),
-            *([("map", "Map of heads")] if rows else []),
-            *((part.anchor, part.title) for part in parts),
-            *([("heads", "All heads")] if rows else []),
+            *((part.anchor, _SHORT[part.anchor]) for part in parts if part.anchor in _SHORT),
         ],
-        claims=claims,
-        waiting=[claim for claim in claims if claim.verdict == "not measured yet"],
-        found=found_sentence(classified) if classified is not None else "",
-        roles=role_counts(classes[0]) if classes else (),
-        scales={scale.key: scale.caption for scale in scales},
+        claims=[(claim, bar_of(claim)) for claim in claims],
+        roles=[role[:3] for role in role_counts(classes[0])] if classes else (),
+        scales=captions,
         columns=columns,
         rows=rows,
+        map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head.",
         legend="".join(f"{legend(part.stacks[0])}; " for part in classes)
         + "dashed: removed from the model.",
+        samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
         table_rows=numbers,
         versions=visible(f"{versions(report, '; ')}. Made by: {report.provenance['command']}"),
     )
+
+
+_MAP_CAPTION = (
+    "One picture a head: its mean attention, queries down, keys across; the first and the last row "
+    "and column are the special tokens. The frame is its role:"
+)
+_DEMO = "all-MiniLM-L6-v2 (demo)"
+#: Sections that the navigation names.
+_SHORT = {"ranks": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
+_MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
+
+
+def _headline(report: ReportResult) -> str:
+    """Say in one sentence how many heads have a role, and how many can go."""
+    parts = []
+    classified, prune = report.classify, report.prune
+    if classified is not None and classified.heads:
+        part = parts_of(classified)[0]
+        some = sum(bool(head.roles) for head in part.heads)
+        article = "the " if part.corpus.name.startswith("built-in") else ""
+        text = f"{article}{part.corpus.name}"
+        parts.append(f"{some} of {len(part.heads)} heads have a role on {text}")
+    if prune is not None and prune.curves:
+        points = [p for p in prune.curves[0].points if p.heads_removed and p.value is not None]
+        if points:
+            point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
+            share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
+            parts.append(
+                f"without {share} the {prune.metric} is {point.value:.2f} instead of "
+                f"{prune.baseline.value:.2f}"
+            )
+    if not parts:
+        return "What the attention heads of this model do."
+    return "; ".join(parts) + "."
+
+
+def _clearest(report: ReportResult, cards: list[Card]) -> str:
+    """Name the head that the page opens with: a syntactic or positional one if there is any."""
+    if not cards:
+        return ""
+    order = ("syntactic", "positional", "rare", "monotonic", "duplicate", "special")
+    classified = report.classify
+    labels = {} if classified is None else {h.name: h.labels for h in classified.heads}
+
+    def rank(card: Card) -> tuple[int, float]:
+        place = order.index(card.primary) if card.primary in order else len(order)
+        gains = [label.score - label.baseline for label in labels.get(card.name, ())]
+        return place, -max(gains, default=0.0)
+
+    return min(cards, key=rank).name
 
 
 def _cards(report: ReportResult) -> list[Card]:
@@ -104,28 +177,39 @@ def _cards(report: ReportResult) -> list[Card]:
             values = {k: round(float(v), 4) + 0.0 for k, v in new.values.items() if v is not None}
             lists: dict[str, Any] = {
                 field: [*getattr(old, field), *getattr(new, field)]
-                for field in ("roles", "keys", "labels", "facts", "ranks")
+                for field in ("roles", "keys", "labels", "facts", "ranks", "numbers")
             }
             cards[place] = replace(
                 old,
                 primary=new.primary or old.primary,
                 mark=new.mark or old.mark,
+                sentence=new.sentence or old.sentence,
+                mean=new.mean or old.mean,
                 values={**old.values, **values},
                 **lists,
             )
     return [cards[place] for place in sorted(cards)]
 
 
-def _data(report: ReportResult, cards: list[Card]) -> dict[str, Any]:
+def _data(
+    report: ReportResult, cards: list[Card], captions: Mapping[str, str], first: str
+) -> dict[str, Any]:
     """Return what the page's script reads."""
+    special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
     return {
+        "first": first,
+        "side": SIDE,
+        "meanCaption": _MEAN_CAPTION,
+        "scales": captions,
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
-        "heads": [{field: getattr(card, field) for field in _CARD_FIELDS} for card in cards],
+        "captions": (captions_of_facts := _captions(cards)),
+        "heads": [_card(card, captions_of_facts) for card in cards],
         "samples": [
             {
                 "text": visible(sample.text),
                 "tokens": [visible(token) for token in sample.tokens],
+                "special": [token in special for token in sample.tokens],
                 "patterns": {
                     name: [round(100 * weight) for row in pattern for weight in row]
                     for name, pattern in sample.patterns.items()
@@ -136,22 +220,40 @@ def _data(report: ReportResult, cards: list[Card]) -> dict[str, Any]:
     }
 
 
+#: Tokens that are never words, as tokenizers of encoders spell them.
+_SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
+
+
+def _captions(cards: Sequence[Card]) -> list[str]:
+    """Return what the lines of the cards are called, each once."""
+    return list(dict.fromkeys(caption for card in cards for caption, _ in card.facts))
+
+
+def _card(card: Card, captions: Sequence[str]) -> dict[str, Any]:
+    """Return what the script reads of a head, with signs as print has them."""
+    values = {field: getattr(card, field) for field in _CARD_FIELDS}
+    for field in ("labels", "ranks", "numbers"):
+        values[field] = [[tidy(cell) for cell in row] for row in values[field]]
+    values["facts"] = [[captions.index(caption), tidy(text)] for caption, text in card.facts]
+    return {**values, "sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
+
+
 def _parts(report: ReportResult, files: Mapping[str, Mapping[str, bytes]]) -> Iterator[Part]:
-    """Yield the key numbers, what each section has to show, and how the report was made."""
-    if numbers := key_numbers(report):
-        header = ("", "this model", "control")
-        yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3)
+    """Yield what each section has to show, the key numbers, and how the report was made."""
     for name, result in report.sections.items():
         view = view_of(name)
         if view.blocks is not None and view.title:
             blocks = list(view.blocks(result))
-            yield Part(name, view.title, body=body(blocks, files.get(name) or svg_files(blocks)))
+            yield _folded(name, view.title, blocks, files.get(name) or svg_files(blocks))
         elif (part := view.section(result)) is not None:
             yield part
         for more in view.more(result):
             anchor = more.title.lower().replace(" ", "-")
             drawn = files.get(name) or svg_files(more.blocks)
-            yield Part(anchor, more.title, body=body(more.blocks, drawn))
+            yield _folded(anchor, more.title, more.blocks, drawn)
+    if numbers := key_numbers(report):
+        header = ("", "this model", "control")
+        yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3, wide=True)
     if report.left_out:
         rows = [(name, visible(why)) for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)
@@ -159,3 +261,24 @@ def _parts(report: ReportResult, files: Mapping[str, Mapping[str, bytes]]) -> It
     text = [] if changed else ["Every setting is at its default."]
     header = ("section", "setting", "value")
     yield Part("settings", "Settings", text, header=header, rows=changed, numbers=3)
+
+
+def _folded(
+    anchor: str,
+    title: str,
+    blocks: Sequence[Block],
+    drawn: Mapping[str, bytes],
+) -> Part:
+    """Show the first sentence and the first figure of a section, and fold up the rest."""
+    # The arrows of one sentence follow the selected head above: they are not drawn again.
+    shown = [
+        block
+        for block in blocks
+        if PAGE in block.on and block != Text("", on=block.on) and not isinstance(block, Custom)
+    ]
+    leads = [b for b in shown if isinstance(b, Text) and b.style == "lead"] or [
+        b for b in shown if isinstance(b, Text)
+    ]
+    lead = [*leads[:1], *[b for b in shown if isinstance(b, Chart | Panels | Drawing)][:1]]
+    rest = [block for block in shown if not any(block is other for other in lead)]
+    return Part(anchor, title, body=body(lead, drawn), more=body(rest, drawn))

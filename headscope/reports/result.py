@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.core.heads import Head
 from headscope.core.serialise import SCHEMA
 from headscope.reports.registry import Sections
 from headscope.session.measured import Measured
@@ -97,7 +98,7 @@ class KeptRoles:
     sets: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class InsightsResult(Measured):
     """The claims of the source articles, each with its verdict for one model."""
 
@@ -122,6 +123,16 @@ class InsightsResult(Measured):
 
 
 @dataclass(frozen=True)
+class ComparedHead(Head):
+    """What a head of a report does, for the maps that stand beside each other."""
+
+    primary: str  # Key of its primary role
+    mark: str  # At most five characters for the map
+    sentence: str  # What it does, in plain words
+    mean_pattern: str  # As in the result of ``classify``
+
+
+@dataclass(frozen=True)
 class Compared:
     """One of the reports."""
 
@@ -133,6 +144,7 @@ class Compared:
     weights_sha256: str  # Hash of the weights; empty where the report does not say it
     certificate: str  # Whether our attention equals the model's, in words
     missing: tuple[str, ...] = ()  # Sections that others have and this one does not
+    heads: tuple[ComparedHead, ...] = ()  # Of its first stack; empty without ``classify``
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headscope.core.activations import Activations
-from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.models.certificate import validate_model
@@ -28,12 +27,7 @@ _DIGITS = 2  # Digits after the decimal point that are kept of a weight.
 def run(model: Model, options: ReportOptions) -> ReportResult:
     """Run every section, the scoreboard last, on one model."""
     only, skip = options.only, options.skip
-    for name in (*only, *skip):
-        if name not in SECTIONS:
-            raise InputError(f"There is no section {name!r}; choose from {', '.join(SECTIONS)}.")
     names = [name for name in SECTIONS if name in (only or SECTIONS) and name not in skip]
-    if not names:
-        raise InputError("No section is left to run; give fewer to skip.")
     loaded = open_for_tasks(model, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):

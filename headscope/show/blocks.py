@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Flag, auto
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION"]
-__all__ += ["BOTH", "PAGE", "TERMINAL", "Block", "Chart", "Column", "Custom", "Details", "Drawing"]
+__all__ += [
+    "BOTH",
+    "PAGE",
+    "TERMINAL",
+    "VERBOSE",
+    "Block",
+    "Chart",
+    "Column",
+    "Custom",
+    "Details",
+    "Drawing",
+]
 __all__ += ["HeadMap", "HeadMarks", "Matrix", "Panels", "Series", "Table", "Text", "table_cells"]
 
 #: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
@@ -30,12 +41,18 @@ class Place(Flag):
 
     TERMINAL = auto()
     PAGE = auto()
+    VERBOSE = auto()  # In the terminal only where the user asks for more.
 
 
 TERMINAL, PAGE, BOTH = Place.TERMINAL, Place.PAGE, Place.TERMINAL | Place.PAGE
+VERBOSE = Place.VERBOSE
 NOWHERE = Place(0)
 #: Title; attribute, place or function of a row; and how it is written: digits, or a function.
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
+
+
+#: A control is shown however much there is, as leading sentences and warnings are.
+Style = Literal["", "lead", "formula", "check", "soft", "control", "passed", "failed", "warning"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +60,7 @@ class Text:
     """A paragraph; an empty one is left out."""
 
     text: str
-    style: Literal["", "lead", "formula", "check", "soft", "passed", "failed", "warning"] = ""
+    style: Style = ""
     on: Place = BOTH
 
 
@@ -183,9 +200,17 @@ class Drawing:
 Block = Text | Table | Chart | HeadMap | HeadMarks | Matrix | Panels | Details | Drawing | Custom
 
 
-def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+def behind(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Keep blocks on the page, and show them in the terminal only with ``--verbose``."""
+    for block in blocks:
+        yield replace(block, on=VERBOSE | PAGE) if block.on == BOTH else block
+
+
+def text_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", on: Place = BOTH
+) -> Table:
     """Make a table of cells that are written already."""
-    return Table([(name, i, str) for i, name in enumerate(columns)], rows, title)
+    return Table([(name, i, str) for i, name in enumerate(columns)], rows, title, on)
 
 
 def table_cells(table: Table) -> list[list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
@@ -145,3 +146,21 @@ def plural(n: int, word: str) -> str:
 def joined(parts: Sequence[str], last: str = "and") -> str:
     """List parts in a sentence: ``a, b and c``."""
     return f" {last} ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
+
+
+_MINUS = re.compile(r"(?<![\w.)\]-])-(?=\.?\d)")
+_SIGNS = {"+-": "±", "W_Q W_K^T": "W_QW_Kᵀ", "W_V W_O": "W_VW_O", "^T": "ᵀ", "R^2": "R²", "^2": "²"}
+
+
+def tidy(text: str) -> str:
+    """Write signs as print has them: a true minus, ±, R² and ᵀ."""
+    for plain, sign in _SIGNS.items():
+        text = text.replace(plain, sign)
+    return _MINUS.sub("\u2212", text)
+
+
+def short(value: float) -> str:
+    """Write a number with two significant digits and a true minus."""
+    if value == 0 or abs(value) >= 100:
+        return tidy(f"{value:,.0f}")
+    return tidy(f"{value:.2g}" if abs(value) >= 0.001 else f"{value:.1e}")

@@ -10,12 +10,13 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.scale import LinearScale, LogScale, ScaleBase, SymmetricalLogScale
+from matplotlib.text import Text as MplText
 
 from headscope.show.blocks import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from headscope.show.cells import model_name
+from headscope.show.style import WIDTHS, FigureStyle, figure_style
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION", "cell_text"]
 __all__ += ["figure_files", "fractions", "head_grid", "heat_map", "label_grid", "legend_beside"]
@@ -26,27 +27,59 @@ Values = Sequence[Sequence[float | None]]
 Array = np.ndarray
 
 
+class NotebookFigure(Figure):
+    """A figure that Jupyter shows, with or without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", dpi=100)
+        return drawn.getvalue()
+
+
 def new_figure(width: float, height: float) -> Figure:
     """Start a figure of this many inches."""
-    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    figure = NotebookFigure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
-    """Draw each figure as ``NAME.png`` and ``NAME.svg``; the same figure gives the same bytes."""
+    """Draw each figure as ``NAME.png`` and ``NAME.svg``, or as the run's style says.
+
+    The same figure gives the same bytes.
+    """
     files: dict[str, bytes] = {}
+    style = figure_style()
     for name, figure in figures.items():
+        if style != FigureStyle():
+            for_paper(figure, style)
         if (engine := figure.get_layout_engine()) is not None:
             engine.execute(figure)
         figure.set_layout_engine("none")  # placed once, for both files
-        png, svg = io.BytesIO(), io.BytesIO()
-        FigureCanvasAgg(figure).print_png(png)  # type: ignore[no-untyped-call]
-        # Fixed ids; text that stays text is a third of the size, and can be searched.
-        with mpl.rc_context({"svg.hashsalt": "headscope", "svg.fonttype": "none"}):
-            FigureCanvasSVG(figure).print_svg(svg, metadata={"Date": None})  # type: ignore[no-untyped-call]
-        files |= {f"{name}.png": png.getvalue(), f"{name}.svg": svg.getvalue()}
+        for kind in style.formats:
+            drawn = io.BytesIO()
+            # Fixed ids; text that stays text is a third of the size, and can be searched.
+            plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
+            date = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+            with mpl.rc_context(rc=plain):  # type: ignore[arg-type]  # keys are literals there
+                figure.savefig(drawn, format=kind, metadata=date)
+            files[f"{name}.{kind}"] = drawn.getvalue()
     return files
+
+
+def for_paper(figure: Figure, style: FigureStyle) -> None:
+    """Give a figure its width on paper, type of 8 points or more, and titles only if asked for."""
+    if not style.titles:
+        figure.suptitle("")
+        for axes in figure.axes:
+            axes.set_title("")
+    if style.width is None:
+        return
+    width, height = figure.get_size_inches()
+    scale = WIDTHS[style.width] / width
+    figure.set_size_inches(width * scale, max(height * scale, 2.0))
+    for text in figure.findobj(MplText):
+        text.set_fontsize(max(8.0, min(text.get_fontsize(), 9.0)))
 
 
 def plain_axes(

@@ -48,7 +48,7 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
             sharey=len(ys) == 1 and None not in ys,
         )
         for axes, panel in zip(np.ravel(grid), block.panels, strict=True):
-            _chart(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
+            chart_on(axes, panel) if isinstance(panel, Chart) else _matrix(axes, panel)
         caption, names = block.groups
         if names:
             shades = ScalarMappable(BoundaryNorm(np.arange(-0.5, len(names)), 256), "viridis")
@@ -72,13 +72,14 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
         assert block.figure is not None
         block.figure(axes)
         return figure
-    _chart(axes, block)
+    chart_on(axes, block)
     if len(block.series) > 1:
         draw.legend_beside(figure, "outside lower center", 2, handlelength=3.5)
     return figure
 
 
-def _chart(axes: Axes, chart: Chart) -> None:
+def chart_on(axes: Axes, chart: Chart) -> None:
+    """Draw a chart on axes."""
     bars = False
     for series in chart.series:
         values = [v.value if isinstance(v, Estimate) else v for v in series.y]

@@ -50,7 +50,7 @@ def ready_folder(folder: Path | None) -> Iterator[None]:
 
 def names_of(*stems: str) -> tuple[str, ...]:
     """Return the names that a table and a figure of each stem have."""
-    return tuple(f"{stem}.{kind}" for stem in stems for kind in ("csv", "png", "svg"))
+    return tuple(f"{stem}.{kind}" for stem in stems for kind in ("csv", "png", "svg", "pdf"))
 
 
 def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> dict[str, bytes]:

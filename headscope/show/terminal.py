@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import text as rich_text
-from rich.cells import set_cell_size
+from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
 from rich.table import Table as RichTable
 
 from headscope.core.safe_text import visible
 from headscope.show.blocks import (
     TERMINAL,
+    VERBOSE,
     Block,
     Custom,
     Details,
@@ -23,9 +24,17 @@ from headscope.show.blocks import (
     table_cells,
 )
 from headscope.show.cells import decimal, head_map, make_table
+from headscope.show.style import is_verbose
 
-_STYLES = {"": "", "lead": "bold", "formula": "italic", "check": "green", "soft": "dim"}
-_STYLES |= {"passed": "bold green", "failed": "bold red", "warning": "yellow"}
+_STYLES = {
+    "": "",
+    "lead": "bold",
+    "formula": "italic",
+    "check": "green",
+    "soft": "dim",
+    "control": "",
+}
+_STYLES |= {"control": "", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 #: Columns of a terminal, those of a row's name, and heads that stand side by side.
 _WIDE, _NAME, _HEADS = 80, 8, 12
@@ -39,12 +48,27 @@ _SHADES = (
 )
 
 
-def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[RenderableType]:
-    """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``."""
-    first = True
+def terminal(
+    blocks: Iterable[Block], *, spaced: bool = True, whole: bool | None = None
+) -> Iterator[RenderableType]:
+    """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
+
+    The answer comes first: unless the run is verbose, or ``whole`` is said, what follows the first
+    map or table is left out but for sentences, and counted at the end.
+    """
+    whole = is_verbose() if whole is None else whole
+    first, drawn, hidden = True, False, 0
     for block in blocks:
-        if TERMINAL not in block.on or block == Text(""):
+        if not block.on & (TERMINAL | VERBOSE) or block == Text("", on=block.on):
             continue
+        if not whole:
+            style = block.style if isinstance(block, Text) else None
+            legend = style == "soft" and block.on != TERMINAL  # of what is left out
+            always = isinstance(block, HeadMarks) or (style is not None and not legend)
+            if TERMINAL not in block.on or (drawn and not always) or isinstance(block, Details):
+                hidden += style is None
+                continue
+            drawn = drawn or isinstance(block, Table | HeadMap | HeadMarks | Matrix)
         if (spaced and not first) or isinstance(block, Details):
             yield rich_text.Text("")
         first = False
@@ -54,7 +78,7 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             yield rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")
-            yield from terminal(block.blocks, spaced=False)
+            yield from terminal(block.blocks, spaced=False, whole=True)
         elif isinstance(block, Table):
             if title:
                 yield rich_text.Text(title)
@@ -79,6 +103,9 @@ def terminal(blocks: Iterable[Block], *, spaced: bool = True) -> Iterator[Render
             yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):
             yield from _square(block) if block.columns else _corner(block)
+    if hidden:
+        more = f"{hidden} more {'table' if hidden == 1 else 'tables'}: --verbose; files: -o DIR."
+        yield rich_text.Text(f"\n{more}", "dim")
 
 
 def matrix_cell(value: float | None, weights: bool) -> str:
@@ -147,4 +174,7 @@ def _matrix_table(columns: Sequence[str], width: int, header: bool = True) -> Ri
 
 def _short(name: str, width: int) -> str:
     """Cut a name to a number of terminal cells: characters of some scripts take two."""
-    return set_cell_size(visible(name), width).rstrip()
+    name = visible(name)
+    if cell_len(name) > width:
+        name = name.strip("[]") or name  # CLS of [CLS]
+    return set_cell_size(name, width).rstrip()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headscope.core.safe_text import visible
+from headscope.show.blocks import TERMINAL, Text
 from headscope.show.cells import frame_csv, to_csv
 from headscope.stats.estimate import Estimate
 
@@ -90,6 +93,12 @@ def view(
         return {name: text.encode() for name, text in tables.items()} | figures
 
     return View(human, files, title=title, blocks=blocks, **more)
+
+
+def next_step(result: Any, why: str, command: str) -> Text:
+    """End a command's screen with one command to try on the same model."""
+    model = shlex.quote(visible(str(result.provenance["model"]["id"])))
+    return Text(f"Next: {why} headscope {command.format(model)}", on=TERMINAL)
 
 
 #: Where views of commands are that are no analysis.

@@ -24,7 +24,7 @@ BEGIN, END = "<!-- peers:begin -->", "<!-- peers:end -->"
 LENGTHS = (128, 512)
 
 
-#: Its job in peer_scripts.py, headscope's beside it, what it leaves to its user in README's words.
+#: Its job in peer_scripts.py, headscope's beside it, what it leaves to its user in words.
 Peer = namedtuple("Peer", "job title package ours what cannot")
 PEERS = [
     Peer(*(cell.strip() for cell in line.split("|")))

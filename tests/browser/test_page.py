@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from hostile import HOSTILE
 
+from headscope.core.serialise import to_dict
+from headscope.reports.compare import compare_html, gather
 from headscope.reports.page import report_html
+from headscope.reports.reading import Results
 from headscope.reports.result import Insight, InsightPart, InsightsResult
 
 Open = Callable[..., Any]
@@ -38,19 +41,59 @@ def show(browser):
     assert seen == []
 
 
-def test_click_opens_a_card_and_escape_closes_it(show, page_file):
-    page = show(page_file)
+def test_a_click_selects_a_head_everywhere(show, page_file):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
     page.click("button.cell[data-head=L0H2]")
-    card = page.locator("dialog#card")
-    assert card.is_visible()
-    text = card.inner_text()
-    for part in ("L0H2", "positional", "previous token", "baseline", "dims90", "Pruning rank"):
+    panel = page.locator("#panel")
+    text = panel.inner_text()
+    for part in ("L0H2", "positional", "look most at the token before", "a random choice"):
         assert part in text
-    assert card.locator("svg.heat").count() == 2
-    assert card.locator("svg.heat rect").count() > 20
-    page.keyboard.press("Escape")
-    assert not card.is_visible()
-    assert page.evaluate("document.activeElement.dataset.head") == "L0H2"
+    assert panel.locator("svg.heat rect").count() > 10
+    assert panel.locator("dl.three > div").count() == 3
+    panel.locator("details.more summary").click()
+    text = panel.inner_text()
+    for part in ("previous token", "baseline", "this head", "Pruning rank"):
+        assert part in text
+    assert page.evaluate("location.hash") == "#L0H2"
+    assert page.get_attribute("button.cell[data-head=L0H2]", "aria-current") == "true"
+    assert page.inner_text("h2 .who") == "L0H2"
+    assert page.get_attribute("circle.chosen", "data-head") == "L0H2"
+    page.click("circle[data-head=L5H11]")
+    assert panel.locator("h3").inner_text() == "L5H11"
+    page.fill("#jump", "l1h8")
+    page.press("#jump", "Enter")
+    assert panel.locator("h3").inner_text() == "L1H8"
+    page.fill("#jump", "L9H9")
+    page.press("#jump", "Enter")
+    assert page.get_attribute("#jump", "aria-invalid") == "true"
+    page.goto(page_file.as_uri() + "#L3H4")
+    assert panel.locator("h3").inner_text() == "L3H4"
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_the_map_stands_on_the_first_screen(show, page_file, width):
+    """The first picture is drawn without a click, and opening a head takes no time to notice."""
+    height = 844 if width < 900 else 800
+    page = show(page_file, viewport={"width": width, "height": height})
+    tops = page.evaluate(
+        "[...document.querySelectorAll('.map canvas')].map(c => c.getBoundingClientRect().bottom)"
+    )
+    assert len(tops) == 72
+    assert min(tops) < height
+    inks = page.evaluate(
+        """[...document.querySelectorAll('.map canvas')].map(c => {
+          const d = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;
+          return new Set([...d].filter((_, i) => i % 4 === 0)).size; })"""
+    )
+    assert min(inks) > 3  # none is blank
+    slowest = page.evaluate(
+        """[...document.querySelectorAll('button.cell')].reduce((worst, cell) => {
+          const start = performance.now();
+          cell.click();
+          return Math.max(worst, performance.now() - start);
+        }, 0)"""
+    )
+    assert slowest < 1000  # asked for: 100 ms on a quiet machine; this one may be busy
 
 
 def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
@@ -63,6 +106,7 @@ def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
     path = tmp_path / "claims.html"
     path.write_text(report_html(dataclasses.replace(small, insights=insights)), encoding="utf-8")
     page = show(path, viewport={"width": 1200, "height": 900})
+    page.click(".claim summary")
     lefts = "[...document.querySelectorAll('.claims {}')].map(e => e.getBoundingClientRect().left)"
     captions, texts = (page.evaluate(lefts.format(name)) for name in ("dt", "dd"))
     assert len(texts) > len(captions) > 0
@@ -70,32 +114,27 @@ def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
     assert max(captions) < texts[0]
 
 
-def test_keyboard_moves_over_the_map_and_opens(show, page_file):
+def test_keyboard_moves_over_the_map(show, page_file):
     page = show(page_file)
     page.focus("button.cell[data-head=L0H2]")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.head") == "L1H3"
-    assert "L1H3" in page.inner_text("#hint")
+    assert page.inner_text("#panel h3") == "L1H3"
+    page.focus("#panel button[aria-label='Next head']")
     page.keyboard.press("Enter")
-    assert page.inner_text("#card-title") == "L1H3"
-    page.keyboard.press("ArrowRight")
-    assert page.inner_text("#card-title") == "L1H4"
-    page.keyboard.press("Escape")
-    assert not page.locator("dialog#card").is_visible()
+    assert page.inner_text("#panel h3") == "L1H4"
 
 
 def test_the_map_and_the_table_of_heads(show, page_file):
-    """Hovering tells scores; colour by a number, filter by role, sort by number."""
+    """Colour by a number, filter by role, sort by number."""
     page = show(page_file)
-    page.hover("button.cell[data-head=L1H8]")
-    assert "next token" in page.inner_text("#hint")
-
     page.select_option("#colours", "share")
     assert float(page.inner_text("button.cell[data-head=L0H2]")) < 0.5
     page.select_option("#colours", "role")
     assert page.inner_text("button.cell[data-head=L0H2]") == "-1"
 
+    page.click("summary#table")
     page.click(".chip[data-role=positional]")
     assert page.inner_text("#count") == "3 of 72 heads"
     assert page.locator("button.cell:not(.out)").count() == 3
@@ -104,21 +143,27 @@ def test_the_map_and_the_table_of_heads(show, page_file):
     assert page.locator("button.cell.out").count() == 0
 
     page.click("#heads-table th:nth-child(3) button")
-    cells = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
-    numbers = [float(cell) for cell in cells]
+    rows = "[...document.querySelectorAll('#heads-table tbody tr td:nth-child(3)')]"
+    numbers = page.evaluate(f"{rows}.map(cell => +cell.dataset.value)")
     assert numbers == sorted(numbers, reverse=True)
+    assert len(set(numbers)) > 10
     assert page.get_attribute("#heads-table th:nth-child(3)", "aria-sort") == "descending"
     page.click("#heads-table th:nth-child(3) button")
-    again = page.locator("#heads-table tbody tr td:nth-child(3)").all_inner_texts()
-    assert [float(cell) for cell in again] == sorted(numbers)
+    assert page.evaluate(f"{rows}.map(cell => +cell.dataset.value)") == sorted(numbers)
 
 
-@pytest.mark.parametrize("width", [320, 375, 1280])
+@pytest.mark.parametrize("width", [320, 390, 1280, 1920])
 def test_nothing_is_wider_than_the_screen(show, page_file, width):
     page = show(page_file, viewport={"width": width, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("button.cell[data-head=L1H8]")
-    assert page.evaluate("document.querySelector('dialog').getBoundingClientRect().width") <= width
+    assert page.evaluate("document.querySelector('#panel').getBoundingClientRect().width") <= width
+    sheet = page.evaluate("getComputedStyle(document.querySelector('#panel')).position")
+    assert (sheet == "fixed") == (width < 900)
+    if width < 900:
+        page.click("#panel .sheet")
+        assert page.get_attribute("#panel .sheet", "aria-expanded") == "true"
+        assert page.locator("#panel dl.three").is_visible()
 
 
 _CONTRASTS = """() => {
@@ -164,6 +209,10 @@ def test_contrast_in_light_and_dark(show, page_file, scheme, colours):
     assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+    page.click("#theme")
+    contrasts = page.evaluate(_CONTRASTS)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
 
 
 def test_headings_are_in_order_and_everything_has_a_name(show, page_file):
@@ -185,13 +234,12 @@ def test_hostile_strings_are_inert(show, hostile_file):
     for name in ("L0H2", "L1H8"):
         page.click(f"button.cell[data-head={name}]")
         page.wait_for_timeout(50)
-        assert page.locator("dialog svg.heat").count() == 2
-        page.keyboard.press("Escape")
-    page.hover("button.cell[data-head=L1H9]")
+        assert page.locator("#panel svg.heat").count() == 1
+    page.hover("#links text[tabindex] >> nth=2")
     assert page.evaluate("window.hacked") is None
     own = "[src^='data:image/svg+xml;charset=utf-8,']"  # the page's figures
     assert page.locator(f"img:not({own}), [onerror], [onload], [onmouseover]").count() == 0
-    assert page.locator("script").count() == 3  # two hold data
+    assert page.locator("script").count() == 2  # one holds data
     assert HOSTILE[0] in page.inner_text("h1")
     assert "49" not in page.inner_text("h1")
 
@@ -207,28 +255,29 @@ def test_no_script_but_its_own_can_run(browser, page_file, tmp_path):
     page.close()
 
 
-def test_the_arrows_of_a_sentence_follow_the_chosen_head(show, page_file):
-    page = show(page_file)
-    lines = page.locator(".arrows g.weights line")
-    drawn = lines.count()
-    assert drawn > 5
-    page.select_option("#arrows-head", "L0H2")
+def test_the_lines_of_a_sentence_follow_the_selected_head(show, page_file):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    lines = page.locator("#links line")
+    page.click("button.cell[data-head=L0H2]")
     weights = page.evaluate(
-        """[...document.querySelectorAll('.arrows g.weights line')]
-        .map(line => +line.getAttribute('opacity'))"""
+        """[...document.querySelectorAll('#links line')]
+        .map(line => +line.getAttribute('stroke-opacity'))"""
     )
-    assert len(weights) != drawn
     assert max(weights) > 0.9  # the head of the previous token
-    assert weights == sorted(weights)  # the strongest on top
     every = lines.count()
-    page.click(".arrows input")
+    page.click("#special")
     assert 0 < lines.count() < every
-    page.hover(".arrows text.query >> nth=3")
+    page.hover("#links text[tabindex] >> nth=3")
     visible = page.evaluate(
-        """[...document.querySelectorAll('.arrows g.weights line:not(.out)')]
+        """[...document.querySelectorAll('#links line:not(.out)')]
         .map(line => line.dataset.query)"""
     )
     assert set(visible) == {"3"}
+    tokens = page.locator("#links text[tabindex]").all_text_contents()
+    assert f"{tokens[3]} attends to {tokens[2]}" in page.inner_text("#reading")
+    before = page.locator("#links").text_content()
+    page.select_option("#samples", "1")
+    assert page.locator("#links").text_content() != before
 
 
 def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
@@ -240,6 +289,46 @@ def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
     page = show(path, viewport={"width": 390, "height": 800})
     assert page.locator("details.step[open]").count() == 12
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    own = page.inner_text(".chosen-head")
     page.select_option("#arrows-head", "L0H0")
+    text = page.inner_text(".chosen-head")
+    assert text.startswith("L0H0: mean entropy")
+    assert text != own
+    assert "--head L0H0" in text  # the steps of another head are asked for
+    assert page.locator("details.step.other").count() == 12
+    page.select_option("#arrows-head", small.explain.name)
+    assert page.locator("details.step.other").count() == 0
     contrasts = page.evaluate(_CONTRASTS)
     assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+
+
+def test_two_models_stand_side_by_side(show, small, tmp_path):
+    """A head that is chosen in one map is shown in the other; what differs is said first."""
+    heads = small.classify.heads
+    other = dataclasses.replace(
+        small.classify,
+        heads=tuple(
+            dataclasses.replace(h, primary="none", roles=(), labels=()) if h.layer == 0 else h
+            for h in heads
+        ),
+    )
+    reports = []
+    for name, classified in (("one", small.classify), (HOSTILE[0], other)):
+        raw = {"classify": to_dict(classified)}
+        reports.append(Results(name, raw, classify=classified))
+    path = tmp_path / "compare.html"
+    path.write_text(compare_html(gather(reports)), encoding="utf-8")
+    page = show(path, viewport={"width": 1280, "height": 800})
+    changed = sum(head.layer == 0 and head.primary != "none" for head in heads)
+    assert page.inner_text("h2.headline").startswith(f"{len(heads) - changed} of {len(heads)}")
+    assert page.locator("button.cell canvas").count() == 2 * len(heads)
+    page.click("button.cell[data-model='0'][data-head=L0H2]")
+    told = page.locator("[data-told]").all_inner_texts()
+    assert "look most at the token before" in told[0]
+    assert told[1].startswith("L0H2: Earned no role")
+    assert page.locator("[aria-current=true]").count() == 2
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.dataset.head") == "L1H2"
+    contrasts = page.evaluate(_CONTRASTS)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280

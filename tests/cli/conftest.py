@@ -68,7 +68,7 @@ def _figures_are_made_but_not_painted(request: pytest.FixtureRequest) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         if not getattr(request.module, "PAINTS", False):
             patch.setattr(Figure, "get_layout_engine", lambda self: None)
-            patch.setattr(FigureCanvasAgg, "print_png", lambda _, file: file.write(b"\x89PNG"))
+            patch.setattr(FigureCanvasAgg, "print_png", lambda _, file, **k: file.write(b"\x89PNG"))
             patch.setattr(FigureCanvasSVG, "print_svg", lambda _, file, **k: file.write(b"<?xml"))
         yield
 

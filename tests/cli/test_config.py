@@ -34,6 +34,7 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path)
     assert set(options) == {param.name for param in GROUP.commands[command].params} - {"config"}
     for option in options.values():
         value, words = WRONG.get(option.kind, ('"xyzzy"', "must be one of"))
+        value = "2.5" if option.numbered else value
         path.write_text(f"[{command}]\n{option.name} = {value}\n")
         where = f"{path}: [{command}] {option.name}"
         refused(run("config", "show", "--config", path), where, words)
@@ -76,7 +77,7 @@ def test_files_and_commands_that_are_not_there(run, model, tmp_path):
     refused(run("config", "show", "clasify"), "did you mean 'classify'?")
     path = tmp_path / "s.toml"
     path.write_text("[classify]\nlimit = 0\n")  # right by its type
-    refused(run("classify", model, "--config", path), "0", "1 sentence")
+    refused(run("classify", model, "--config", path), "0", "1 sentence", code=2)
 
 
 FILE = """

@@ -4,6 +4,7 @@ A command of the list without a row fails. What is special to a command is in it
 """
 
 import functools
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import typer
 import typer.main
@@ -25,6 +27,7 @@ from headscope.cli.commands import COMMANDS
 from headscope.cli.settings import options_by_command
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.registry import SECTIONS, section_of
+from headscope.reports.schemas import FOLDER, files
 
 PAINTS = True
 OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
@@ -222,7 +225,7 @@ def test_a_folder_holds_what_was_printed_and_a_second_run_replaces_it(name, outc
     (kept.folder / "notes.txt").unlink()
     assert after == before
     if "--resume" in words:
-        refused(run(*words), "resume", "-o")
+        refused(run(*words), "resume", "-o", code=2)
 
 
 @each
@@ -368,3 +371,24 @@ def test_help_and_what_reads_results_import_nothing_heavy(others):
         assert (ended.code, ended.stderr, ended.heavy) == (0, "", []), ended
         assert ended.stdout
     assert "ov stable" in found[-1].stdout
+
+
+def holds(name, document):
+    """Whether a document is valid by the JSON Schema that is published."""
+    schema = json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8"))
+    return jsonschema.Draft202012Validator(schema).is_valid(document)
+
+
+def test_the_published_schemas_are_those_of_the_classes():
+    """After a change of a result's fields: python -m headscope.reports.schemas."""
+    assert {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.json")} == files()
+    assert {name.partition(".")[0] for name in files()} == {*SECTIONS, "compare", "diff", "report"}
+
+
+@each
+def test_every_command_writes_what_its_schema_says(name, outcome):
+    document = outcome(name, "json").ended.json
+    assert holds(name, document)
+    first = next(iter(document))  # is required of every result
+    assert not holds(name, {key: value for key, value in document.items() if key != first})
+    assert not holds(name, {**document, "provenance": "by hand"})

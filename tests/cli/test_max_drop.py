@@ -101,13 +101,13 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     (entry,) = card.data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
     said = metric["args"]
-    assert metric["value"] == pytest.approx(part["value"], abs=1e-6)
+    assert metric["value"] == pytest.approx(part["value"], abs=5.1e-5)
     assert entry["results"][0]["dataset"]["split"] == "confirming half"
     assert (said["examples"], said["max_drop"]) == (part["examples"], 0.5)
-    assert said["full_model"] == pytest.approx(part["baseline"], abs=1e-6)
-    assert said["difference"] == pytest.approx(part["difference"], abs=1e-6)
+    assert said["full_model"] == pytest.approx(part["baseline"], abs=5.1e-5)
+    assert said["difference"] == pytest.approx(part["difference"], abs=5.1e-5)
     # Heads that do nothing leave every ranking as it is: there is no interval to be put down.
-    assert said.get("difference_interval") == (part["ci"] and pytest.approx(part["ci"], abs=1e-6))
+    assert said.get("difference_interval") == (part["ci"] and pytest.approx(part["ci"], abs=5.1e-5))
     assert result["kept"]["value"] == saved["value"] == part["value"]
     assert f"| this model | {number(part['value'], 'spearman')} |" in card.text
     most_lost = change_words("spearman", part["difference"], part["ci"])

@@ -178,7 +178,7 @@ def test_shared_projections(run, model, tmp_path):
     text.write_text("the cat sat on the mat\n\nhe saw a dog\n" + "a b " * 50 + "\n")
     out, config, few = tmp_path / "out", tmp_path / "run.toml", ("--no-fresh", "-o")
     config.write_text("[rank]\nshare_projections = [4, 8, 16]\n")
-    done = run("rank", model, "--config", config, "--text", text, *few, out)
+    done = run("rank", model, "--config", config, "--text", text, "-v", *few, out)
     assert done.code == 0, done.stderr
     data = strict_json((out / "rank.json").read_text())
     assert [width["width"] for width in data["shared"]["widths"]] == [4, 8, 16]
@@ -206,16 +206,19 @@ def test_sentences_of_effects_say_which_way_it_came_out(model):
     linear = headscope.linear(loaded, sentences=4)
     symmetric = headscope.symmetric(loaded, sentences=4, alone=False)
     for interval, words in (
-        ((0.2, 0.6), "they rise together"),
-        ((-0.6, -0.2), "one falls as the other rises"),
-        ((-0.2, 0.2), "no relation shows"),
-        ((None, None), "no interval from 2 layers): not measured"),
+        ((0.2, 0.6), "Heads whose keys are more alike lose more"),
+        ((-0.6, -0.2), "Heads whose keys are more alike lose less"),
+        ((-0.2, 0.2), "do not clearly lose more"),
+        (
+            (None, None),
+            "cannot be told to lose more than others of their layer",
+        ),
     ):
         row = dataclasses.replace(linear.correlations[0], spearman=Estimate(0.0, *interval))
         changed = dataclasses.replace(linear, correlations=(row, *linear.correlations[1:]))
         assert words in correlation_sentence(changed)
     beyond = dataclasses.replace(symmetric, equivalent_heads=Estimate(None))
-    assert "a larger change than removing every head" in whole_sentence(beyond)
+    assert "further than with every head removed" in whole_sentence(beyond)
 
 
 #: A few seconds' worth on a tiny model.

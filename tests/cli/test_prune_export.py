@@ -22,6 +22,7 @@ from headscope.pruning.result import PruneResult
 from headscope.pruning.speed import benchmark
 from headscope.pruning.view import VIEW, blocks
 from headscope.show.blocks import Text
+from headscope.show.style import FigureStyle, styled
 
 TEXTS = [
     ("the cat sat on the mat", "a dog ran"),
@@ -127,7 +128,8 @@ def test_graphs_are_timed_beside_the_models(exported):
 def test_results_show_the_graphs(room, exported, run):
     result = from_dict(PruneResult, exported)
     page = io.StringIO()
-    Console(file=page, width=200).print(*VIEW.human(result))
+    with styled(FigureStyle(), verbose=True):
+        Console(file=page, width=200).print(*VIEW.human(result))
     small = result.exported[1]
     said = f"{small.measured:.2f}, {small.difference:+.2f} against float32 (95% interval"
     assert said in " ".join(page.getvalue().split()), page.getvalue()  # paths wrap it anywhere

@@ -17,19 +17,21 @@ FILES = {
     "full/thesis.txt": b"",
     "quick.toml": b"[classify]\nlimit = 24\n",
 }
-#: Words after the model, and what is said of them (exit 1).
-SLIPS: dict[str, list[tuple[str | list[str], str]]] = {
+#: Words after the model, and what is said of them; exit 1 where a file or the model has to be read,
+#: 2 where the words alone are wrong.
+Row = tuple[str | list[str], str] | tuple[str | list[str], str, int]
+SLIPS: dict[str, list[Row]] = {
     "classify": [
-        ("--limit 0", "give 1 sentence or more"),
-        ("--threshold positonal=0.5", "'positonal'; did you mean 'positional'?"),
-        ("--threshold positional", "NAME=VALUE"),
-        ("--threshold positional=2", "positional is 2"),
-        ("--threshold positional=nan", "nan"),
-        ("--threshold syntactic_relative=perhaps", "true or false"),
-        (f"--control --seed {2**70}", "seed"),
+        ("--limit 0", "give 1 sentence or more", 2),
+        ("--threshold positonal=0.5", "'positonal'; did you mean 'positional'?", 2),
+        ("--threshold positional", "NAME=VALUE", 2),
+        ("--threshold positional=2", "positional is 2", 2),
+        ("--threshold positional=nan", "nan", 2),
+        ("--threshold syntactic_relative=perhaps", "true or false", 2),
+        (f"--control --seed {2**70}", "seed", 2),
         ("--language english", "english"),
         ("--ablate --ablate-limit 1", "needs two examples or more"),
-        ("--ablate --task classification", "needs a file with labels"),
+        ("--ablate --task classification", "needs a file with labels", 2),
         ("--ablate --task mlm", "head"),
         ("--text long.txt", "None of the 1 sentences"),
         ("--stack decoder", "has no stack 'decoder'; it has encoder."),
@@ -37,8 +39,8 @@ SLIPS: dict[str, list[tuple[str | list[str], str]]] = {
     "depth": [
         ("--length 3", "length is 3; give 4"),
         ("--length 65", "at most 64"),
-        ("--length 32 --sequences 0", "sequences"),
-        (f"--length 32 --seed {2**63}", "64 bits"),
+        ("--length 32 --sequences 0", "sequences", 2),
+        (f"--length 32 --seed {2**63}", "64 bits", 2),
         ("--length 32 --text short.txt", "too short"),
     ],
     "explain": [
@@ -49,57 +51,57 @@ SLIPS: dict[str, list[tuple[str | list[str], str]]] = {
         (["cat " * 63], "65 tokens"),
         (["\ud800"], "lone surrogate"),
     ],
-    "flow": [("--limit 0", "1 sentence"), ("--control-seeds 1", "2 or more")],
+    "flow": [("--limit 0", "1 sentence", 2), ("--control-seeds 1", "2 or more", 2)],
     "insights": [
-        ("--skip transfers", "no section 'transfers' to skip"),
+        ("--skip transfers", "no section 'transfers' to skip", 2),
     ],
     "linear": [
-        ("--sentences 0", "sentences is 0; give 1 or more."),
-        ("--data x.csv", "name the task too"),
-        ("--task similarity", "needs a file"),
+        ("--sentences 0", "sentences is 0; give 1 or more.", 2),
+        ("--data x.csv", "name the task too", 2),
+        ("--task similarity", "needs a file", 2),
     ],
     "prune": [
         ("--heads L0H7", "no head 7"),
         ("--heads L0H*,L1H*", "every head"),
         ("--keep-roles banana", "no role"),
-        ("--heads L0H1 --keep-roles special", "not both"),
+        ("--heads L0H1 --keep-roles special", "not both", 2),
         ("--method importance-token", "label"),
-        ("--fraction 1.5", "fraction is 1.5; give 0 or more and at most 1"),
-        ("--draws 2", "5 or more"),
-        ("--calibration-limit 1", "2 or more"),
+        ("--fraction 1.5", "fraction is 1.5; give 0 or more and at most 1", 2),
+        ("--draws 2", "5 or more", 2),
+        ("--calibration-limit 1", "2 or more", 2),
         ("--method roles --no-roles", "what the heads do"),
-        ("--save out", "one model"),
-        ("--fraction 1 --method fisher --save out", "everything"),
+        ("--save out", "one model", 2),
+        ("--fraction 1 --method fisher --save out", "everything", 2),
         ("--task mlm", "head"),
         ("--task seq2seq --data pairs.tsv --heads L0H0", "is no encoder-decoder model"),
         ("--task similarity --data constant.csv", "score"),
-        ("--heads L0H0 --export onnx out --save out", "name the same folder"),
-        ("--export onnx out --method fisher", "give one fraction"),
+        ("--heads L0H0 --export onnx out --save out", "name the same folder", 2),
+        ("--export onnx out --method fisher", "give one fraction", 2),
         ("--heads L0H0 --export onnx full", "The folder full holds other files"),
     ],
     "rank": [
         ("--share-projections 8,33", "between 1 and n_heads * d_head = 32"),
-        ("--rtol 1.5", "rtol is 1.5; give a number between 0 and 1"),
-        ("--control-seeds 1", "give 2 or more"),
-        ("--limit 0 --share-projections 8", "give 1 line or more"),
+        ("--rtol 1.5", "rtol is 1.5; give a number between 0 and 1", 2),
+        ("--control-seeds 1", "give 2 or more", 2),
+        ("--limit 0 --share-projections 8", "give 1 line or more", 2),
         ("--text long.txt", "No line of"),
     ],
     "report": [
-        ("--only depth --skip depth", "No section is left"),
-        ("--only classify,insights --draws 5 --config quick.toml", "39 or more"),
+        ("--only depth --skip depth", "No section is left", 2),
+        ("--only classify,insights --draws 5 --config quick.toml", "39 or more", 2),
     ],
     "spectrum": [
         ("-n 3", "give 4 tokens or more"),
         ("-n 65", "takes at most 64 tokens"),
         ("-n 16 --k 17", "there are 16 singular values"),
-        ("--precision 0", "between 0 and 1"),
+        ("--precision 0", "between 0 and 1", 2),
         ("--roles missing.json", "missing.json cannot be read"),
         ("--text short.txt -n 16", "it has 3 tokens, and one sequence of 16 takes 14"),
     ],
 }
 SLIPS["symmetric"] = SLIPS["linear"]
 #: The same for what typer refuses (exit 2).
-USAGE: dict[str, list[tuple[str | list[str], str]]] = {
+USAGE: dict[str, list[Row]] = {
     "classify": [("--limit", "--limit"), ("n", "n"), ("--stack sideways", "'decoder', 'cross'")],
     "explain": [("", "SENTENCE")],
     "rank": [("--share-projections 4,x", "'4,x' is not a list of widths"), ("--share s", "sigma")],
@@ -112,9 +114,9 @@ USAGE: dict[str, list[tuple[str | list[str], str]]] = {
     ("command", "words", "says", "code"),
     [
         pytest.param(command, words, says, code, id=f"{command} {ascii(words)[:40]}")
-        for code, table in ((1, SLIPS), (2, USAGE))
+        for usual, table in ((1, SLIPS), (2, USAGE))
         for command, rows in table.items()
-        for words, says in rows
+        for words, says, code in ((*row, usual)[:3] for row in rows)
     ],
 )
 def test_slips(command, words, says, code, run, model, tmp_path, monkeypatch):

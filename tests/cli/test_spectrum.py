@@ -86,7 +86,7 @@ def test_cheap_forms(run, model, text, tmp_path):
 
 def test_random_weights_stand_beside_the_shares(run, model, text, tmp_path):
     arguments = (model, "--text", text, "-n", "16", "--sequences", "12")
-    shown = run("spectrum", *arguments, "--control", "-o", tmp_path)
+    shown = run("spectrum", *arguments, "--control", "-v", "-o", tmp_path)
     data = strict_json((tmp_path / "spectrum.json").read_text())
     random = data["random_weights"]
     assert [draw["seed"] for draw in random["draws"]] == [0, 1, 2, 3, 4]

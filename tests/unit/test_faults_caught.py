@@ -97,7 +97,7 @@ def _halves() -> Syntactic:
     batch, nothing = encode(corpus), torch.zeros(0)
     argmax = torch.zeros(batch.size[0], 1, batch.size[1], dtype=torch.int64)
     sums = Syntactic(1, 1)
-    sums.update(RowSummary(nothing, argmax, argmax, *[nothing] * 6), batch)
+    sums.update(RowSummary(nothing, argmax, argmax, *[nothing] * 7), batch)
     return sums
 
 

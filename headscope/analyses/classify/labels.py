@@ -101,6 +101,7 @@ def judge(
         if stack == "encoder":
             kinds.append(_rare(sums.rare, exists, thresholds))
     values = means.means()
+    pictures = sums.mean_pattern.pictures() if not isinstance(sums, CrossHeads) else None
     fields, labels = {}, defaultdict[Place, list[Label]](list)
     for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
@@ -121,6 +122,7 @@ def judge(
                 primary=primary_of(roles),
                 roles=roles,
                 labels=tuple(labels[place]),
+                mean_pattern=pictures[layer][head] if pictures else "",
                 **fields[place],
             )
         )

@@ -323,6 +323,9 @@ class HeadResult(Head):
     self_rate: float | None  # Share of rows that look at themselves
     duplicate_rate: float | None  # Share of repeated tokens that look at another copy
     long_entropy: float | None = None  # ``relative_entropy`` over rows that see 20 tokens or more
+    #: Its mean attention between the first 15 tokens and the last, 16 x 16, queries down: base64 of
+    #: a byte a cell, 255 times the square root of the weight; empty for cross-attention.
+    mean_pattern: str = ""
     #: How it follows the order of the source; only of cross-attention.
     alignment: Annotated[AlignmentScore | None, Compare()] = None
     #: How much weight it puts on one key; only of cross-attention.
@@ -418,7 +421,7 @@ class ControlResult:
         return replace(this, swapped=swapped, by_stack={}, **counted)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ClassifyResult(Measured):
     """What every attention head does, measured on one corpus."""
 

@@ -26,6 +26,7 @@ LONG = 20  # Tokens, special ones included, that a row must see to tell a broad 
 OUT = 1e6  # More than any sum of weights: a word of m pieces attends with up to m in all.
 #: Relative positions that the positional score looks at.
 OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
+SIDE = 16  # Rows and columns of a head's mean attention: the first 15 tokens and the last.
 FARTHEST = 20  # Word offsets further away than this count as this.
 #: Word offsets that a head's distance kernel is measured at.
 WORD_OFFSETS = tuple(r for r in range(-FARTHEST, FARTHEST + 1) if r != 0)
@@ -46,6 +47,9 @@ class RowSummary:
     #: attention to a word is the sum over its pieces, attention from a word the mean over its own
     word_argmax: Tensor
     word_argmax_mean: Tensor  # The same, with the mean over the attended word's pieces
+    #: (n_layers * n_heads, SIDE, SIDE): weights between the tokens of :func:`corners`, summed over
+    #: the batch
+    corner: Tensor
     #: (batch, n_layers * n_heads): largest weight on a content key; entropy of the full row (nats)
     top: Tensor
     entropy: Tensor
@@ -58,6 +62,19 @@ class RowSummary:
     #: over its pieces) from a word (mean over its pieces). Only of sentences in the first half; 0
     #: for the others.
     by_distance: Tensor
+
+
+def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Which tokens a head's mean attention is drawn of: the first SIDE - 1 and the last one.
+
+    ``mask`` (batch, pos) is 1 at tokens. Returns their positions and whether there is such a token,
+    both (batch, SIDE); the last token of a short sentence stands in the last place alone.
+    """
+    last = mask.sum(dim=1, keepdim=True) - 1
+    places = torch.arange(SIDE, device=mask.device).expand(len(mask), SIDE)
+    exists = (places < last) & (places < SIDE - 1)
+    exists = torch.cat([exists[:, :-1], last >= 0], dim=1)
+    return torch.where(places == SIDE - 1, last, places).clamp(min=0).minimum(last), exists
 
 
 class RowMeasure(Accumulator):
@@ -147,6 +164,9 @@ class RowReducer:
             name: content.new_zeros(*heads, n, dtype=torch.int64)
             for name in ("argmax", "word_argmax", "word_argmax_mean")
         }
+        self._corner, exists = corners(batch.attention_mask)
+        self._in_corner = exists[:, :, None] & exists[:, None, :]
+        self._corners = content.new_zeros(self._shape[0] * self._shape[1], SIDE, SIDE)
         self._whole |= {"top": content.new_zeros(heads), "entropy": content.new_zeros(heads)}
         last = {"relative": 2, "mass": 4, "band": len(OFFSETS), "by_distance": len(WORD_OFFSETS)}
         self._whole |= {name: content.new_zeros(*heads, size) for name, size in last.items()}
@@ -218,6 +238,11 @@ class RowReducer:
             "band": torch.einsum("bhir,bir->bhr", at_offsets, inside),
             "by_distance": by_distance,
         }
+        at = self._corner[rows, None].expand(-1, pattern.shape[1], -1)  # (rows, heads, SIDE)
+        corner = pattern.gather(2, at[..., None].expand(*at.shape, pattern.shape[-1]))
+        corner = corner.gather(3, at[..., None, :].expand(*at.shape, SIDE))
+        here = self._corners.view(*self._shape, SIDE, SIDE)[site.layer, site.heads]
+        here += (widest(corner) * self._in_corner[rows, None]).sum(dim=0)
         for name, part in reduced.items():
             self._whole[name][rows, site.layer, site.heads] = part.to(self._whole[name].dtype)
 
@@ -225,7 +250,8 @@ class RowReducer:
         """Hand the batch to the accumulators once its last layer has been observed."""
         if layer < self._shape[0] - 1 or self._stack not in (None, stack):
             return
-        summary = RowSummary(**{name: part.flatten(1, 2) for name, part in self._whole.items()})
+        whole = {name: part.flatten(1, 2) for name, part in self._whole.items()}
+        summary = RowSummary(corner=self._corners, **whole)
         for measure in self._measures:
             measure.update(summary, self._batch)
 

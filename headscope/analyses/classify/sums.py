@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,10 +15,12 @@ from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.rows import (
     LONG,
     OFFSETS,
+    SIDE,
     QueryMeans,
     RowMeasure,
     RowReducer,
     RowSummary,
+    corners,
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
 from headscope.core.accumulator import Array, Keys, numpy, zeros
@@ -207,8 +210,28 @@ class Rare(RowMeasure):
         return ratio_error(self.gains, self.squares, self.products, *counts)
 
 
+class MeanPattern(RowMeasure):
+    """Mean attention between the first tokens and the last: the picture of a head."""
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.weights = np.zeros((n_layers, n_heads, SIDE, SIDE))
+        self.sentences = np.zeros((SIDE, SIDE), dtype=np.int64)  # That have both tokens.
+
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        self.weights += numpy(rows.corner).reshape(self.weights.shape)
+        exists = numpy(corners(batch.attention_mask)[1]).astype(np.int64)
+        self.sentences += exists.T @ exists
+
+    def pictures(self) -> list[list[str]]:
+        """Base64 of a byte a cell, row by row: 255 times the square root of the mean weight."""
+        means = self.weights / np.maximum(self.sentences, 1)
+        cells = np.rint(255 * np.sqrt(means.clip(0, 1))).astype(np.uint8)
+        return [[base64.b64encode(head.tobytes()).decode() for head in layer] for layer in cells]
+
+
 class HeadMeasures:
-    """Positional, syntactic, kernel, rare-word and profile sums of every head."""
+    """Positional, syntactic, kernel, rare-word and profile sums and mean attention of each head."""
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         self.positional = Positional(n_layers, n_heads)
@@ -218,6 +241,7 @@ class HeadMeasures:
         self.kernel = Kernel(n_layers, n_heads)
         self.rare = Rare(n_layers, n_heads)
         self.profile = Profile(n_layers, n_heads)
+        self.mean_pattern = MeanPattern(n_layers, n_heads)
 
     def reducer(self, stack: str | None = None) -> RowReducer:
         """Return the observer that feeds these sums, from the sites of one stack if it is given."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from headscope.analyses.classify.optional_parts import (
+    PLACES,
+    draw,
+    ends,
+    loss_interval,
+    loss_text,
+    more,
+)
 from headscope.analyses.classify.result import (
-    CauseTest,
     ClassifyResult,
     Confirmation,
     ControlResult,
     HeadResult,
     Label,
-    Loss,
     SyntacticScore,
 )
+from headscope.analyses.classify.words import head_numbers, head_sentence
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -35,35 +41,23 @@ from headscope.show.cells import (
 )
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
 #: The relations that Voita et al. 2019 (arXiv:1905.09418) name heads for.
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
+_MOST_NAMES = 6  # Heads that are named of a role; the map has all of them.
 _MOST_ROWS = 14  # Rows of a table in the terminal; all of them are in the JSON and CSV.
-_MOST_REMOVED = 8  # Removed heads that are listed.
 _RULES = {
-    "offset": "fixed offset",
+    "offset": "fixed distance",
     "first": "first word",
     "last": "last word",
     "uniform": "even",
     "kernel": "own distances",
-}
-#: Where the tokens of a repeated sequence can look.
-PLACES = {
-    "after": "after it (induction)",
-    "same": "at the earlier copy",
-    "before": "before it (mirrored)",
-}
-_VERDICTS = {
-    "costs more": "Heads with a role cost more than heads without",
-    "costs less": "Heads with a role cost less than heads without",
-    "not told apart": "No difference in cost shows between heads with a role and heads without",
 }
 
 
@@ -78,7 +72,7 @@ _POSITIONAL: list[b.Column] = [
     ("score", "positional.score", 3),
     ("95% interval", "positional.interval", interval_text),
     ("chance", "positional.chance", 3),
-    ("adj. p", "positional.p_adjusted", p_text),
+    ("adjusted p", "positional.p_adjusted", p_text),
 ]
 
 
@@ -88,9 +82,6 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     words = ""
     if "encoder" in result.stacks:
         words = f"word frequencies from {result.corpus.frequencies}"
-    lines = [model_line(result, len(result.heads) if several else None).plain]
-    lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
-    yield b.Text("\n".join(lines), on=b.TERMINAL)
     for part in parts_of(result):
         if result.corpus.by_stack:
             corpus = part.corpus
@@ -99,6 +90,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             title = f"{STACK_NAMES[part.stacks[0]]}: {counts}, {corpus.queries:,} tokens"
             yield b.Text(title, "lead", b.TERMINAL)
         yield b.Text(found_sentence(part), "lead", b.TERMINAL)
+        yield b.Text(found_heads(part), on=b.TERMINAL)
         last = max(head.layer for head in part.heads)
         n_layers = last + 1 if several else part.provenance["model"]["n_layers"]
         marks = {(f"L{layer}", 0): ("", "") for layer in range(n_layers)}  # some have no head left
@@ -108,11 +100,18 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if part.stacks == ("cross",):
             yield from _cross_table(part)
         elif positional := [head for head in part.heads if "positional" in head.roles]:
-            yield b.Table(_POSITIONAL, positional, on=b.TERMINAL)
+            yield b.Table(_POSITIONAL, positional, on=b.VERBOSE)
         if part.stacks == ("encoder",):
             yield from _syntactic_table(part)
             yield from _rare_table(part)
-        yield b.Text(control_sentence(part), on=b.TERMINAL)
+        yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
+    lines = [model_line(result, len(result.heads) if several else None).plain]
+    lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
+    yield b.Text("\n".join([*lines, *filter(None, [result.corpus.note])]), on=b.TERMINAL)
+    command, why = "classify {} --verbose", "the numbers behind the roles"
+    if result.stacks == ("encoder",) and not result.corpus.pairs:
+        command, why = "explain {} 'The old cat sat .'", "how one head reads a sentence"
+    yield next_step(result, f"{why}:", command)
     yield b.Text(visible("; ".join(filter(None, (corpus_text(result), words))) + "."), on=b.PAGE)
     for part in parts_of(result):
         counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
@@ -123,9 +122,9 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     titles = ("role", "heads", "heads of random weights")
     columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
     yield b.Table(columns, role_rows(result), on=b.PAGE)
-    yield b.Drawing("roles", partial(_draw, "role_map", result))
+    yield b.Drawing("roles", partial(draw, "role_map", result))
     if _has_trees(result.only("encoder")):
-        yield b.Drawing("relations", partial(_draw, "relation_bars", result))
+        yield b.Drawing("relations", partial(draw, "relation_bars", result))
     orders = {(h.layer_name, h.head): h.alignment for h in result.heads if h.alignment}
     if "cross" in result.stacks:
         mean, swapped = (
@@ -141,14 +140,6 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             file="alignment",
             on=b.NOWHERE,
         )
-
-
-def _draw(name: str, result: ClassifyResult) -> Figure:
-    """Draw a figure of ``figures.py``, which loads matplotlib only now."""
-    from headscope.analyses.classify import figures
-
-    figure: Figure = getattr(figures, name)(result)
-    return figure
 
 
 def parts_of(result: ClassifyResult) -> list[ClassifyResult]:
@@ -168,42 +159,40 @@ def corpus_text(result: ClassifyResult) -> str:
     )
 
 
-def found_sentence(result: ClassifyResult) -> str:
-    """Say how many heads have which role, how many none, and what was not tested; by stack."""
-    sentences = []
-    for part in parts_of(result):
-        *roles, (_, _, without, _) = role_counts(part)
-        plain = "heads of the encoder" if part.corpus.pairs else "heads"
-        names = {"decoder": "heads of the decoder", "cross": "cross-attention heads"}
-        heads, counts = names.get(part.stacks[0], plain), []
-        for role, name, n, _ in roles:
-            if role == "positional":
-                counts.append(_positional(part))
-            elif role == "syntactic":
-                counts += [_syntactic(part)] if _has_trees(part) else []
-            elif n:
-                counts.append(f"{n} {name}")
-        if counts:
-            sentences.append(
-                f"Of {len(part.heads)} {heads}, {', '.join(counts)}; {without} have no role that "
-                "this corpus shows (a head can have several)."
-            )
-        else:
-            sentences.append(
-                f"None of {len(part.heads)} {heads} has a role that this corpus shows."
-            )
-        sentences.append(untested_sentence(part))
-    return " ".join(filter(None, (*sentences, result.corpus.note)))
+def found_sentence(part: ClassifyResult) -> str:
+    """Say how many heads of one stack have a role."""
+    plain = "heads of the encoder" if part.corpus.pairs else "heads"
+    names = {"decoder": "heads of the decoder", "cross": "cross-attention heads"}
+    n, kind = sum(bool(head.roles) for head in part.heads), names.get(part.stacks[0], plain)
+    having, rest = "has" if n == 1 else "have", len(part.heads) - n
+    return (
+        f"{n} of {len(part.heads)} {kind} {having} a role on this corpus (a head can have several)"
+        f"; {rest} have none that it shows."
+    )
 
 
-def _positional(part: ClassifyResult) -> str:
-    heads = [head for head in part.heads if "positional" in head.roles]
-    if not heads:
-        return "none is positional"
-    offsets = [(head.name, getattr(head.positional, "offset", None)) for head in heads]
-    named = [f"{name} {describe_offset(x)}" for name, x in offsets if x is not None]
-    shown = ", ".join(named[:3]) + (", ..." if len(named) > 3 else "")
-    return f"{len(heads)} {'is' if len(heads) == 1 else 'are'} positional ({shown})"
+def found_heads(part: ClassifyResult) -> str:
+    """List the heads of each role by name, a line for each role."""
+    lines = []
+    for role in roles_of(*part.stacks):
+        heads = [head for head in part.heads if role.key in head.roles]
+        named = [f"{head.name}{_detail(head, role.key)}" for head in heads]
+        left = len(named) - _MOST_NAMES
+        shown = ", ".join(named[:_MOST_NAMES]) + (f" and {left} more" if left > 0 else "")
+        if heads and role.key == "syntactic" and _has_trees(part):
+            lines.append(f"{_syntactic(part)}: {shown}")
+        elif heads:
+            lines.append(f"{len(heads)} {role.name}: {shown}")
+    return "\n".join(lines)
+
+
+def _detail(head: HeadResult, role: str) -> str:
+    """Say where a positional head looks and which relation a syntactic one follows."""
+    text = _offset_text(head) if role == "positional" else ""
+    if role == "syntactic":
+        details = (label.detail for label in head.labels if label.role == role)
+        text = next(details, "").partition(" ")[0]
+    return f" ({text})" if text else ""
 
 
 def _syntactic(part: ClassifyResult) -> str:
@@ -211,8 +200,8 @@ def _syntactic(part: ClassifyResult) -> str:
     labelled = [{s.relation for s in head.syntactic if s.labelled} for head in part.heads]
     of_voita = sum(bool(relations & set(VOITA_RELATIONS)) for relations in labelled)
     return (
-        f"{of_voita} syntactic for {joined(VOITA_RELATIONS, 'or')} "
-        f"({sum(map(bool, labelled))} for any relation or direction)"
+        f"{sum(map(bool, labelled))} syntactic "
+        f"({of_voita} of them for {joined(VOITA_RELATIONS, 'or')})"
     )
 
 
@@ -233,8 +222,9 @@ def control_sentence(part: ClassifyResult) -> str:
     if control.swapped is not None:
         labels, heads = control.swapped.labels, control.swapped.heads
         parts.append(
-            f"with the trees of other sentences as long, {labels} {plural(labels, 'label')} on "
-            f"{heads} {plural(heads, 'head')}"
+            "with the trees of other sentences of the same length, "
+            f"{heads} {plural(heads, 'head')} would be called syntactic "
+            f"({labels} {plural(labels, 'label')})"
         )
     ordered = [head for head in part.heads if {"monotonic", "anti_monotonic"} & set(head.roles)]
     swapped = [head.alignment.swapped_interval for head in ordered if head.alignment]
@@ -242,8 +232,8 @@ def control_sentence(part: ClassifyResult) -> str:
         least = float(part.thresholds["monotonic"])
         left = sum(bool(ends) and max(ends[0], -ends[1]) >= least for ends in swapped)
         parts.append(
-            f"with the sources of other pairs as long, {left} of the {len(ordered)} monotonic or "
-            "anti-monotonic heads would have the role all the same: position explains them"
+            f"with other pairs' sources of the same length, {left} of the {len(ordered)} monotonic "
+            "or anti-monotonic heads would have the role all the same: position explains them"
         )
     if control.random_weights:
         counts = [f"{getattr(control, role.key)} {role.name}" for role in roles_of(*part.stacks)]
@@ -252,9 +242,9 @@ def control_sentence(part: ClassifyResult) -> str:
             f"{', '.join(counts)}"
         )
     else:
-        parts.append("random weights were not run (--control does)")
-    worth = " Syntactic and rare-word labels there are false positives."
-    return f"Controls: {'; '.join(parts)}." + worth * (part.stacks == ("encoder",))
+        parts.append("random weights were not measured (--control does that)")
+    worth = " Syntactic and rare-word labels found there are false positives."
+    return f"Control: {'; '.join(parts)}." + worth * (part.stacks == ("encoder",))
 
 
 def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
@@ -357,20 +347,20 @@ def _syntactic_table(part: ClassifyResult) -> Iterator[b.Block]:
             ("relation", lambda row: f"{row.score.relation} {row.score.direction}", str),
             ("head", "head.name", str),
             ("accuracy", "confirmed.accuracy", 3),
-            ("95%", "confirmed.interval", interval_text),
-            ("best rule", lambda row: row.confirmed, _best_rule),
-            ("adj. p", "confirmed.p_adjusted", p_text),
+            ("95% interval", "confirmed.interval", interval_text),
+            ("best rule of thumb", lambda row: row.confirmed, _best_rule),
+            ("adjusted p", "confirmed.p_adjusted", p_text),
             ("heads", "labelled", str),
         ]
         title = "Syntactic roles: best head of each relation, on held-out sentences"
-        yield b.Table(columns, best[:_MOST_ROWS], title, b.TERMINAL)
+        yield b.Table(columns, best[:_MOST_ROWS], title, b.VERBOSE)
         yield from _more_rows(len(best))
         yield b.Text(
-            "best rule: the strongest of five that know no words: always the same offset, the "
+            "best rule of thumb: the strongest of five that know no words: a fixed distance, the "
             "first word, the last word, even attention, and the distances at which the head "
-            "usually looks. heads: with this relation.",
+            "usually looks. heads: how many follow this relation.",
             "soft",
-            b.TERMINAL,
+            b.VERBOSE,
         )
 
 
@@ -382,7 +372,7 @@ def _best_rule(confirmed: Confirmation) -> str:
 def _more_rows(n: int) -> Iterator[b.Text]:
     if n > _MOST_ROWS:
         text = f"... and {n - _MOST_ROWS} more (all with --format json or -o DIR)"
-        yield b.Text(text, "soft", b.TERMINAL)
+        yield b.Text(text, "soft", b.VERBOSE)
 
 
 def _rare_table(part: ClassifyResult) -> Iterator[b.Block]:
@@ -403,19 +393,19 @@ def _rare_table(part: ClassifyResult) -> Iterator[b.Block]:
         ("rare word", "name", str),
         ("rate", "rare.rate", 3),
         ("95% interval", "rare.interval", interval_text),
-        ("two rarest", "rare.two_rarest", 3),
+        ("of 2 rarest", "rare.two_rarest", 3),
         ("chance", "rare.chance", 3),
         ("random word", "rare.null", 3),
-        ("if even", "rare.uniform", 3),
-        ("adj. p", "rare.p_adjusted", p_text),
+        ("evenly spread", "rare.uniform", 3),
+        ("adjusted p", "rare.p_adjusted", p_text),
     ]
-    yield b.Table(columns, labelled or heads[:2], on=b.TERMINAL)
+    yield b.Table(columns, labelled or heads[:2], on=b.VERBOSE)
     if not labelled:
         yield b.Text(
             "No head earns the rare-word label: these come nearest, and evenly spread attention "
-            "reaches the rate under 'if even' on long words alone.",
+            "reaches the rate under 'evenly spread' on long words alone.",
             "soft",
-            b.TERMINAL,
+            b.VERBOSE,
         )
 
 
@@ -429,230 +419,25 @@ def _cross_table(part: ClassifyResult) -> Iterator[b.Block]:
         ("roles", lambda h: " ".join(role_of(r).mark or r for r in h.roles) or "-", str),
         ("alignment", "alignment.score", 2),
         ("95% interval", "alignment.interval", _signed_interval),
-        ("swapped", "alignment.swapped", 2),
+        ("other pair", "alignment.swapped", 2),
         ("confidence", "sharpness.confidence", 2),
-        ("if even", "sharpness.uniform", 2),
+        ("evenly spread", "sharpness.uniform", 2),
         ("special", "special_mass", 2),
     ]
-    yield b.Table(columns, (labelled or heads[:2])[:_MOST_ROWS], on=b.TERMINAL)
+    yield b.Table(columns, (labelled or heads[:2])[:_MOST_ROWS], on=b.VERBOSE)
     yield from _more_rows(len(labelled))
     yield b.Text(
         "alignment: rank correlation of the predicted token's place with that of the source token "
-        "attended to most; swapped: the same with the source of another pair as long; confidence: "
-        "largest weight; special: weight on special tokens.",
+        "attended to most; other pair: the same with another pair's source of the same length; "
+        "confidence: largest weight; special: weight on special tokens.",
         "soft",
-        b.TERMINAL,
+        b.VERBOSE,
     )
 
 
 def _signed_interval(ends: Sequence[float]) -> str:
     """Write an interval whose ends can be negative, or a dash where there is none."""
     return f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else "-"
-
-
-def more(result: ClassifyResult) -> Iterator[b.Details]:
-    """Show what was measured beside the roles, where it was asked for."""
-    if result.norms is not None:
-        yield b.Details("Norm-weighted attention", list(_norms(result)))
-    if result.prefix is not None:
-        yield b.Details("Prefix matching", list(_prefix(result)))
-    if result.causes is not None:
-        yield b.Details("Heads removed one at a time", list(_removals(result)))
-
-
-def _norms(result: ClassifyResult) -> Iterator[b.Block]:
-    """Which labels are left when keys count by what they contribute."""
-    roles = result.norms.roles if result.norms else ()
-    several, survivors = len(result.stacks) > 1, []
-    for stack in result.stacks:
-        for role in (r for r in roles if r.stack == stack and r.heads):
-            if role.role in ("special", "punctuation"):
-                where = f" of the {stack}" if several else ""
-                named = ", ".join(role.kept[:4]) + (", ..." if len(role.kept) > 4 else "")
-                survivors.append(
-                    f"{len(role.kept)} of {role.heads} {role_name(role.role)} heads{where} keep "
-                    f"the label{f' ({named})' if named else ''}"
-                )
-    if survivors:
-        yield b.Text(f"By the norm of what keys contribute: {'; '.join(survivors)}.", "lead")
-    else:
-        yield b.Text(
-            "By the pattern no head looks at special tokens or punctuation, so none can lose it.",
-            "lead",
-        )
-    columns: list[b.Column] = [
-        ("role", lambda r: f"{r.stack}: " * several + role_name(r.role), str),
-        ("heads", "heads", str),
-        ("kept", lambda r: len(r.kept), str),
-        ("95%", "interval", _ends),
-        ("new", lambda r: len(r.gained), str),
-        ("weight", "mass", 2),
-        ("by norms", "norm_mass", 2),
-        ("random", "control_heads", lambda n: "-" if n is None else str(n)),
-        ("kept", "control_kept", lambda n: "-" if n is None else str(n)),
-    ]
-    yield b.Table(columns, roles)
-    yield b.Text(
-        "All other numbers of this run weigh each key by the norm of what it contributes, "
-        "||P v W_O||, as a share of the row. heads: with the role by the pattern itself; kept: by "
-        "norms too; new: by norms alone; weight: mean weight on such tokens over these heads, by "
-        "the pattern and by norms; random: the same counts with random weights.",
-        "soft",
-    )
-
-
-def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
-    """Where the tokens of repeated sequences look."""
-    prefix = result.prefix
-    if prefix is None:
-        return
-    scored = [(head, head.prefix) for head in result.heads if head.prefix is not None]
-    rows = []
-    for place, name in PLACES.items():
-        ranked = sorted(scored, key=lambda row: -getattr(row[1], place).gain)
-        for head, score in ranked[:2]:
-            rows.append((name, head.name, getattr(score, place), prefix.random_weights.get(place)))
-    columns: list[b.Column] = [
-        ("looks", 0, str),
-        ("head", 1, str),
-        ("weight", lambda row: row[2].score, 3),
-        ("control", lambda row: row[2].control, 3),
-        ("gain", lambda row: row[2].gain, 3),
-        ("95% interval", lambda row: " to ".join(map(decimal, row[2].interval)), str),
-        ("random", 3, 3),
-    ]
-    yield b.Table(columns, rows)
-    yield b.Text(
-        f"{prefix.sequences} sequences of {prefix.copy} random tokens, twice; control: the same "
-        f"second half after other tokens. Even attention puts a weight of {prefix.uniform:.3f} on "
-        "each place. random: largest gain of any head with random weights.",
-        "soft",
-    )
-    yield b.Drawing("prefix_matching", partial(_draw, "prefix_map", result))
-
-
-def loss_text(loss: float) -> str:
-    """Write a loss: most are far below 0.1."""
-    return f"{loss:.4f}" if abs(loss) < 10 else f"{loss:.2f}"
-
-
-def _loss_interval(effect: Loss) -> str:
-    return " to ".join(map(loss_text, effect.interval or ())) or "no interval"
-
-
-def _ends(interval: Sequence[float] | None) -> str:
-    return "-".join(decimal(end, 2) for end in interval) if interval else "-"
-
-
-def _removals(result: ClassifyResult) -> Iterator[b.Block]:
-    """What removing heads costs, and whether roles say which ones cost most."""
-    causes = result.causes
-    rows = [(head, head.cause) for head in result.heads if head.cause is not None]
-    rows.sort(key=lambda row: -row[1].zero.loss)
-    if causes is None or not rows:
-        return
-    losses = [cause.zero.loss for _, cause in rows]
-    above = sum(cause.zero.above for _, cause in rows)
-    dearer = sum(cause.beyond_noise.above for _, cause in rows)
-    cheaper = sum(cause.beyond_noise.below for _, cause in rows)
-    yield b.Text(
-        f"Each head alone, {causes.task} on {causes.examples:,} examples of "
-        f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The "
-        f"whole model's {causes.metric} is {causes.value:.3f}; a loss is how much worse it gets."
-    )
-    yield b.Text(
-        f"Removing one costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them less "
-        f"than {loss_text(median(losses))}; {above} of {len(rows)} losses lie above zero. Any "
-        "change of a model changes its output: compared with noise of the head's own size (mean of "
-        f"{causes.rotations} random rotations) {dearer} heads cost more, {cheaper} less, and for "
-        f"{len(rows) - dearer - cheaper} no difference shows. These counts hold for all heads at "
-        "once (95%)."
-    )
-    tests = {(test.role, test.removal): test for test in causes.tests}
-    if ("any", "zero") in tests:
-        yield b.Text(_any_role_sentence(tests["any", "zero"], tests.get(("any", "noise"))))
-    how = "half the squared first-order change" if causes.estimate == "squared" else "first order"
-    fits = [f"{fit.spearman:.2f} ({_ends(fit.interval)}) for {fit.removal}" for fit in causes.fits]
-    yield b.Text(
-        f"Losses estimated from gradients at the whole model ({how}) rank the heads like the "
-        f"measured ones with Spearman's {', '.join(fits)}."
-    )
-    yield from map(b.Text, causes.notes)
-    yield b.Drawing(
-        "causes",
-        partial(_draw, "cause_map", result),
-        "Loss without each head, by layer and against noise of its size; the numbers are in "
-        "heads.csv.",
-        b.PAGE,
-    )
-    columns: list[b.Column] = [
-        ("removed", lambda row: row[0].name, str),
-        ("roles", lambda row: " ".join(map(role_name, row[0].roles)) or "-", str),
-        ("zero", lambda row: row[1].zero.loss, loss_text),
-        ("95% interval", lambda row: row[1].zero, _loss_interval),
-        ("mean", lambda row: row[1].mean.loss, loss_text),
-        ("noise", lambda row: row[1].noise.loss, loss_text),
-        ("estimate", lambda row: row[1].zero_estimate, loss_text),
-    ]
-    yield b.Table(columns, rows[:_MOST_REMOVED], "The heads that cost most", b.TERMINAL)
-    yield b.Text(
-        "zero: nothing in its place; mean: its mean over other text; noise: the head stays, and as "
-        "much is taken away in a random direction, mean over rotations; estimate: zero, from "
-        "gradients.",
-        "soft",
-        b.TERMINAL,
-    )
-    if causes.tests:
-        yield from _role_tests(tests, causes.tests_of("zero"))
-
-
-def _role_tests(
-    tests: Mapping[tuple[str, str], CauseTest], of_zero: Sequence[CauseTest]
-) -> Iterator[b.Block]:
-    """Whether heads with a role cost more than the others of their layer; the page has more."""
-
-    def share(removal: str) -> Callable[[Any], float | None]:
-        return lambda test: tests[test.role, removal].within
-
-    columns: list[b.Column] = [
-        ("role", lambda t: "any role" if t.role == "any" else role_name(t.role), str),
-        ("heads", "heads", str),
-        ("zero", "within", 2),
-        ("by chance", "within_placebo", _ends),
-        ("adj. p", "within_p_adjusted", p_text),
-        ("heads with it", "verdict", str),
-        ("mean", share("mean"), 2),
-        ("noise", share("noise"), 2),
-    ]
-    everywhere: list[b.Column] = [("all layers", "superiority", 2), ("its p", "p_value", p_text)]
-    yield b.Table(columns, of_zero, "Do heads with a role cost more than others?", b.TERMINAL)
-    yield b.Table([*columns, *everywhere], of_zero, on=b.PAGE)
-    yield b.Text(
-        "zero, mean, noise: of the pairs of a head with the role and one without in the same "
-        "layer, the share in which the first costs more; 0.5 is no difference. by chance: where "
-        "95% of these shares lie (zero) when labels are dealt at random within layers, which "
-        "decides (adj. p, over roles).",
-        "soft",
-    )
-    text = "all layers, its p: the same over all layers, where layers differ too."
-    yield b.Text(text, "soft", b.PAGE)
-
-
-def _any_role_sentence(test: CauseTest, noise: CauseTest | None) -> str:
-    """Say whether heads with any role cost more than heads of their layer without one."""
-    everywhere = f"in {test.superiority:.0%} over all layers (p {p_text(test.p_value)})"
-    if test.within is None or test.within_p_adjusted is None:
-        return (
-            "Whether heads with a role cost more than heads without is not measured: "
-            f"no layer has both kinds. Of a pair the one with a role costs more {everywhere}."
-        )
-    by_noise = f"; with noise of their size in {noise.within:.0%}" if noise and noise.within else ""
-    return (
-        f"{_VERDICTS[test.verdict]}: of a pair in one layer the one with a role costs more in "
-        f"{test.within:.0%} (random labels {_ends(test.within_placebo)}, p "
-        f"{p_text(test.within_p_adjusted)} adjusted over roles){by_noise}; {everywhere}, where "
-        "layers differ too."
-    )
 
 
 def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -663,6 +448,9 @@ def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
             head.head,
             primary=head.primary,
             mark=mark_of(head),
+            sentence=head_sentence(head),
+            mean=head.mean_pattern,
+            numbers=head_numbers(head),
             keys=list(head.roles),
             roles=[role_name(role) for role in head.roles],
             labels=[
@@ -717,7 +505,7 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         zero, mean, noise = head.cause.zero, head.cause.mean, head.cause.noise
         yield (
             "Loss when removed",
-            f"{loss_text(zero.loss)} ({_loss_interval(zero)}); mean left {loss_text(mean.loss)}, "
+            f"{loss_text(zero.loss)} ({loss_interval(zero)}); mean left {loss_text(mean.loss)}, "
             f"noise of its size {loss_text(noise.loss)}",
         )
     if head.prefix is not None:
@@ -731,7 +519,7 @@ def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
         yield KeyNumber(
             "pairs in one layer in which the head with a role costs more when removed",
             f"{decimal(test.within, 2)} ({test.verdict})",
-            f"random labels {_ends(test.within_placebo)}",
+            f"random labels {ends(test.within_placebo)}",
             Estimate(test.within),
         )
 

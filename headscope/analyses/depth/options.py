@@ -49,6 +49,9 @@ class DepthOptions(RunOptions):
     sequences: Annotated[
         int, Option(help="Windows to measure, spread evenly over the text.", at_least=1)
     ] = 32
+    limit: Annotated[int | None, Option(help="Only the first lines of the text.", at_least=1)] = (
+        None
+    )
     control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
     dtype: Annotated[
         str | None,

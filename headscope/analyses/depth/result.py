@@ -78,7 +78,7 @@ class Decomposition:
     tolerance: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DepthResult(Measured, DepthCurves):
     """How fast tokens become the same with depth, and which part of the layers prevents it."""
 

@@ -53,7 +53,7 @@ BARE = "attention-without-layernorm"  # The one variant that has a field of its 
 def run(model: Model, options: DepthOptions) -> DepthResult:
     """Measure how fast tokens become the same with depth, and what prevents it."""
     dtype, seed = options.dtype, options.seed
-    source = as_plain(options.text)
+    source = as_plain(options.text).first(options.limit)
     usual = widest_dtype(options.device)
     loaded = open_model(model, dtype=dtype or usual, **options.loading)
     loaded = cast(loaded, dtype) if dtype else loaded

@@ -19,7 +19,7 @@ from headscope.show.cells import (
     ratio_text,
     tiny,
 )
-from headscope.show.view import KeyNumber, view
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate, Z
 
 #: The variants of the layers: name, column of the table, colour.
@@ -76,6 +76,7 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
             first=1,
         )
     yield _protected(result)
+    yield next_step(result, "what do heads pass on?", "flow {}")
 
 
 def _table(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from markupsafe import Markup
 
 from headscope.analyses.explain.result import ExplainResult
+from headscope.core.safe_text import visible
 from headscope.show.page.template import page_json
 
 __all__ = ["arrows"]
@@ -31,7 +33,8 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         '{captions}{tokens}<g class="weights">{lines}</g></svg>'
         '<figcaption class="soft">Queries left, keys right; the darker an arrow, the more weight. '
         "Weights below {least} have none. Point at a token on the left to see its arrows alone."
-        '</figcaption><script type="application/json">{data}</script></figure>'
+        '</figcaption><p class="chosen-head" aria-live="polite"></p>'
+        '<script type="application/json">{data}</script></figure>'
     ).format(
         options=Markup("").join(_options(result)),
         width=_WIDTH,
@@ -82,7 +85,10 @@ def _lines(result: ExplainResult, names: list[str]) -> Iterator[Markup]:
 
 def _data(result: ExplainResult, names: list[str]) -> dict[str, object]:
     """Return what the script draws with; weights in percent."""
+    model = shlex.quote(visible(str(result.provenance["model"]["id"])))
     return {
+        "head": result.name,
+        "command": f"headscope explain {model} {shlex.quote(visible(result.sentence))} --head",
         "tokens": names,
         "special": result.special,
         "patterns": {

@@ -6,8 +6,17 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 from headscope.core.errors import InputError
+from headscope.core.heads import parse_head
 from headscope.core.options import Option
 from headscope.session.options import CertifiedOptions
+
+
+def number_or_name(text: str) -> int | str:
+    """Read a head as it is written on the command line: 4, or L1H4."""
+    if text.lstrip("-").isdigit():
+        return int(text)
+    parse_head(text)  # raises ValueError
+    return text
 
 
 @dataclass(frozen=True)
@@ -44,13 +53,32 @@ class ExplainOptions(CertifiedOptions):
         int | None, Option(help="Layer, from 0. Default: that of the head that is chosen.")
     ] = None
     head: Annotated[
-        int | None,
+        int | str | None,
         Option(
-            help="Head, from 0. Default: the one that links this sentence's words most clearly."
+            help="Head: its name, such as L1H4, or its number in --layer. Default: the one that "
+            "links this sentence's words most clearly.",
+            python_help="Head: its name, such as L1H4, or its number in layer. Default: the one "
+            "that links this sentence's words most clearly.",
+            metavar="NAME|NUMBER",
+            read=number_or_name,
         ),
     ] = None
 
+    @property
+    def place(self) -> tuple[int | None, int | None]:
+        """Layer and head; None for what headscope chooses."""
+        if isinstance(self.head, str):
+            return parse_head(self.head)
+        return self.layer, self.head
+
     def check(self) -> None:
-        """Refuse a head of no layer."""
-        if self.layer is None and self.head is not None:
+        """Refuse a head of no layer, and a name that is none."""
+        if isinstance(self.head, str):
+            try:
+                layer, _ = parse_head(self.head)
+            except ValueError as error:
+                raise InputError(f"{error}.") from None
+            if self.layer not in (None, layer):
+                raise InputError(f"{self.head} is no head of layer {self.layer}; leave layer out.")
+        elif self.layer is None and self.head is not None:
             raise InputError(f"head is {self.head}, but no layer is given; give both, or neither.")

@@ -95,7 +95,7 @@ class ExplainedHead(Head):
     link: Annotated[float, Compare("link on the sentence")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExplainResult(Measured):
     """The way of one sentence through one head, step by step."""
 

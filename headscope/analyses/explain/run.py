@@ -35,7 +35,7 @@ PADS = 2  # Positions of padding that the step on masks puts behind the sentence
 
 def run(model: Model, options: ExplainOptions) -> ExplainResult:
     """Follow one sentence through one head and its layer, with the model's own numbers."""
-    layer, head = options.layer, options.head
+    layer, head = options.place
     loaded = whole = open_model(model, **options.loading)
     need_tokenizer(loaded, "explain")
     if loaded.encoder_decoder:  # a sentence runs no more of it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
@@ -12,7 +13,7 @@ from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_line, model_name, plural, tiny
 from headscope.show.page.parts import Card, Place
-from headscope.show.view import KeyNumber, view
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 #: Matrices of which the terminal shows a corner, and those that are shown in another form.
@@ -31,22 +32,24 @@ _COST = {
 def blocks(result: ExplainResult) -> Iterator[b.Block]:
     """Show the sentence, why this head, and every step with its check."""
     sentence, tokens = visible(result.sentence), [visible(token) for token in result.tokens]
-    chosen = f"{result.name}, as asked for."
+    chosen = f"{result.name} is the head you asked for."
     if result.chosen:
         link = next((head.link for head in result.heads if head.name == result.name), 0.0)
         chosen = (
-            f"{result.name}: it links the words of this sentence most clearly, each to one of its "
-            f"own ({link:.2f} more weight than that one gets on average)."
+            f"{result.name} links the words of this sentence most clearly: each word's favourite "
+            f"gets {link:.2f} more of its attention than of other words'."
         )
-    lines = [model_line(result).plain, f"Text    {sentence}", f"Tokens  {' '.join(tokens)}"]
-    other = " --layer and --head choose another." if result.chosen else ""
-    yield b.Text("\n".join([*lines, f"Head    {chosen}{other}"]), on=b.TERMINAL)
+    pattern = next(step for step in result.steps if step.key == "softmax").matrix("pattern")
+    yield b.Text(chosen, "lead", b.TERMINAL)
+    title = f"Attention of {result.name}"
+    yield replace(_square(result, pattern, tokens), title=title, on=b.TERMINAL)
+    yield b.Text("\n".join([model_line(result).plain, f"Text    {sentence}"]), on=b.TERMINAL)
     yield b.Text(f"\u201c{sentence}\u201d, followed through one head.", on=b.PAGE)
     yield b.Text(chosen, on=b.PAGE)
     yield b.Custom(html=arrows(result, tokens), on=b.PAGE)
     for step in result.steps:
         title = f"{step.number}. {_STEPS[step.key][0]}"
-        yield b.Details(title, list(_step(result, step, tokens)))
+        yield b.Details(title, list(_step(result, step, tokens)), b.VERBOSE | b.PAGE)
     yield from map(b.Text, result.left_out)
     checks = [check for step in result.steps for check in step.checks]
     worst = max(checks, key=lambda check: check.max_abs / check.tolerance)
@@ -54,6 +57,10 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
         f"All {len(checks)} checks against the model passed; nearest to its tolerance: "
         f"{worst.what}, a difference of {tiny(worst.max_abs)}."
     )
+    why = f"the {len(result.steps)} steps with their numbers; --head L0H0 shows another head"
+    quoted = shlex.quote(sentence).replace("{", "{{").replace("}", "}}")
+    command = f"explain {{}} {quoted} --verbose"
+    yield next_step(result, f"{why}:", command)
     yield _figure(result, tokens)
 
 

@@ -170,7 +170,7 @@ class FlowSentences:
     tokens: int | None = None  # Tokens of words that the maps were fitted on
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FlowResult(Measured):
     """What heads read and pass on, where it goes, and whether it follows gold trees."""
 

@@ -14,7 +14,7 @@ from headscope.show.cells import decimal, joined, mean_of, model_line, model_nam
 from headscope.show.cells import plus_minus as plus
 from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
-from headscope.show.view import KeyNumber, view
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 #: What each R^2 is of, and its colour; and the title of those in the table of layers.
@@ -82,6 +82,7 @@ def blocks(result: FlowResult) -> Iterator[b.Block]:
             "flow_trees",
             on=b.NOWHERE,
         )
+    yield next_step(result, "what does removing each head cost?", "classify {} --ablate")
 
 
 def number(estimate: Estimate | None, digits: int = 2) -> str:

@@ -126,7 +126,7 @@ class LinearControl:
     draws: int = 1  # Of random weights that this is a mean over
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LinearResult(Measured):
     """Attention without its softmax: its errors, and whether its keys explain them."""
 

@@ -9,7 +9,7 @@ from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name, p_text
 from headscope.show.estimates import cosine_text, ranged, run_lines
 from headscope.show.page.parts import Card, Place, Scale
-from headscope.show.view import KeyNumber, view
+from headscope.show.view import KeyNumber, next_step, view
 
 #: What the numbers of a correlation are called.
 NUMBERS = {
@@ -35,19 +35,23 @@ _HEADS = 4  # Heads in the table of those that lose least, and of those that los
 
 def blocks(result: LinearResult) -> Iterator[b.Block]:
     """Show the feature maps, the heads, the correlations, and stored keys."""
-    yield b.Text(run_lines(result), on=b.TERMINAL)
     linear, even, task = result.form("linear"), result.form("even"), result.task
     metric = ""
     if task is not None:
         after = decimal(linear.whole_scaled.metric, 1)
         metric = f", {task.metric} {decimal(task.baseline.value, 1)} to {after}"
     yield b.Text(
-        "Without softmax everywhere, each head at its best scale: similarity of the embeddings to "
-        f"the original {ranged(linear.whole_scaled.cosine, 2)} (if every head gives one constant "
-        f"output {ranged(result.mean_output.cosine, 2)}){metric}. A head's output then errs by "
-        f"{ranged(linear.mean.scaled, 2)} of its spread (1: no better than a constant; even "
-        f"attention {ranged(even.mean.scaled, 2)}; mean of heads).",
+        "Without softmax everywhere: similarity to the original "
+        f"{ranged(linear.whole_scaled.cosine, 2)}{metric}. If every head gave one constant output, "
+        f"the similarity would be {ranged(result.mean_output.cosine, 2)}.",
         "lead",
+    )
+    yield b.HeadMap(
+        "Error of each head's output without the softmax",
+        f"1 is no better than a constant output; mean {ranged(linear.mean.scaled, 2)}, with even "
+        f"attention {ranged(even.mean.scaled, 2)}",
+        {(h.layer_name, h.head): h.error("linear").scaled.value for h in result.heads},
+        digits=2,
     )
     measured = [form for form in result.forms if form.whole_scaled.cosine.value is not None]
     if maps := [form for form in measured if form is not even]:
@@ -66,24 +70,25 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     centred = mean_of(head.coherence_centred.value for head in result.heads)
     yield b.Text(
         f"Two keys of a sentence have a mean |cosine| of {decimal(raw, 2)}, {decimal(centred, 2)} "
-        f"without the keys' mean; random directions {random}. "
-        f"{correlation_sentence(result)}"
+        f"without the keys' mean; random directions {random}.",
+        on=b.VERBOSE | b.PAGE,
     )
+    yield b.Text(correlation_sentence(result))
     yield _coherence(result)
     yield _correlations(result)
     columns: list[b.Column] = [
         ("heads", "name", str),
-        ("error, scaled", lambda head: head.error("linear").scaled, 2),
+        ("error, best scale", lambda head: head.error("linear").scaled, 2),
         ("scale", lambda head: head.error("linear").scale, 3),
         ("coherence", "coherence.value", 2),
         ("centred", "coherence_centred.value", 2),
         ("entropy", "entropy.value", 2),
-        ("alone, cos", "alone", cosine_text),
+        ("alone, similarity", "alone", cosine_text),
     ]
     heads = [head for head in result.heads if head.error("linear").scaled.value is not None]
     heads.sort(key=lambda head: head.error("linear").scaled.value or 0.0)
     shown = heads if len(heads) <= 2 * _HEADS else [*heads[:_HEADS], *heads[-_HEADS:]]
-    yield b.Table(columns, shown, on=b.TERMINAL)
+    yield b.Table(columns, shown, on=b.VERBOSE)
     yield from _memory(result)
     if result.bias_left_out:
         yield b.Text(
@@ -92,6 +97,8 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
         )
     if result.left_out:
         yield b.Text(f"Left out: {joined(result.left_out)}, which no text alone shows.")
+    yield b.Text(run_lines(result), "soft", on=b.TERMINAL)
+    yield next_step(result, "do heads need the direction of their scores?", "symmetric {}")
 
 
 def _forms(result: LinearResult) -> Iterator[b.Table]:
@@ -103,11 +110,12 @@ def _forms(result: LinearResult) -> Iterator[b.Table]:
         rows.append(row)
     constant = result.mean_output
     rows.append(("constant output", 1.0, 1.0, 1.0, None, constant.cosine, constant.metric))
-    metric = () if result.task is None else (f"{result.task.metric}, scaled",)
-    titles = ("all heads", "error", "scaled", "+ offset", "cosine", "cosine, scaled", *metric)
+    metric = () if result.task is None else (result.task.metric,)
+    scaled = "similarity, best scale"
+    titles = ("all heads", "error", "best scale", "+ offset", "similarity", scaled, *metric)
     digits = (0, 2, 2, 2, 3, 2, 2)
     columns = [(title, i, digits[i]) for i, title in enumerate(titles)]
-    yield b.Table(columns, rows, on=b.TERMINAL)
+    yield b.Table(columns, rows, on=b.VERBOSE)
     intervals: list[b.Column] = [
         ("all heads", "mean.form", str),
         ("error, best scale", "mean.scaled", 2),
@@ -135,7 +143,7 @@ def _correlations(result: LinearResult) -> b.Table:
         ("Pearson", 3, 2),
         ("p", 4, p_text),
     ]
-    return b.Table(columns, rows)
+    return b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
 
 
 def _coherence(result: LinearResult) -> b.Panels:
@@ -187,7 +195,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
             f"{ranged(result.control.stored.difference, 3)}; here it is "
             f"{ranged(stored.difference, 3)} (difference {ranged(result.control.over_random, 3)})."
         )
-    yield b.Text(text)
+    yield b.Text(text, on=b.VERBOSE | b.PAGE)
     random = [row for row in result.memory if row.kind == "random"]
     own = [row for row in result.memory if row.kind == "own"]
     own_errors = {(row.keys, row.readout): row.error.value for row in own}
@@ -197,10 +205,10 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         ("readout", lambda row: READOUTS[row.readout], str),
         ("random keys", "error", 3),
         ("closed form", "expected", 3),
-        ("in s.e.", lambda row: "-" if row.sems is None else f"{row.sems:+.1f}", str),
+        ("off by (s.e.)", lambda row: "-" if row.sems is None else f"{row.sems:+.1f}", str),
         ("own keys", lambda row: own_errors.get((row.keys, row.readout)), 3),
     ]
-    yield b.Table(columns, random)
+    yield b.Table(columns, random, on=b.VERBOSE | b.PAGE)
     series = []
     for readout, (colour, marker) in _MARKERS.items():
         name = READOUTS[readout]
@@ -232,24 +240,15 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
 def correlation_sentence(result: LinearResult) -> str:
     """Does key coherence predict the error within layers? With controls for comparison."""
     first = result.correlations[0]
-    side = "not measured"
+    side = "cannot be told to lose more"
     if first.spearman.interval is not None:
         low, high = first.spearman.interval
-        side = "they rise together" if low > 0 else "no relation shows"
-        side = "one falls as the other rises" if high < 0 else side
-    others = [
-        f"{NUMBERS[row.number]} {correlation_text(row)}"
-        for row in result.correlations[1:3]
-        if row.spearman.value is not None
-    ]
-    text = (
-        f"Key coherence and that error of the heads of a layer: {correlation_text(first)}: {side}."
-    )
-    if others:
-        text += f" For comparison: {joined(others)}."
+        side = "lose more" if low > 0 else "lose less" if high < 0 else "do not clearly lose more"
+    text = f"Heads whose keys are more alike {side} than others of their layer: "
+    text += correlation_text(first)
     if result.control is not None:
-        text += f" With random weights {correlation_text(result.control.correlations[0])}."
-    return text
+        text += f"; with random weights {correlation_text(result.control.correlations[0])}"
+    return f"{text}."
 
 
 def correlation_text(row: HeadCorrelation) -> str:

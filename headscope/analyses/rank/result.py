@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head, layer_name
 from headscope.core.serialise import SCHEMA
 from headscope.models.validation import ValidationSummary
+from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.ranks import (
     ControlStatistics,
@@ -162,8 +163,8 @@ class SharedProjections:
     text: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class RankResult:
+@dataclass(frozen=True, repr=False)
+class RankResult(Shown):
     """Ranks of every head and layer, each with its controls."""
 
     #: In the order of layer, head.

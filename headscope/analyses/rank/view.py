@@ -28,7 +28,7 @@ from headscope.show.cells import (
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
 
@@ -62,6 +62,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
         f"{seeds} seeds; fresh: the architecture newly initialised.",
         "soft",
+        b.VERBOSE | b.PAGE,
     )
     rows: list[Sequence[str]] = []
     for matrix in MATRICES:
@@ -73,7 +74,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         for name, control in _controls(result):
             asymmetry = control.asymmetry if scored else None
             rows.append(_row(f"  {name}", _numbers(control.heads[matrix], asymmetry)))
-    yield b.text_table(("mean of heads", *_COLUMNS), rows)
+    yield b.text_table(("mean of heads", *_COLUMNS), rows, on=b.VERBOSE | b.PAGE)
     for matrix in ("qk", "ov"):
         rows, scored = [], matrix == "qk"
         for layer in result.layers:
@@ -83,7 +84,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
             asymmetry = control.layer_asymmetry if scored else None
             rows.append(_row(name, _numbers(control.layers[matrix], asymmetry)))
         title = f"{NAMES[matrix]} of all heads of a layer together"
-        yield b.text_table(("", *_COLUMNS), rows, title)
+        yield b.text_table(("", *_COLUMNS), rows, title, b.VERBOSE | b.PAGE)
     geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
     beside = "" if geometry is None else f"; a Gaussian head has {geometry.effective_rank:.1f}"
     yield b.HeadMap(
@@ -130,6 +131,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         draw_overlaps(axes, result)
 
     yield b.Custom(figure=overlaps, file="overlap", on=b.NOWHERE)
+    yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
 
 
 def _run_lines(result: RankResult) -> str:
@@ -154,10 +156,14 @@ def rank_sentence(result: RankResult) -> str:
         controls = ", ".join(f"{k} {v:.1f}" for k, v in _control_means(result, rows).items())
         width = max(len(row.qk.singular_values) for row in rows)
         random = f" (random weights: {controls})" if controls else ""
-        parts.append(f"that of {what} needs {mean:.1f} of {width}{random}")
+        parts.append(f"{what} {mean:.1f} of {width}{random}")
+    layers = mean_of(row.qk.dims["90"] for row in result.layers) or 0.0
+    random_layers = _control_means(result, result.layers).values()
+    shares = random_layers and all(layers < 0.9 * control for control in random_layers)
+    answer = "The heads of a layer share dimensions. " if shares else ""
     return (
-        f"Dimensions of W_Q W_K^T that hold 90% of {_summed(result)}: {parts[0]}; {parts[1]}. "
-        "Only the distance from random weights is evidence."
+        f"{answer}Dimensions that carry 90% of {_summed(result)} of W_Q W_K^T: {parts[0]}; "
+        f"{parts[1]}. Only the distance from random weights is evidence."
     )
 
 

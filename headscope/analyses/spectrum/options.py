@@ -72,6 +72,9 @@ class SpectrumOptions(ResumableOptions):
         int | None,
         Option(help="Measure so many sequences, spread evenly over the text.", at_least=1),
     ] = None
+    limit: Annotated[
+        int | None, Option(help="Only the first lines, or pairs, of the text.", at_least=1)
+    ] = None
     precision: Annotated[
         float | None,
         Option(

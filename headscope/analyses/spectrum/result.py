@@ -176,7 +176,7 @@ class Difference:
     half_width: float | None  # Half of its 95% interval; None where it is unknown
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SpectrumResult(Measured):
     """The spectra of every head's softmax matrix, and what they allow."""
 

@@ -70,6 +70,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     loaded = open_model(model, **options.loading)
     need_tokenizer(loaded, "spectrum")
     loaded, data = _choose_stack(loaded, text, lines, options.stack)
+    data = data.first(options.limit) if isinstance(data, PlainText) else data.top(options.limit)
     if options.efficient:
         if loaded.stacks != ("encoder",):
             raise InputError(
@@ -99,6 +100,7 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         options.resume,
         {
             "text": windows.sha256,
+            **({} if options.limit is None else {"limit": options.limit}),
             "length": length,
             "k": k,
             "sequences": plan.sequences,

@@ -28,7 +28,7 @@ from headscope.show.cells import (
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View
+from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 
 _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
@@ -80,6 +80,7 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield _curves(result)
     if result.efficient is not None:
         yield from _efficient(result, result.efficient)
+    yield next_step(result, "what do heads lose without the softmax?", "linear {}")
 
 
 def verdict_sentence(result: SpectrumResult) -> str:
@@ -301,11 +302,10 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "head's z alone (mean; 1 = zeros), attention mass kept, and fidelity of the model with all "
         "heads replaced (cosine of the pooled state)",
     )
-    left_out = ""
     if efficient.left_out:
         names = joined([_FORMS[form][0] for form in efficient.left_out])
-        left_out = (
-            f" Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
+        yield b.Text(
+            f"Left out: {names}. This model's scores depend on the pair of positions (a bias, or "
             "keys that a query may not see), and a mean of several keys has no position."
         )
     yield b.Text(
@@ -314,7 +314,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "neither that of windows nor the fidelity. Truncated P is P cut to rank k, nearest to P "
         "but not to z. Both, and random projections, need the full pattern: they are "
         "no methods. Uniform attention would keep a mass equal to the cost. +-: 95% over "
-        f"sequences and, where something is drawn at random, {efficient.draws} draws.{left_out}",
+        f"sequences and, where something is drawn at random, {efficient.draws} draws.",
         "soft",
     )
 

@@ -52,7 +52,7 @@ class RandomHeads:
     removed: Annotated[DrawnEffect, Compare("removed ")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SymmetricResult(Measured):
     """What making attention scores symmetric does to a model's output."""
 

@@ -14,16 +14,16 @@ from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name
 from headscope.show.estimates import cosine_text, ranged, run_lines
 from headscope.show.page.parts import Card, Place, Scale
-from headscope.show.view import KeyNumber, view
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 #: What the changes of all heads are called.
 CHANGES = {
-    "symmetric": "scores symmetric",
-    "pairs": "pairs symmetric, row and column means kept",
-    "signs": "antisymmetric part, random signs",
-    "noise": "random change of the same size",
-    "shuffled": "the same step towards scores of shuffled tokens",
+    "symmetric": "symmetric scores",
+    "pairs": "symmetric pairs, sinks kept",
+    "signs": "control for direction: random signs",
+    "noise": "control for size: random change",
+    "shuffled": "control for structure: shuffled tokens",
     "even": "even attention",
     "removed": "heads removed",
 }
@@ -38,11 +38,10 @@ _WHOLE = {
 
 def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     """Show all heads at once, random sets of heads, and every head alone."""
-    yield b.Text(run_lines(result), on=b.TERMINAL)
     yield b.Text(whole_sentence(result), "lead")
     columns: list[b.Column] = [
         ("all heads at once", lambda row: CHANGES[row[0]], 0),
-        ("cosine to the model's", lambda row: row[1].cosine, 3),
+        ("similarity to the original", lambda row: row[1].cosine, 3),
         ("draws", lambda row: row[1].draws if row[1].draws > 1 else None, 0),
     ]
     if result.task is not None:
@@ -54,7 +53,7 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
         shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
     yield b.Text(
         "For comparison, in all heads: a random change of the scores of the same size "
-        f"{said['noise']}{shuffled}; the antisymmetric part with random signs {said['signs']}; "
+        f"{said['noise']}{shuffled}; the direction of each pair drawn at random {said['signs']}; "
         "only pairs made symmetric, keeping how much each token is attended to by all, "
         f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
         on=b.PAGE,
@@ -78,19 +77,20 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
             ("std", lambda row: row[1].removed.cosine_std, 3),
         ),
         rows,
-        "Random heads, made symmetric or removed: cosine to the model's, std over draws",
+        "Random heads, made symmetric or removed: similarity to the original, std over draws",
+        on=b.VERBOSE | b.PAGE,
     )
     if alone:
         most = sorted(alone, key=_cosine)[:3]
         names = joined([f"{head.name} ({decimal(_cosine(head), 3)})" for head in most])
         yield b.Text(
-            f"In one head alone: mean cosine {decimal(means['symmetric'], 4)}, with a random "
-            f"change of the same size {decimal(means['noise'], 4)}, with the head removed "
-            f"{decimal(means['removed'], 4)}; most in {names}."
+            f"In one head alone the similarity stays at {decimal(means['symmetric'], 4)} on "
+            f"average (random change of the same size {decimal(means['noise'], 4)}, head removed "
+            f"{decimal(means['removed'], 4)}). It falls most with {names}."
         )
         yield b.HeadMap(
             f"One head's scores made symmetric, {model_name(result)}",
-            "1000 x (1 - cosine to the model's own embedding)",
+            "1000 x (1 - similarity)",
             {(head.layer_name, head.head): _moved(head, 1000) for head in result.heads},
             digits=1,
             file="symmetric_map",
@@ -107,21 +107,23 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
             f"Left out: {joined(result.left_out)}, which no text alone shows"
             f"{cross if 'cross' in result.left_out else ''}."
         )
+    yield b.Text(run_lines(result), "soft", on=b.TERMINAL)
+    yield next_step(result, "are the weights themselves symmetric?", "rank {}")
 
 
 def whole_sentence(result: SymmetricResult) -> str:
     """Say what symmetric scores in all heads do, and how many removed heads that is."""
     n, equal = len(result.heads), result.equivalent_heads
     text = (
-        f"With symmetric scores in all {n} heads the embeddings' cosine to the model's is "
+        f"With symmetric scores in all {n} heads, similarity to the original falls to "
         f"{ranged(result.whole['symmetric'].cosine)}"
     )
     if equal.value is None:
-        return f"{text}: a larger change than removing every head."
+        return f"{text}, further than with every head removed."
     between = ""
     if equal.interval is not None:
         between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
-    return f"{text}: as far as removing about {equal.value:.0f}{between} random heads of {n} does."
+    return f"{text}, as far as with about {equal.value:.0f}{between} random heads removed."
 
 
 def _drawn(effect: DrawnEffect) -> str:

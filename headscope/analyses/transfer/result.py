@@ -187,7 +187,7 @@ class TransferMissed(TransferCase):
     factor: float = 1.0  # Times the best rate
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TransferResult(Measured):
     """What fine-tuning some of a model's parameters gives on a labelled task."""
 

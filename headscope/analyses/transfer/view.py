@@ -9,7 +9,7 @@ from statistics import fmean
 from headscope.analyses.transfer.result import CurvePoint, TransferCell, TransferResult
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_line, model_name, plural
-from headscope.show.view import KeyNumber, view
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 #: Variants in the order in which people read them, with their colours.
@@ -36,25 +36,27 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         "the test."
     )
     steps = f"{result.steps} steps of {result.batch} examples at most, stopped early; no dropout"
-    header = f"{model_line(result).plain}\nTask    {task}\nRuns    {steps}"
-    yield b.Text(header, on=b.TERMINAL)
     yield b.Text(task, on=b.PAGE)
     yield b.Text(result_sentence(result), "lead")
-    for size, weights in _panels(result):
+    panels = _panels(result)
+    main = next((p for p in reversed(panels) if p[1] == "pretrained"), panels[-1])
+    for size, weights in panels:
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
         rows = [_row(cell) for cell in cells]
         for known in result.baselines:
             if cells and known.size == size and weights == "pretrained":
-                accuracy = f"{known.accuracy:.1f}", interval(known.low, known.high)
-                rows.append((BASELINES[known.name], "", "", "", *accuracy, "", ""))
-        titles = ("trained", "parameters", "rate", "seeds", "accuracy", "95%", "std", "bad")
+                accuracy = f"{known.accuracy:.1f} {interval(known.low, known.high)}"
+                rows.append((BASELINES[known.name], "", accuracy, "", "", ""))
+        titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
         columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
-        yield b.Table(columns, rows, f"From {weights} weights, {size} training examples")
+        title = f"From {weights} weights, {size} training examples"
+        on = b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
+        yield b.Table(columns, rows, title, on=on)
     yield b.Text(
-        "accuracy: times 100 on the test part; its 95% interval is over seeds and examples, std "
-        "over seeds. rate: learning rate that is best on the validation part; ! at the edge of "
-        "what was searched, ? not searched. bad: runs that diverged + runs no better than the "
-        "majority class."
+        "accuracy: % on the test part, interval over seeds and examples; std: over seeds. "
+        "learning rate: the best on the validation part; ! at the edge of what was searched, "
+        "? not searched. failed: runs that diverged, or did no better than the majority class.",
+        on=b.VERBOSE | b.PAGE,
     )
     edge = [
         f"{VARIANTS[c.variant][0]} ({c.weights}, {c.size} examples, {c.rate:g})"
@@ -62,7 +64,10 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         if c.optimum == "edge"
     ]
     if edge:
-        yield b.Text(f"The best rate lies at the edge of what was searched: {joined(edge)}.")
+        yield b.Text(
+            f"The best rate lies at the edge of what was searched: {joined(edge)}.",
+            on=b.VERBOSE | b.PAGE,
+        )
     yield b.Text(wrong_sentence(result))
     multiples: dict[str, list[str]] = {}
     for count in result.divergence:
@@ -72,7 +77,8 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         parts = [f"{name} {joined(counts)}" for name, counts in multiples.items()]
         yield b.Text(
             f"Diverged with {result.sizes[0]} examples, by multiples of each one's best rate: "
-            f"{'; '.join(parts)}."
+            f"{'; '.join(parts)}.",
+            on=b.VERBOSE | b.PAGE,
         )
     yield b.Text(" ".join(result.not_possible.values()))
     missed = Counter((m.variant, m.weights, m.size) for m in result.missed)
@@ -86,6 +92,9 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
             f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} "
             f"runs: {'; '.join(parts)}."
         )
+    header = f"{model_line(result).plain}\nTask    {task}\nRuns    {steps}"
+    yield b.Text(header, "soft", on=b.TERMINAL)
+    yield next_step(result, "which heads can be removed?", "prune {}")
     yield _accuracies(result)
     yield _curves(result)
 
@@ -101,12 +110,10 @@ def _row(cell: TransferCell) -> tuple[str, ...]:
     return (
         VARIANTS[cell.variant][0],
         f"{cell.parameters:,}",
-        f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
-        str(cell.seeds),
-        f"{cell.accuracy:.1f}",
-        interval(cell.low, cell.high),
+        accuracy(cell),
         decimal(cell.spread, 1),
-        f"{cell.diverged}+{cell.failed}",
+        f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
+        f"{cell.diverged + cell.failed} of {cell.seeds}",
     )
 
 
@@ -128,8 +135,8 @@ def result_sentence(result: TransferResult) -> str:
         for name, other, weights in others
         if (difference := result.difference("layernorm", other, other_weights=weights)) is not None
     ]
-    points = f"; in points, {joined(parts)}" if parts else ""
-    return f"LayerNorm only: {accuracy(own)}{points}."
+    points = f" In points, the difference is {joined(parts)}." if parts else ""
+    return f"Trained LayerNorm alone reaches an accuracy of {accuracy(own)}%.{points}"
 
 
 def accuracy(cell: TransferCell) -> str:

@@ -138,11 +138,6 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     started, budget = time.monotonic(), options.budget
     task, data, limit, seed = options.task, options.data, options.limit, options.seed
     names = [name for name in section_of("insights").uses if name != "prune"]
-    for name in options.skip:
-        if name not in names:
-            raise InputError(
-                f"There is no section {name!r} to skip; insights runs {', '.join(names)}."
-            )
     settings: Mapping[str, Mapping[str, Any]] = options.settings or {}
     for name, table in settings.items():
         check_settings(name, table)

@@ -23,6 +23,7 @@ from headscope.show.blocks import (
     table_cells,
 )
 from headscope.show.cells import decimal
+from headscope.show.style import FigureStyle, styled
 from headscope.show.terminal import matrix_cell
 
 #: Tokens of a matrix, and columns and rows of a corner, that are shown.
@@ -30,6 +31,10 @@ _TOKENS, _ACROSS, _DOWN = 16, 8, 6
 #: What no browser needs of an SVG, and the characters of one that a quoted URL may hold.
 _NOT_DRAWN = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", re.DOTALL)
 _PLAIN = " !$'()*+,-./:;=?@[]^_{|}~"
+#: No eye sees more than a hundredth of a point, or of a path a tenth; nothing refers to a group.
+_DIGITS, _FINE = re.compile(r"(\d\.\d\d)\d+"), re.compile(r"(\d\.\d)\d+")
+_FONTS = re.compile(r"(?<=font-family: )[^;\"]*sans-serif")
+_PATH, _NAMES = re.compile(r' d="[^"]*"'), re.compile(r'(?<=<g) id="[^"]*"')
 _TAG, _ATTRIBUTE = re.compile("<[^>]+>"), re.compile('="([^"\']*)"')
 _PARAGRAPHS = {
     "formula": Markup("<p><code>{}</code></p>"),
@@ -53,7 +58,12 @@ def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = 
             parts.append(_square(block) if block.columns else _corner(block))
         elif isinstance(block, Chart | Panels | Drawing):
             image = Markup('<img class="chart" alt="{}" src="{}">')
-            parts.append(image.format(block.alt, _data_uri(files[f"{block.file}.svg"])))
+            name = f"{block.file}.svg"
+            parts.append(
+                image.format(
+                    block.alt, _data_uri((files if name in files else svg_files([block]))[name])
+                )
+            )
         elif isinstance(block, Details):
             box = '<details class="step"{}><summary>{}</summary>{}</details>'
             inside = body(block.blocks, files)
@@ -66,6 +76,9 @@ def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = 
 def _data_uri(svg: bytes) -> Markup:
     """Embed a figure, percent-encoded, which takes less than base64."""
     text = " ".join(_NOT_DRAWN.sub("", svg.decode()).split())
+    text = _FONTS.sub("sans-serif", text)
+    text = _NAMES.sub("", _DIGITS.sub(r"\1", text))
+    text = _PATH.sub(lambda path: _FINE.sub(r"\1", path[0]), text)
     # A double quote takes three characters: attributes stand in single ones where they can.
     text = _TAG.sub(lambda tag: _ATTRIBUTE.sub(r"='\1'", tag[0]), text)
     return Markup("data:image/svg+xml;charset=utf-8,{}").format(Markup(quote(text, safe=_PLAIN)))
@@ -128,4 +141,5 @@ def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     drawn = (b for b in blocks if isinstance(b, Chart | Panels | Drawing) and PAGE in b.on)
-    return figure_files(dict(figures_of(drawn)))
+    with styled(FigureStyle()):
+        return figure_files(dict(figures_of(drawn)))

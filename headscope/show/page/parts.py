@@ -29,6 +29,8 @@ class Part:
     rows: Sequence[Sequence[str]] = ()
     numbers: int = 1
     body: Markup = _EMPTY
+    more: Markup = _EMPTY  # What is folded up.
+    wide: bool = False  # Whether it takes a whole row.
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,11 @@ class Card(Head):
     """
 
     primary: str = ""  # Key of its primary role; empty where the section says nothing of roles.
-    mark: str = ""  # At most three characters for the map.
+    mark: str = ""  # At most five characters for the map.
+    sentence: str = ""  # What the head does, in plain words.
+    #: Three numbers at most: what it is, its value, what to compare it with.
+    numbers: list[tuple[str, str, str]] = field(default_factory=list)
+    mean: str = ""  # Its mean attention: base64 of a byte a cell, row by row.
     #: Names of the roles, and what the results call them.
     roles: list[str] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from headscope.core.roles import PRIMARY
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
-from headscope.show.cells import model_line
+from headscope.show.cells import model_line, tidy
 from headscope.show.page.parts import Part
 
 _ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
@@ -60,6 +60,7 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    pages.filters["tidy"] = tidy
     assets = resources.files("headscope.show.page")
     style = assets.joinpath("style.css").read_text("utf-8") + more_style
     script = "".join(assets.joinpath(name).read_text("utf-8") for name in scripts)
@@ -74,15 +75,12 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
 
 def role_colours() -> str:
     """Write the style rules of the roles' backgrounds, by day and by night."""
-    light, dark = (
-        " ".join(f"--{role.key}: {getattr(role, kind)};" for role in PRIMARY)
-        for kind in ("light", "dark")
+    colours = " ".join(f"--{r.key}: light-dark({r.light}, {r.dark});" for r in PRIMARY)
+    rules = " ".join(
+        f".{r.key} {{ background: var(--{r.key}); }} .dot.{r.key} {{ fill: {r.colour}; }}"
+        for r in PRIMARY
     )
-    rules = " ".join(f".{role.key} {{ background: var(--{role.key}); }}" for role in PRIMARY)
-    return (
-        f":root {{ {light} }}\n"
-        f"@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{rules}\n"
-    )
+    return f":root {{ {colours} }}\n{rules}\n"
 
 
 def _hash(text: str) -> str:

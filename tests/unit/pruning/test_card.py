@@ -62,7 +62,7 @@ def test_header_and_tables(model, result):
     assert "base_model" not in header  # a folder is no id of the hub
     metric = header["model-index"][0]["results"][0]["metrics"][0]
     assert metric["type"] == "cosine"
-    assert metric["value"] == pytest.approx(result.saved[0].measured, abs=1e-6)
+    assert metric["value"] == pytest.approx(result.saved[0].measured, abs=5.1e-5)
     point = result.curves[0].points[0]
     row = result.speed.rows[0]
     for line in (

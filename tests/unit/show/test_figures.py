@@ -21,6 +21,7 @@ from headscope.core.serialise import from_dict, to_json
 from headscope.reports.registry import section_of
 from headscope.show import drawing
 from headscope.show.drawing import figure_files, heat_map
+from headscope.show.style import FigureStyle, styled
 from headscope.show.view import view_of
 
 Json = Any
@@ -375,7 +376,8 @@ def test_relations_have_one_definition(made):
     bars = relation_bars(result).axes[0]
     names = [label.get_text().split() for label in bars.get_yticklabels()]
     drawn = dict(zip(map(tuple, names), [bar.get_width() for bar in bars.patches], strict=True))
-    tables = [part for part in VIEW.human(result) if hasattr(part, "columns")]
+    with styled(FigureStyle(), verbose=True):
+        tables = [part for part in VIEW.human(result) if hasattr(part, "columns")]
     table = next(part for part in tables if part.columns[0].header == "relation")
     relation, head, accuracy = (list(column.cells) for column in table.columns[:3])
     for row in zip(relation, head, accuracy, strict=True):

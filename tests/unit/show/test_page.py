@@ -26,6 +26,7 @@ from headscope.reports.page import report_html
 from headscope.reports.result import ReportResult, SamplePatterns
 from headscope.show.blocks import Matrix
 from headscope.show.page.parts import Card, Part, Place, Scale
+from headscope.show.style import FigureStyle, styled
 from headscope.show.terminal import matrix_cell, terminal
 from headscope.show.view import KeyNumber, View
 
@@ -66,7 +67,7 @@ def test_pages_of_many_heads_of_gaps_and_made_later():
     assert page.count('class="cell gone"') == 4
     assert 'data-head="L0H2"' in page
     assert 'data-head="L0H1"' not in page
-    assert "4 heads removed" in page
+    assert "4 removed" in page
     report = grid(2, 2, 4)
     later = dataclasses.replace(report, provenance={**report.provenance, "created": "later"})
     assert report_html(report) == report_html(later)
@@ -126,7 +127,8 @@ def test_a_new_section_appears_on_the_page_and_in_the_markdown(monkeypatch):
     page = report_html(report)
     for shown in ('data-head="L1H1"', "Norm of W_O", "Every norm is finite.", "largest norm"):
         assert shown in page
-    assert '"facts":[["Norm","1.25"]]' in page
+    assert '"captions":["Norm"]' in page
+    assert '"facts":[[0,"1.25"]]' in page
     assert "| largest norm | 3.5 | - |" in report_markdown(report)
     view: View[NormResult] = View(**least)
     result = NormResult({})
@@ -160,7 +162,8 @@ def test_hostile_tokens_are_inert_on_the_page(explained):
     data = re.search(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert not set("<>&\u2028\u2029") & set(data[1])
-    shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
+    with styled(FigureStyle(), verbose=True):
+        shown = text_of(*VIEW.human(hostile_sentence(explained, made)))
     assert "2 x 8 wide" in shown
     assert "\u202e" not in shown
     assert max(map(len, shown.splitlines())) <= 80

@@ -63,7 +63,7 @@ def judged(
     mean = argmax if by_mean is None else attend(corpus, batch, by_mean)
     sums = Syntactic(1, 1, swapped=swapped)
     nothing = torch.zeros(0)
-    sums.update(RowSummary(nothing, argmax, mean, *[nothing] * 6), batch)
+    sums.update(RowSummary(nothing, argmax, mean, *[nothing] * 7), batch)
     hits = KernelHits(sums)
     if kernel is not None:
         hits.update(kernel_argmax(torch.tensor([kernel], dtype=torch.float64), batch), batch)

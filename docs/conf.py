@@ -1,0 +1,34 @@
+"""Sphinx builds the site: docs as they stand in the repository, and the API from docstrings.
+
+Sphinx with MyST and Furo, since it is kept well, reads the same Markdown as GitHub, makes pages of
+docstrings without a plugin of our own, and has a search that needs no server.
+"""
+
+from headscope import __version__
+
+project = "headscope"
+author = "the headscope authors"
+release = version = __version__
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build", "design.md"]
+#: Pages of the repository that are no part of the site: links to them go to the repository.
+suppress_warnings = ["myst.xref_missing"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+nb_execution_mode = "force"  # the notebook is stored without its outputs
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 4
+html_theme = "furo"
+html_title = f"headscope {version}"
+html_static_path = []
+autodoc_typehints = "none"  # numpydoc sections state them
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+copybutton_exclude = ".linenos, .gp, .go"

@@ -1,0 +1,204 @@
+"""Figures for papers and notebooks: every function draws on ``ax``, or makes a Figure, returned.
+
+>>> import headscope
+>>> result = headscope.classify("demo", limit=20)
+>>> headscope.plot.heads(result).savefig("heads.pdf")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from headscope.core.errors import InputError
+from headscope.core.heads import parse_head
+from headscope.core.roles import role_of
+from headscope.show import drawing as draw
+from headscope.show.blocks import Chart
+from headscope.show.figures import chart_on
+from headscope.show.notebook import figure_of, named_blocks
+
+__all__ = ["attention", "figure", "heads", "mean_attention"]
+
+
+def _axes(ax: Axes | None, width: float, height: float) -> tuple[Figure, Axes]:
+    """Return the axes that were given with their figure, or new ones."""
+    if ax is None:
+        made = draw.new_figure(width, height)
+        return made, made.add_subplot()
+    whole = ax.get_figure(root=True)
+    assert isinstance(whole, Figure)
+    return whole, ax
+
+
+def figure(result: Any, name: str = "", ax: Axes | None = None) -> Figure:
+    """Draw a figure of any result.
+
+    Parameters
+    ----------
+    result : a result of headscope
+        Of ``headscope.classify``, ``depth``, ``prune`` and the others.
+    name : str, optional
+        The figure's file name without its ending. Default: the first one.
+    ax : matplotlib Axes, optional
+        Where to draw. Figures of several panels take none.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The whole figure.
+
+    Raises
+    ------
+    InputError
+        If there is no such figure, or it has several panels and ``ax`` is given.
+    """
+    command = type(result).__name__.removesuffix("Result").lower()
+    if ax is None:
+        made: Figure | None = figure_of(command, result, name)
+        if made is None:
+            raise InputError(f"A {type(result).__name__} has no figure.")
+        return made
+    blocks = named_blocks(command, result)
+    block = blocks.get(name) if name else next(iter(blocks.values()), None)
+    if not isinstance(block, Chart):
+        one = [file for file, block in blocks.items() if isinstance(block, Chart)]
+        raise InputError(
+            f"The figure {name or next(iter(blocks), '')!r} takes no ax; those that do: "
+            f"{', '.join(one) or 'none'}."
+        )
+    chart_on(ax, block)
+    return _axes(ax, 0, 0)[0]
+
+
+def heads(result: Any, value: str = "role", ax: Axes | None = None) -> Figure:
+    """Draw the map of layers and heads, by role or by a number of every head.
+
+    Parameters
+    ----------
+    result : ClassifyResult
+        What ``headscope.classify`` returned; its first stack is drawn.
+    value : str, default "role"
+        ``role``, or a column of ``result.to_frame()`` such as ``entropy`` or ``zero_loss``.
+    ax : matplotlib Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The whole figure.
+
+    Raises
+    ------
+    InputError
+        If there is no such column of numbers.
+    """
+    part = result.only(result.stacks[0])
+    n_layers = max(head.layer for head in part.heads) + 1
+    n_heads = max(head.head for head in part.heads) + 1
+    made, axes = _axes(ax, 1.2 + 0.4 * n_heads, 0.8 + 0.4 * n_layers)
+    if value == "role":
+        image = np.ones((n_layers, n_heads, 3))
+        for head in part.heads:
+            role = role_of(head.primary)
+            image[head.layer, head.head] = 0.35 + 0.65 * np.array(to_rgb(role.colour))
+            draw.cell_text(axes, head.layer, head.head, role.mark.strip("."), "black", 8)
+        axes.imshow(image, aspect="equal")
+    else:
+        frame = part.to_frame()
+        if value not in frame or frame[value].dtype.kind not in "fi":
+            numbers = [name for name in frame if frame[name].dtype.kind == "f"]
+            raise InputError(f"There is no number {value!r}; choose from {', '.join(numbers)}.")
+        grid = np.full((n_layers, n_heads), np.nan)
+        grid[frame["layer"], frame["head"]] = frame[value].astype(float)
+        shown = axes.imshow(grid, aspect="equal", cmap="viridis")
+        made.colorbar(shown, ax=axes, fraction=0.03, pad=0.02).set_label(value.replace("_", " "))
+    draw.label_grid(axes, n_layers, n_heads)
+    axes.tick_params(labelsize=8)
+    return made
+
+
+def mean_attention(result: Any, head: str, ax: Axes | None = None) -> Figure:
+    """Draw one head's mean attention between the first 15 tokens of a sentence and the last.
+
+    Parameters
+    ----------
+    result : ClassifyResult
+        What ``headscope.classify`` returned.
+    head : str
+        Its name, such as ``L3H5``.
+    ax : matplotlib Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The whole figure.
+
+    Raises
+    ------
+    InputError
+        If there is no such head, or nothing was kept of it.
+    """
+    _named(head)
+    found = next((h for h in result.heads if h.name == head and h.mean_pattern), None)
+    if found is None:
+        raise InputError(f"There is no mean attention of {head} in this result.")
+    cells = np.frombuffer(base64.b64decode(found.mean_pattern), dtype=np.uint8)
+    side = round(len(cells) ** 0.5)
+    made, axes = _axes(ax, 3.3, 3.3)
+    axes.imshow((cells.reshape(side, side) / 255.0) ** 2, cmap="Blues", vmin=0, vmax=1)
+    ticks = [*range(0, side - 1, 7), side - 1]
+    labels = [*map(str, ticks[:-1]), "last"]
+    axes.set_xticks(ticks, labels, fontsize=8)
+    axes.set_yticks(ticks, labels, fontsize=8)
+    axes.set_xlabel("token looked at", fontsize=8)
+    axes.set_ylabel("token that looks", fontsize=8)
+    return made
+
+
+def attention(result: Any, head: str = "", ax: Axes | None = None) -> Figure:
+    """Draw one head's attention on the sentence of ``headscope.explain``.
+
+    Parameters
+    ----------
+    result : ExplainResult
+        What ``headscope.explain`` returned.
+    head : str, optional
+        Its name, such as ``L3H5``. Default: the head that is explained.
+    ax : matplotlib Axes, optional
+        Where to draw.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The whole figure.
+
+    Raises
+    ------
+    InputError
+        If there is no such head.
+    """
+    name = head or result.name
+    _named(name)
+    if name not in result.patterns:
+        raise InputError(f"There is no head {name} on this sentence.")
+    made, axes = _axes(ax, 3.3, 3.3)
+    axes.imshow(np.array(result.patterns[name]), cmap="Blues", vmin=0, vmax=1)
+    tokens = [token.replace("$", r"\$") for token in result.tokens]
+    axes.set_xticks(range(len(tokens)), tokens, rotation=60, ha="right", fontsize=8)
+    axes.set_yticks(range(len(tokens)), tokens, fontsize=8)
+    return made
+
+
+def _named(head: str) -> None:
+    """Refuse what is no name of a head."""
+    try:
+        parse_head(head)
+    except ValueError:
+        raise InputError(f"{head!r} is no name of a head; write it as L3H5.") from None

@@ -1,0 +1,100 @@
+"""A result in a notebook: its key sentence and its map, small."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from markupsafe import Markup
+
+from headscope.core.roles import PRIMARY
+from headscope.show.blocks import (
+    PAGE,
+    Block,
+    Chart,
+    Drawing,
+    HeadMap,
+    HeadMarks,
+    Panels,
+    Text,
+)
+from headscope.show.cells import model_name, tidy
+from headscope.show.view import view_of
+
+_LIGHT = {role.style: role.light for role in PRIMARY}
+_STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
+
+
+def key_sentence(command: str, result: Any) -> str:
+    """Return the sentence that a result leads with."""
+    shown = _blocks(command, result)
+    texts = [block for block in shown if isinstance(block, Text) and block.text]
+    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
+    return " ".join(leads[0].text.split()) if leads else ""
+
+
+def html(command: str, result: Any) -> str:
+    """Write the key sentence, and the map of heads or the first figure."""
+    shown, parts = _blocks(command, result), list[Markup]()
+    head = Markup("<p><b>{} of {}</b>. {}</p>")
+    parts.append(head.format(command, model_name(result), tidy(key_sentence(command, result))))
+    marks = next((block for block in shown if isinstance(block, HeadMarks)), None)
+    if marks is not None:
+        parts.append(_table(marks))
+    elif (figure := figure_of(command, result)) is not None:
+        from headscope.show.drawing import figure_files
+        from headscope.show.style import FigureStyle, styled
+
+        figure.set_dpi(80)
+        with styled(FigureStyle(("png",))):
+            image = base64.b64encode(figure_files({"map": figure})["map.png"]).decode()
+        parts.append(Markup('<img alt="{}" src="data:image/png;base64,{}">').format(command, image))
+    return str(Markup("\n").join(parts))
+
+
+def figure_of(command: str, result: Any, name: str = "") -> Any:
+    """Draw the figure of a result that has this name, by default its first; None without any."""
+    from headscope.core.errors import InputError
+    from headscope.show.figures import figures_of
+
+    named = named_blocks(command, result)
+    if name and name not in named:
+        raise InputError(f"There is no figure {name!r}; this result has {', '.join(named)}.")
+    chosen = named[name] if name else next(iter(named.values()), None)
+    return None if chosen is None else next(iter(figures_of([chosen])))[1]
+
+
+def named_blocks(command: str, result: Any) -> dict[str, Chart | HeadMap | Panels | Drawing]:
+    """Return what is drawn of a result, by the names of the figures' files."""
+    drawn = (
+        block
+        for block in _blocks(command, result)
+        if isinstance(block, Chart | HeadMap | Panels | Drawing) and block.file
+    )
+    return {block.file: block for block in drawn}
+
+
+def _blocks(command: str, result: Any) -> list[Block]:
+    blocks = view_of(command).blocks
+    return [] if blocks is None else list(blocks(result))
+
+
+def _table(block: HeadMarks) -> Markup:
+    rows: dict[str, dict[int, tuple[str, str]]] = {}
+    for (layer, head), mark in block.marks.items():
+        rows.setdefault(layer, {})[head] = mark
+    heads = range(max((head for _, head in block.marks), default=-1) + 1)
+    cell = Markup('<td style="{};background:{}">{}</td>')
+    lines = [
+        Markup("<tr><th>{}</th>{}</tr>").format(
+            layer,
+            Markup("").join(
+                cell.format(_STYLE, _LIGHT.get(style, "#fff"), text)
+                for text, style in (marks.get(head, ("", "")) for head in heads)
+            ),
+        )
+        for layer, marks in rows.items()
+    ]
+    return Markup("<table>{}</table><p><small>{}</small></p>").format(
+        Markup("").join(lines), block.legend
+    )
