@@ -11,13 +11,22 @@ import typer
 
 import headscope
 from headscope.cli.made import UsageError, arguments_of, parameters_of
-from headscope.cli.output import command_line, print_result, progress_bar, result_folder
+from headscope.cli.output import (
+    command_line,
+    print_human,
+    print_result,
+    progress_bar,
+    result_folder,
+    seconds_of,
+)
 from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of
 from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.options import OptionError, options_of
+from headscope.core.safe_text import visible
 from headscope.session.options import ModelOptions
+from headscope.session.progress import SECONDS, Progress
 from headscope.show.style import styled
 
 
@@ -49,16 +58,16 @@ class Call:
         keywords = self.arguments() if keywords is None else keywords
         # This loads torch, before the bar: from there on Python looks for garbage as usual.
         function = getattr(headscope, self.command)
-        folder, unit = self.values.get("output"), self.options.unit
+        folder, expected = self.values.get("output"), self.options(**keywords).expected()
+        if self.values["dry_run"]:
+            return self.announce(function, keywords, expected)
         with (
             result_folder(self.command, folder, presentation) as write,
-            progress_bar(self.values["quiet"], unit) as progress,
+            progress_bar(self.values["quiet"], expected) as progress,
         ):
-            if unit:
-                keywords = {**keywords, "progress": progress}
             failure = None
             try:
-                result = self.result(function, keywords)
+                result = self.result(function, keywords, progress)
             except ArtefactError as error:  # what was measured is not lost with a folder
                 if error.result is None:
                     raise
@@ -69,10 +78,37 @@ class Call:
             raise failure
         return result
 
-    def result(self, function: Callable[..., Any], keywords: Mapping[str, Any]) -> Any:
+    def announce(
+        self,
+        function: Callable[..., Any],
+        keywords: Mapping[str, Any],
+        expected: Mapping[str, float],
+    ) -> None:
+        """Say what would be done and how long it takes here: the run begins, and is left early."""
+        kept = {name: v for name, v in keywords.items() if name not in ("state", "resume")}
+        took = "a few seconds"
+        if expected:
+            seconds = seconds_of(lambda tell: self.result(function, kept, tell), expected)
+            took = f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
+        lines = [f"{self.command} of {self.values['model']} takes {took} on this machine."]
+        steps = dict.fromkeys(name.partition(", ")[0] for name in expected)
+        shown = [name for name in steps if name[0] != "*" and name != SECONDS]
+        lines += [f"It measures, in this order: {', '.join(shown)}."] if len(shown) > 1 else []
+        for name in ("output", "save", "prune_to"):
+            if (folder := self.values.get(name)) is not None:
+                lines.append(f"It writes {folder}{' (which is there)' if folder.exists() else ''}.")
+        print_human(*map(visible, lines))
+
+    def result(
+        self,
+        function: Callable[..., Any],
+        keywords: Mapping[str, Any],
+        progress: Progress | None = None,
+    ) -> Any:
         """Measure the model and return the result, which records the command line."""
+        told = {} if progress is None else {"progress": progress}
         try:
-            return function(self.values["model"], command=command_line(), **keywords)
+            return function(self.values["model"], command=command_line(), **keywords, **told)
         except OptionError as error:
             raise usage_error(self.options, error) from None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import headscope
 from headscope.cli import config
@@ -101,8 +102,23 @@ def _made(name: str) -> Any:
     app = typer.Typer(
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
     )
-    app.command(name, epilog=epilog, rich_help_panel=heading)(command)
+    app.command(name, cls=_Quoting, epilog=epilog, rich_help_panel=heading)(command)
     return typer.main.get_command(app)
+
+
+class _Quoting(TyperCommand):
+    """A command that says what is wrong with a sentence whose quotes are missing."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            extra = re.search(r"unexpected extra argument\S* \((.*)\)", str(error))
+            if extra is None:
+                raise
+            why = f"{extra[1]!r} is too much; put a sentence, or a path with spaces, in quotes"
+            raise typer.BadParameter(why, ctx) from None
 
 
 class LazyGroup(TyperGroup):

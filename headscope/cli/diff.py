@@ -34,7 +34,11 @@ DiffFormat = enum.StrEnum("DiffFormat", ["human", "json", "md"])
 def diff(
     old: Annotated[
         Path,
-        Argument(metavar="OLD", help="A result (JSON) or a folder of results.", show_default=False),
+        Argument(
+            metavar="OLD",
+            help="A result (JSON), a folder of results, or a report's baseline.json.",
+            show_default=False,
+        ),
     ],
     new: Annotated[
         Path | None, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
@@ -77,10 +81,10 @@ def diff(
     """
     from headscope.core.revisions import in_revision
     from headscope.core.serialise import to_json
+    from headscope.reports.baseline import read_side
     from headscope.reports.diff import compare
     from headscope.reports.diff_rules import parse_rules, undecided, with_fired
     from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
-    from headscope.reports.reading import read_results
     from headscope.show.folders import ready_folder, write_files
 
     before: Path | InRevision = old
@@ -93,15 +97,15 @@ def diff(
         raise BadParameter("give two results, or one and --git REV1 REV2", param_hint="'NEW'")
     rules = parse_rules(fail_on or ())
     with ready_folder(output):
-        result = compare(read_results(before), read_results(after), tolerance=tolerance)
+        result = compare(read_side(before), read_side(after), tolerance=tolerance)
         result = with_fired(result, rules)
         if output is not None:
-            write_files(output, diff_files(result))
+            write_files(output, diff_files(result, rules))
     if format is DiffFormat.human:
         print_human(*diff_report(result))
     elif not result.equal or result.fired:
-        print_data(diff_markdown(result) if format is DiffFormat.md else to_json(result))
-    for note in undecided(result, rules):
-        print_note(note, quiet)
+        print_data(diff_markdown(result, rules) if format is DiffFormat.md else to_json(result))
+    for rule, why in undecided(result, rules).items():
+        print_note(f"{rule} {why}", quiet)
     if result.fired:
         raise CheckFailedError("; ".join(f"{fired.rule}: {fired.reason}" for fired in result.fired))

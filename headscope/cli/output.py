@@ -16,6 +16,8 @@ from headscope.cli.shared_options import Format
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from headscope.session.progress import Progress
+
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
 _WITH_VALUE = {"-o", "--output", "--format", "--figures", "--figure-width"}
@@ -130,63 +132,60 @@ def command_line() -> str:
     return shlex.join(["headscope", *words])
 
 
-def time_left(done: float, total: float, since: float) -> str:
-    """Write the time left of a run that reported ``done`` of ``total`` ``since`` seconds ago.
-
-    Something is left until the run says that nothing is: a tenth of ``since``, or a second.
-    """
-    if done >= total:
-        return "done"
-    left = round(max(total - done - since, 0.1 * since, 1))
-    hours, minutes = divmod(left // 60, 60)
-    clock = f"{hours}:{minutes:02}:{left % 60:02}" if hours else f"{minutes}:{left % 60:02}"
-    return f"about {clock} left"
-
-
 @contextmanager
-def progress_bar(quiet: bool, unit: str | None) -> Iterator[Callable[[str, int, int], None] | None]:
-    """Show a bar on stderr while a pass runs; nothing without a unit or where it is no terminal."""
+def progress_bar(quiet: bool, expected: Mapping[str, float]) -> Iterator[Progress | None]:
+    """Show one bar over all steps on stderr; nothing without steps or where it is no terminal."""
     modules_are_loaded()
-    if quiet or unit is None or not sys.stderr.isatty():
+    if quiet or not expected or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
+    from rich.progress import BarColumn, Task, TextColumn
+    from rich.progress import Progress as Bars
     from rich.text import Text
 
-    from headscope.session.progress import SECONDS
+    from headscope.session.progress import Overall, clock_text
 
-    class Count(MofNCompleteColumn):
-        """How many of how many; nothing where the run says itself how long it takes."""
+    overall = Overall(expected)
 
-        def render(self, task: Task) -> Text:
-            return Text("") if task.fields["said_at"] else super().render(task)
-
-    class Left(Remaining):
-        """How long it will take: as the run itself says, else by the speed so far."""
+    class Left(TextColumn):
+        """How long it will take, said anew twice a second."""
 
         max_refresh = 0.5
 
         def render(self, task: Task) -> Text:
-            if not task.fields["said_at"]:
-                return super().render(task)
-            since = time.monotonic() - task.fields["said_at"]
-            left = time_left(task.completed, task.total or 0, since)
-            return Text(left, style="progress.remaining")
+            text = clock_text(overall.left())
+            return Text(f"{text} left" if text else "", style="progress.remaining")
 
-    columns = (TextColumn("{task.description}"), BarColumn(), Count(), Left())
-    console = Console(stderr=True)
-    # Steps differ in cost: the time that remains is judged by the last ten minutes, not seconds.
-    with Progress(*columns, console=console, transient=True, speed_estimate_period=600) as bar:
-        tasks: dict[str, Any] = {}
+    columns = (TextColumn("{task.description}"), BarColumn(), Left(""))
+    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=1.0)
 
         def update(name: str, done: int, total: int) -> None:
-            in_seconds = name.rpartition(", ")[2] == SECONDS
-            if name not in tasks:
-                text = name.replace(SECONDS, "in all") if in_seconds else f"{unit} ({name})"
-                tasks[name] = bar.add_task(text, total=total, said_at=0.0)
-            said_at = time.monotonic() if in_seconds else 0.0
-            bar.update(tasks[name], completed=done, total=total, said_at=said_at)
+            overall.tell(name, done, total)
+            step = overall.step
+            bars.update(task, description=step, completed=overall.share())
 
         yield update
+
+
+class _Known(BaseException):
+    """How long a run takes is known; it is no error, and nothing that runs may catch it."""
+
+
+def seconds_of(run: Callable[[Progress], Any], expected: Mapping[str, float]) -> float:
+    """Begin a run, and leave it as soon as it is known how many seconds all of it takes."""
+    from headscope.session.progress import Overall
+
+    overall, started = Overall(expected), time.monotonic()
+
+    def tell(name: str, done: int, total: int) -> None:
+        overall.tell(name, done, total)
+        if overall.all_of_it is not None:
+            raise _Known
+
+    try:
+        run(tell)
+    except _Known:
+        return overall.all_of_it or 0.0
+    return time.monotonic() - started

@@ -20,18 +20,20 @@ def run_report(call: Call) -> None:
     from rich.text import Text
 
     from headscope.core.errors import ValidationFailedError
+    from headscope.core.serialise import to_dict
+    from headscope.reports.baseline import read_side
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json, write_report
-    from headscope.reports.limits import check_baseline, require_limits
+    from headscope.reports.limits import check_baseline, judged, require
     from headscope.reports.markdown import certificate
-    from headscope.reports.reading import read_results, results_of
+    from headscope.reports.reading import results_of
     from headscope.reports.registry import REPORT, SECTIONS
     from headscope.reports.sections import Previous, content_digest
     from headscope.show.cells import to_csv
     from headscope.show.folders import ready_folder
 
     limits = limits_of(call.context)
-    baseline = read_results(Path(limits.baseline)) if limits.baseline else None
+    baseline = read_side(Path(limits.baseline)) if limits.baseline else None
     if baseline is not None:
         check_baseline(limits, baseline)
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
@@ -48,10 +50,16 @@ def run_report(call: Call) -> None:
         "previous": None if call.values["fresh"] else folder,
     }
     measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
-    with ready_folder(folder), progress_bar(quiet, call.options.unit) as progress:
-        result = call.result(measure, {**keywords, "progress": progress})
+    expected = call.options(**keywords).expected()
+    if call.values["dry_run"]:
+        call.announce(measure, {**keywords, "previous": None}, expected)
+        return
+    with ready_folder(folder), progress_bar(quiet, expected) as progress:
+        result = call.result(measure, keywords, progress)
         digests = {name: content_digest(section) for name, section in result.sections.items()}
-        document = write_report(result, folder, digests, Previous.read(folder).document)
+        outcomes, changes = judged(results_of(to_dict(result), REPORT), limits, baseline)
+        before = Previous.read(folder).document
+        document = write_report(result, folder, digests, before, outcomes, changes)
     _add_step_summary(folder / "report.md")
     if format is Format.json:
         print_data(report_json(document))
@@ -70,7 +78,7 @@ def run_report(call: Call) -> None:
         print_human(Text(f"\nWritten to {folder / 'report.html'}"))
     if result.validate is not None and not result.validate.passed:
         raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
-    require_limits(results_of(document, REPORT), limits, baseline)
+    require(outcomes)
 
 
 def _add_step_summary(page: Path) -> None:

@@ -85,6 +85,9 @@ Config = Annotated[
 Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Print the tables behind the answer, too.")
 ]
+DryRun = Annotated[
+    bool, Option("--dry-run", help="Say what would be done and how long it takes; do not do it.")
+]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bar, no messages.")]
 Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
 
@@ -101,6 +104,7 @@ def of_every_model_command(
     ],
     format: Annotated[Format, Option(help="What goes to stdout.")] = Format.human,
     config: Config = None,
+    dry_run: DryRun = False,
     verbose: Verbose = False,
     quiet: Quiet = False,
     debug: Debug = False,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headscope.core.errors import InputError
 from headscope.core.options import Option, names
 from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
+from headscope.session.progress import SECONDS
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult
@@ -151,7 +152,6 @@ class PruneOptions(ResumableOptions):
     ('manual', 13)
     """
 
-    unit: ClassVar[str | None] = "steps"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",
@@ -475,3 +475,7 @@ class PruneOptions(ResumableOptions):
                 f"The folder of results {output} is, or lies in, one that a model is saved in; "
                 "give each its own."
             )
+
+    def expected(self) -> dict[str, float]:
+        """Pruning prices its steps itself."""
+        return {SECONDS: 108.0}

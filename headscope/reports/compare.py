@@ -19,7 +19,7 @@ from headscope.core.errors import InputError
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
 from headscope.models.validation import certificate_of
-from headscope.reports.diff import NO_CONDITION, conditions
+from headscope.reports.baseline import NO_CONDITION, conditions
 from headscope.reports.reading import Results
 from headscope.reports.registry import SECTIONS
 from headscope.reports.result import (

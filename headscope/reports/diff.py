@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
 from headscope.core.serialise import SCHEMA
-from headscope.models.validation import certificate_of
-from headscope.reports.diff_facts import Facts, Key, Number, facts_of, settings_of
+from headscope.reports.baseline import NO_CONDITION, Side, side_of
+from headscope.reports.diff_facts import Facts, Key, Number
 from headscope.reports.reading import Results
 from headscope.reports.result import (
     Change,
@@ -28,68 +28,12 @@ TOLERANCE = 0.01
 _NOISE = 1e-6  # The same between runs on different machines; far below anything that is printed
 _CALL = {"created", "command"}  # Keys whose values say when and how a run was called
 _MOST_PATHS = 20  # Paths of other differences that are named
-_LONGEST = 120  # Characters of a setting
-#: In a result's provenance, and no setting: described apart, or of no importance.
-_NO_SETTINGS = ("model", "data", "created", "command", "tokenizer", "warnings")
-#: In a result's model, and not what tells one model from another.
-_NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
-
 V = TypeVar("V")
 
 
-class Condition(NamedTuple):
-    """Something that should be equal, and how it is shown."""
-
-    value: object = None
-    text: str = "none"
-
-
-NO_CONDITION = Condition()
-
-
-def conditions(results: Results, section: str) -> dict[tuple[str, str], Condition]:
-    """Return everything that has to be equal for runs to measure the same, by kind and name."""
-
-    def mapping(value: object) -> Mapping[str, object]:
-        return value if isinstance(value, Mapping) else {}
-
-    def without(values: Mapping[str, object], *names: str) -> dict[str, object]:
-        """Leave some out, and what is null or empty: that is the same as not there."""
-        return {k: v for k, v in values.items() if k not in names and v not in (None, [], {})}
-
-    def text(value: object) -> str:
-        words = "none" if value is None else str(value)
-        return words if len(words) <= _LONGEST else f"{words[: _LONGEST - 3]}..."
-
-    result = results.sections[section]
-    origin = mapping(results.raw[section].get("provenance"))
-    model, data = mapping(origin.get("model")), mapping(origin.get("data"))
-    removed = model.get("removed_heads")
-    less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
-    settings = {
-        "model id": model.get("id"),
-        "model revision": model.get("revision"),
-        "data name": data.get("name"),
-        # Older results are all of means; unit length at the end changes no cosine, and nothing
-        # else is made of embeddings.
-        "pooling": str(model.get("pooling") or "mean").removesuffix(", normalize"),
-        **{name: value for name, value in origin.items() if name not in _NO_SETTINGS},
-        **settings_of(result),
-    }
-    model_text = (
-        f"{model.get('id')} ({model.get('family')}, {model.get('n_layers')} layers x "
-        f"{model.get('n_heads')} heads{less}, weights {str(model.get('weights_sha256'))[:8]})"
-    )
-    data_text = f"{data.get('name')} (sha256 {str(data.get('sha256'))[:8]})" if data else None
-    return {
-        ("schema", ""): Condition(result.schema, str(result.schema)),
-        ("model", ""): Condition(without(model, *_NOT_OF_MODEL), text(model_text)),
-        ("data", ""): Condition(without(data, "name"), text(data_text)),
-        **{("setting", name): Condition(value, text(value)) for name, value in settings.items()},
-    }
-
-
-def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> DiffResult:
+def compare(
+    old: Results | Side, new: Results | Side, *, tolerance: float = TOLERANCE
+) -> DiffResult:
     """Say what differs between two sets of results.
 
     Numbers without an interval have moved when they differ by more than ``tolerance`` as a share of
@@ -97,20 +41,21 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
     """
     if not 0 <= tolerance < math.inf:
         raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
-    sections = [name for name in old.sections if name in new.sections]
+    old, new = (side_of(side) if isinstance(side, Results) else side for side in (old, new))
+    sections = [name for name in old.schemas if name in new.schemas]
     if not sections:
         raise InputError(
-            f"{visible(old.name)} holds {', '.join(old.sections)} and {visible(new.name)} holds "
-            f"{', '.join(new.sections)}: nothing to compare. Give two results of the same command."
+            f"{visible(old.name)} holds {', '.join(old.schemas)} and {visible(new.name)} holds "
+            f"{', '.join(new.schemas)}: nothing to compare. Give two results of the same command."
         )
     for name in sections:
-        schemas = old.sections[name].schema, new.sections[name].schema
+        schemas = old.schemas[name], new.schemas[name]
         if min(schemas) > SCHEMA or min(schemas) < 1:
             raise InputError(
                 f"The results of {name} have schemas {schemas[0]} and {schemas[1]}; this headscope "
                 f"knows {SCHEMA}. Use the version that wrote them."
             )
-    before, after = facts_of(old, sections), facts_of(new, sections)
+    before, after = (_of(side.facts, sections) for side in (old, new))
     metrics = list(_changes(before.metrics, after.metrics, tolerance))
     numbers = list(_changes(before.numbers, after.numbers, tolerance))
     scores = sorted((c for c in numbers if c.beyond), key=_size, reverse=True)
@@ -131,14 +76,13 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
     for change in _label_changes(before, after):
         labels[change.name].append(change)
     texts = _in_both(before.texts, after.texts)
-    metric, new_metric = (side.prune.metric if side.prune else "" for side in (old, new))
     diff = DiffResult(
         old=old.name,
         new=new.name,
         tolerance=tolerance,
         compared=tuple(sections),
-        missing=tuple(_only(old.sections, new.sections, before, after)),
-        added=tuple(_only(new.sections, old.sections, after, before)),
+        missing=tuple(_only(old.schemas, new.schemas, before, after)),
+        added=tuple(_only(new.schemas, old.schemas, after, before)),
         identity=_identity(old, new, sections),
         roles=tuple(labels["roles"]),
         relations=tuple(labels["relations"]),
@@ -150,24 +94,30 @@ def compare(old: Results, new: Results, *, tolerance: float = TOLERANCE) -> Diff
         scores=tuple(scores),
         curves=tuple(sorted(curves, key=lambda curve: _size(curve.worst), reverse=True)),
         within=sum(not change.beyond for change in changes),
-        not_valid=tuple(_not_valid(new)),
+        not_valid=new.not_valid,
         metrics_compared=len(before.metrics.keys() & after.metrics.keys()),
-        metric=metric if metric == new_metric else "",
+        metric=old.metric if old.metric == new.metric else "",
     )
     if not diff.equal:
         return diff
     # Where nothing else differs, every other value that does is named: nothing changes in silence.
     paths: list[str] = []
-    for name in sections:
+    for name in sections if old.raw and new.raw else ():
         _differing(old.raw[name], new.raw[name], name, paths.append)
     return dataclasses.replace(diff, other=tuple(paths[:_MOST_PATHS]))
 
 
-def _identity(old: Results, new: Results, sections: Iterable[str]) -> tuple[Identity, ...]:
+def _of(facts: Facts, sections: Sequence[str]) -> Facts:
+    """Keep the facts of some sections."""
+    kinds = vars(facts).items()
+    return Facts(**{kind: {k: v for k, v in f.items() if k[0] in sections} for kind, f in kinds})
+
+
+def _identity(old: Side, new: Side, sections: Iterable[str]) -> tuple[Identity, ...]:
     """List what differs of the runs, what matters most first, and once for several sections."""
     rows: dict[tuple[str, str, str, str], list[str]] = {}
     for section in sections:
-        mine, other = conditions(old, section), conditions(new, section)
+        mine, other = old.conditions[section], new.conditions[section]
         both = {
             key: [side.get(key, NO_CONDITION) for side in (mine, other)] for key in mine | other
         }
@@ -229,18 +179,6 @@ def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
         if not unpaired and (before != after or primary[0] != primary[1]):
             gained, lost = sorted(after - before), sorted(before - after)
             yield SetChange(*key, tuple(gained), tuple(lost), *primary)
-
-
-def _not_valid(new: Results) -> Iterator[str]:
-    """Say which results are not known to be of the model's own attention."""
-    certificates = {name: certificate_of(result) for name, result in new.sections.items()}
-    if all(certificate is None for certificate in certificates.values()):
-        yield "it carries no certificate"
-    for name, certificate in certificates.items():
-        if certificate is not None and certificate.passed is not True:
-            words = "not validated" if certificate.passed is None else "validation FAILED"
-            reasons = "; ".join(getattr(certificate, "reasons", ())[:3])
-            yield f"{name}: {words}{f' ({reasons})' if reasons else ''}"
 
 
 def _only(

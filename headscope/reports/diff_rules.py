@@ -160,15 +160,15 @@ def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
     return dataclasses.replace(diff, fired=tuple(fired))
 
 
-def undecided(diff: DiffResult, rules: Iterable[Rule]) -> tuple[str, ...]:
-    """Name the rules that had nothing to look at, so that a limit that never fires is noticed."""
-    return tuple(
-        f"{rule} had nothing to compare: no result of {section} in {visible(diff.old)}"
+def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
+    """Say which rules had nothing to look at, so that a limit that never fires is noticed."""
+    return {
+        str(rule): f"had nothing to compare: no result of {section} in {visible(diff.old)}"
         for rule in rules
         if (section := RULES[rule.name][0])
         and section not in diff.compared
         and section not in diff.missing
-    )
+    }
 
 
 def _roles(diff: DiffResult) -> Iterator[tuple[SetChange, str]]:

@@ -12,9 +12,11 @@ from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
 from headscope.reports.result import Change, DiffResult, SetChange
 from headscope.show.cells import joined
+from headscope.show.markup import folded, table, ticked
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _COLUMNS = ("where", "what", "old", "new")
+_FIRED = ("rule", "reason")
 _MOST_LABELS = 4  # Labels of one row that are named
 #: Rows of all tables together in the terminal (but 3 of each at least), and of one in Markdown:
 #: GitHub takes 65,536 characters in a comment.
@@ -48,10 +50,10 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
         worst = curve.worst
         point = worst.where.removeprefix(f"{curve.where}, ")
         beyond = f"{curve.beyond} of {curve.points}"
-        ends = _number(worst.old), _number(worst.new)
-        curves.append((curve.where, curve.name, beyond, point, *ends))
+        farthest = f"{_number(worst.old)} -> {_number(worst.new)} at {point}"
+        curves.append((curve.where, curve.name, beyond, farthest))
     tables: list[tuple[str, Row, list[Row]]] = [
-        ("Rules that fired", ("rule", "reason"), [(f.rule, f.reason) for f in diff.fired]),
+        ("Rules that fired", _FIRED, [(f.rule, f.reason) for f in diff.fired]),
         ("Claims: verdicts that changed", _COLUMNS, insights),
         ("Other findings that changed", _COLUMNS, others),
         (
@@ -76,7 +78,7 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
         ),
         (
             "Curves beyond their intervals",
-            ("curve", "what", "points", "farthest", "old", "new"),
+            ("curve", "what", "points", "farthest"),
             curves,
         ),
     ]
@@ -175,28 +177,39 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
         yield Text(f"\n{visible(line)}")
 
 
-def diff_markdown(diff: DiffResult) -> str:
-    """Write the same as Markdown; an empty text where the two are equal."""
+def diff_markdown(diff: DiffResult, rules: Iterable[object] = ()) -> str:
+    """Write the same as Markdown, with a tick or a cross for each of the rules that were asked for.
+
+    An empty text where the two are equal.
+    """
     if diff.equal and not diff.fired:
         return ""
-
-    def row(cells: Iterable[str]) -> str:
-        short = (c if len(c) <= _LONGEST_CELL else f"{c[: _LONGEST_CELL - 3]}..." for c in cells)
-        return f"| {' | '.join(map(markdown, short))} |"
-
-    lines = [f"### headscope diff\n\n{markdown(diff.old)} → {markdown(diff.new)}\n"]
+    lines = ["### What changed", "", f"**{markdown(_answer(diff))}**", ""]
+    lines += [f"{markdown(diff.old)} → {markdown(diff.new)}", ""]
+    reasons = {fired.rule: fired.reason for fired in diff.fired}
+    asked = dict.fromkeys((*map(str, rules), *reasons))
+    lines += ticked((rule, reasons.get(rule, "")) for rule in asked)
     for caption, change in _identity_lines(diff):
         lines.append(f"* **{markdown(caption)}**: {markdown(change)}")
     for title, columns, rows in _tables(diff):
-        lines += [f"\n#### {markdown(title)}\n", row(columns), row(["---"] * len(columns))]
-        lines += map(row, rows[:_MOST_ROWS_MARKDOWN])
-        if (more := len(rows) - _MOST_ROWS_MARKDOWN) > 0:
-            lines.append(f"\n... and {more:,} more")
+        if columns == _FIRED:
+            continue
+        shown = [[_cut(cell) for cell in row] for row in rows[:_MOST_ROWS_MARKDOWN]]
+        more = len(rows) - len(shown)
+        rest = ["", f"... and {more:,} more"] if more else []
+        lines += folded(
+            title if title[0].isdigit() else f"{title} ({len(rows):,})",
+            [*table(columns, shown), *rest],
+        )
     lines += (f"\n{markdown(line)}" for line in _rest_lines(diff))
     return "\n".join(lines) + "\n"
 
 
-def diff_files(diff: DiffResult) -> dict[str, bytes]:
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _LONGEST_CELL else f"{cell[: _LONGEST_CELL - 3]}..."
+
+
+def diff_files(diff: DiffResult, rules: Iterable[object] = ()) -> dict[str, bytes]:
     """Return diff.md and diff.json; where nothing differs the page says so."""
-    page = diff_markdown(diff) or "Nothing differs.\n"
+    page = diff_markdown(diff, rules) or "Nothing differs.\n"
     return {"diff.md": page.encode(), "diff.json": to_json(diff).encode() + b"\n"}

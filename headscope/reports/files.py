@@ -6,16 +6,19 @@ Whoever writes no folder draws no figure, so matplotlib is loaded only when a fo
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from headscope.core.files import sha256_of
 from headscope.core.serialise import to_dict, to_json
+from headscope.reports.baseline import BASELINE, baseline_json
+from headscope.reports.limits import Outcome
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
+from headscope.reports.reading import results_of
 from headscope.reports.registry import REPORT, SECTIONS
-from headscope.reports.result import ReportResult
+from headscope.reports.result import DiffResult, ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 
@@ -50,14 +53,17 @@ def write_report(
     folder: Path,
     digests: Mapping[str, str],
     before: Mapping[str, Any] | None = None,
+    outcomes: Sequence[Outcome] = (),
+    changes: DiffResult | None = None,
 ) -> dict[str, Any]:
-    """Write report.html, report.md, report.json, the tables and the figures.
+    """Write report.html, report.md, report.json, baseline.json, the tables and the figures.
 
     Returns what report.json holds: everything but what the report says of earlier runs; by section
     a hash of its content (``digests``), and the SHA-256 of each file that it wrote. ``before`` is
     the document of the report that is there already: files of sections that were taken from it are
     kept as they were written, and files of sections that are gone go. Files that are not the
-    report's stay as they are.
+    report's stay as they are. report.md says how the limits came out (``outcomes``) and what
+    changed since their baseline.
     """
     old = _files(before)
     written = {
@@ -80,7 +86,8 @@ def write_report(
         for name, sha256 in names.items()
         if name not in content and _as_written(folder, name, sha256) is not None
     ]
-    content["report.md"] = report_markdown(report).encode()
+    content["report.md"] = report_markdown(report, outcomes, changes).encode()
+    content[BASELINE] = baseline_json(results_of(document, REPORT)).encode("utf-8", "replace")
     content["report.html"] = report_html(report, written).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
     write_files(folder, content, stale=gone, mark=REPORT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -15,11 +15,12 @@ from headscope.core.safe_text import listed, visible
 from headscope.models.validation import certificate_of
 from headscope.pruning.metric_words import scale_of
 from headscope.pruning.result import PruneResult
+from headscope.reports.baseline import Side
 from headscope.reports.claims.scoreboard import CLAIMS
 from headscope.reports.diff import TOLERANCE, compare
 from headscope.reports.diff_rules import bare_limit, check_rules, parse_rules, undecided, with_fired
 from headscope.reports.reading import Results
-from headscope.reports.result import VERDICTS
+from headscope.reports.result import VERDICTS, DiffResult
 
 #: From results and the value of a limit: why it fails, or an empty string.
 Check = Callable[[Results, float], str]
@@ -260,46 +261,58 @@ def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
     return wanted
 
 
-def check_baseline(limits: Limits, baseline: Results) -> None:
+@dataclass(frozen=True)
+class Outcome:
+    """One limit, and why it fails; an empty reason where it passes."""
+
+    limit: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        """Name both, as the error does."""
+        return f"{self.limit}: {self.reason}"
+
+
+def check_baseline(limits: Limits, baseline: Side) -> None:
     """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric."""
-    if baseline.prune is not None:
-        check_rules(parse_rules(limits.fail_on), baseline.prune.metric)
+    if baseline.metric:
+        check_rules(parse_rules(limits.fail_on), baseline.metric)
 
 
-def limit_failures(
-    new: Results, limits: Limits, baseline: Results | None = None
-) -> tuple[str, ...]:
-    """Return why the results do not pass, one reason for each limit; nothing where they do.
+def judged(
+    new: Results, limits: Limits, baseline: Results | Side | None = None
+) -> tuple[tuple[Outcome, ...], DiffResult | None]:
+    """Hold the results against every limit; returns what changed since the baseline too.
 
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
-    failures = []
+    outcomes, diff = [], None
     for name, value in limits.numbers.items():
         limit = _limit_of(name)
-        if reason := limit.check(new, value) if limit else "there is no such limit":
-            failures.append(f"{name} = {_shown(value)}: {reason}")
-    if limits.insights and new.insights is None:
-        failures.append("insights: the report has no result of insights")
-    elif new.insights is not None:
-        verdicts = {insight.number: insight.verdict for insight in new.insights.insights}
-        for number, wanted in limits.insights.items():
-            if (verdict := verdicts.get(number, "not in the report")) not in wanted:
-                must = f"insight {number} must be {' or '.join(wanted)}"
-                failures.append(f"{must}: it is {visible(verdict)}")
+        reason = limit.check(new, value) if limit else "there is no such limit"
+        outcomes.append(Outcome(f"{name} = {_shown(value)}", reason))
+    claims = new.insights.insights if new.insights is not None else ()
+    verdicts = {claim.number: claim.verdict for claim in claims}
+    absent = "not in the report" if claims else "not in the report, which has no insights"
+    for number, wanted in limits.insights.items():
+        verdict = verdicts.get(number, absent)
+        reason = "" if verdict in wanted else f"it is {visible(verdict)}"
+        outcomes.append(Outcome(f"insight {number} must be {' or '.join(wanted)}", reason))
     if limits.fail_on and baseline is None:
-        failures.append(f"the baseline {visible(limits.baseline)} was not read")
+        outcomes.append(Outcome(f"the baseline {visible(limits.baseline)}", "it was not read"))
     elif limits.fail_on and baseline is not None:
         rules = parse_rules(limits.fail_on)
         diff = with_fired(compare(baseline, new, tolerance=limits.tolerance), rules)
+        reasons = {fired.rule: fired.reason for fired in diff.fired}
+        reasons |= undecided(diff, rules)  # a limit on nothing guards nothing
         against = f"against {visible(baseline.name)}"
-        failures += [f"{fired.rule} {against}: {fired.reason}" for fired in diff.fired]
-        failures += undecided(diff, rules)  # a limit on nothing guards nothing
-    return tuple(failures)
+        outcomes += [Outcome(f"{rule} {against}", reasons.get(str(rule), "")) for rule in rules]
+    return tuple(outcomes), diff
 
 
-def require_limits(new: Results, limits: Limits, baseline: Results | None = None) -> None:
+def require(outcomes: Sequence[Outcome]) -> None:
     """Raise where a limit fails."""
-    failures = limit_failures(new, limits, baseline)
+    failures = [outcome for outcome in outcomes if outcome.reason]
     if failures:
         count = "1 limit failed" if len(failures) == 1 else f"{len(failures)} limits failed"
-        raise CheckFailedError(f"{count}: {'; '.join(failures)}.")
+        raise CheckFailedError(f"{count}: {'; '.join(map(str, failures))}.")

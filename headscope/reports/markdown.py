@@ -1,17 +1,30 @@
-"""``report.md``, short enough for a comment on a pull request; and words that the page shares."""
+"""``report.md``, readable as a comment on a pull request; and words that the page shares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from headscope.core.safe_text import markdown
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.analyses.classify.view import parts_of
+from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.result import ReportResult
-from headscope.show.blocks import PAGE, Block, Table, Text, table_cells
+from headscope.reports.claims.bars import bar_of
+from headscope.reports.diff_view import diff_markdown
+from headscope.reports.limits import Outcome
+from headscope.reports.result import DiffResult, Insight, ReportResult
+from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
 from headscope.show.cells import tiny
+from headscope.show.markup import folded, table, ticked
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
+
+
+def model_title(report: ReportResult) -> str:
+    """Return the model's name; the demo's real one."""
+    name = str(report.provenance["model"]["id"])
+    return "all-MiniLM-L6-v2 (demo)" if name == "demo" else visible(name)
 
 
 def certificate(report: ReportResult) -> str:
@@ -46,70 +59,130 @@ def key_numbers(report: ReportResult) -> list[tuple[str, str, str]]:
     ]
 
 
+def headline(report: ReportResult) -> str:
+    """Say in one sentence how many heads have a role, and how many can go."""
+    parts = []
+    classified, prune = report.classify, report.prune
+    if classified is not None and classified.heads:
+        part = parts_of(classified)[0]
+        some = sum(bool(head.roles) for head in part.heads)
+        article = "the " if part.corpus.name.startswith("built-in") else ""
+        text = f"{article}{part.corpus.name}"
+        parts.append(f"{some} of {len(part.heads)} heads have a role on {text}")
+    if prune is not None and prune.curves:
+        points = [p for p in prune.curves[0].points if p.heads_removed and p.value is not None]
+        if points:
+            point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
+            share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
+            parts.append(
+                f"without {share} the {prune.metric} is {point.value:.2f} instead of "
+                f"{prune.baseline.value:.2f}"
+            )
+    if not parts:
+        return "What the attention heads of this model do."
+    return "; ".join(parts) + "."
+
+
 def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
     """Return (section, setting, value) of everything that differs from the defaults."""
     tables = report.settings.items()
     return [(name, key, str(value)) for name, table in tables for key, value in table.items()]
 
 
-def report_markdown(report: ReportResult) -> str:
-    """Write the report in GitHub's Markdown; every string of a model or corpus is inert."""
-    return "\n".join(_lines(report)) + "\n"
+def report_markdown(
+    report: ReportResult, outcomes: Sequence[Outcome] = (), changes: DiffResult | None = None
+) -> str:
+    """Write the report in GitHub's Markdown: what changed, the limits, the answer, then the rest.
+
+    Tables have at most four columns until something is unfolded, and every string of a model or
+    corpus is inert. ``changes`` are those since the baseline of the limits.
+    """
+    return "\n".join(_lines(report, outcomes, changes)) + "\n"
 
 
-def _lines(report: ReportResult) -> Iterator[str]:
+def _lines(
+    report: ReportResult, outcomes: Sequence[Outcome], changes: DiffResult | None
+) -> Iterator[str]:
     model = report.provenance["model"]
     gone = model.get("removed_heads")
     removed = f", {len(gone)} of them removed" if isinstance(gone, list) and gone else ""
-    yield f"# headscope: {markdown(model['id'])}"
-    yield ""
-    yield (
-        f"{markdown(model['family'])}, {model['n_layers']} layers x {model['n_heads']} heads"
-        f"{removed}. {markdown(certificate(report))}"
-    )
+    yield f"## headscope: {markdown(model_title(report))}"
+    if changes is not None:
+        # Rules that fired stand among the limits.
+        text = diff_markdown(replace(changes, fired=()))
+        yield from ("", text or f"Nothing differs from {markdown(changes.old)}.")
+    if outcomes:
+        passed = sum(not outcome.reason for outcome in outcomes)
+        yield from ("", f"### Limits: {passed} of {len(outcomes)} pass", "")
+        yield from ticked((outcome.limit, outcome.reason) for outcome in outcomes)
     for warning in warnings_of(report):
         yield from ("", f"**Warning:** {markdown(warning)}")
+    yield from ("", f"**{markdown(headline(report))}**", "")
+    size = f"{model['n_layers']} layers x {model['n_heads']} heads{removed}"
+    yield f"{markdown(model['family'])}, {size}. {markdown(certificate(report))}"
+    if report.classify is not None:
+        yield from ("", *_map(report.classify))
     if report.insights is not None:
-        claims = report.insights.insights
-        decided = [
-            (
-                *(str(claim.number), claim.claim, claim.verdict, claim.measured),
-                "; ".join(f"{part.name}: {part.verdict} ({part.measured})" for part in claim.parts)
-                if len(claim.parts) > 1
-                else "",
-                claim.control,
-            )
-            for claim in claims
-            if claim.verdict != "not measured yet"
-        ]
-        yield from ("", "## Claims", "")
-        if decided:
-            columns = ("#", "claim", "verdict", "measured", "parts", "control")
-            yield from _table(columns, decided, bold=2)
-        waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
-        if waiting:
-            yield from ("", f"Not measured yet: claims {', '.join(waiting)}.")
+        yield from _claims(report.insights.insights)
+    if numbers := key_numbers(report):
+        yield from ("", "### Key numbers", "", *table(("", "this model", "control"), numbers))
     if report.classify is not None:
         view = view_of("classify")
-        yield from ("", f"## {view.title}", "")
-        yield from _written(view.blocks(report.classify) if view.blocks else ())
+        blocks = view.blocks(report.classify) if view.blocks else ()
+        yield from folded(view.title, _written(blocks))
     for name, result in report.sections.items():
         for part in view_of(name).more(result):
-            yield from ("", f"## {part.title}", "", *_written(part.blocks))
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]] = (
-        ("Key numbers", ("", "this model", "control"), key_numbers(report)),
-        ("Left out", ("section", "why"), list(report.left_out.items())),
-        (
-            "Settings other than the defaults",
-            ("section", "setting", "value"),
-            settings_rows(report),
-        ),
-    )
-    for title, header, rows in tables:
-        if rows:
-            yield from ("", f"## {title}", "", *_table(header, rows))
-    yield ""
-    yield f"_{markdown(versions(report))}_"
+            yield from folded(part.title, _written(part.blocks))
+    if report.left_out:
+        left_out = table(("section", "why"), report.left_out.items())
+        yield from folded("Left out", left_out)
+    if settings := settings_rows(report):
+        rows = table(("section", "setting", "value"), settings)
+        yield from folded("Settings other than the defaults", rows)
+    yield from ("", f"_{markdown(versions(report))}_")
+
+
+def _map(result: ClassifyResult) -> Iterator[str]:
+    """Draw the map of roles as text: a picture would have to lie somewhere on the web."""
+    view = view_of("classify")
+    for block in view.blocks(result) if view.blocks else ():
+        if isinstance(block, HeadMarks):
+            heads = range(max((head for _, head in block.marks), default=0) + 1)
+            layers = list(dict.fromkeys(layer for layer, _ in block.marks))
+            yield "```text"
+            yield f"{'':>4}" + "".join(f"{head:>6}" for head in heads)
+            for layer in layers:
+                marks = (block.marks.get((layer, head), ("",))[0] for head in heads)
+                line = f"{layer:>4}" + "".join(f"{mark:>6}" for mark in marks)
+                yield visible(line).replace("`", "'")
+            yield from ("```", "", markdown(block.legend))
+
+
+def _claims(claims: Sequence[Insight]) -> Iterator[str]:
+    decided = [claim for claim in claims if claim.verdict != "not measured yet"]
+    waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
+    bars = [bar_of(claim) for claim in decided]
+    yield from ("", "### Claims")
+    if decided:
+        rows = [
+            (str(claim.number), claim.claim, claim.verdict, "" if bar is None else bar.text)
+            for claim, bar in zip(decided, bars, strict=True)
+        ]
+        yield from ("", *table(("#", "claim", "verdict", "number"), rows, bold=2))
+    if waiting:
+        yield from ("", f"Not measured yet: claims {', '.join(waiting)}.")
+    if decided:
+        yield from folded("What decides each claim", _reasons(decided))
+
+
+def _reasons(claims: Iterable[Insight]) -> Iterator[str]:
+    for claim in claims:
+        yield f"* **{claim.number}, {claim.verdict}**: {markdown(claim.measured)}"
+        parts = claim.parts if len(claim.parts) > 1 else ()
+        for part in parts:
+            yield f"  * {markdown(f'{part.name}: {part.verdict} ({part.measured})')}"
+        if claim.control:
+            yield f"  * Control: {markdown(claim.control)}"
 
 
 def _written(blocks: Iterable[Block]) -> Iterator[str]:
@@ -120,16 +193,4 @@ def _written(blocks: Iterable[Block]) -> Iterator[str]:
         if isinstance(block, Text):
             yield markdown(block.text)
         else:
-            yield from _table([name for name, *_ in block.columns], table_cells(block))
-
-
-def _table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], bold: int | None = None
-) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        cells = [markdown(cell) for cell in row]
-        if bold is not None:
-            cells[bold] = f"**{cells[bold]}**"
-        yield f"| {' | '.join(cells)} |"
+            yield from table([name for name, *_ in block.columns], table_cells(block))

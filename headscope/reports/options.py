@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headscope.core.errors import InputError
+from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.options import Option, names
 from headscope.reports.registry import SECTIONS, section_of
-from headscope.session.options import POOLING, TASKS, RunOptions
+from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
+from headscope.session.progress import SECONDS
 
 if TYPE_CHECKING:
     from headscope.reports.claims.thresholds import InsightThresholds
@@ -107,7 +109,6 @@ class InsightsOptions(ClaimsOptions):
     """
 
     flags: ClassVar[type | None] = SectionFlags
-    unit: ClassVar[str | None] = "insights"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope insights demo",
         "headscope insights ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
@@ -172,6 +173,10 @@ class InsightsOptions(ClaimsOptions):
                     f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
                 )
 
+    def expected(self) -> dict[str, float]:
+        """The run prices its parts itself, or only the labelled heads are measured."""
+        return {SECONDS: 100.0} if self.sections is None else {"random heads": 18.0}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(ClaimsOptions):
@@ -191,7 +196,6 @@ class ReportOptions(ClaimsOptions):
     """
 
     flags: ClassVar[type | None] = ReportFlags
-    unit: ClassVar[str | None] = "report"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
         "headscope report ./my-bert --config configs/report.toml -o reports/my-bert",
@@ -226,3 +230,23 @@ class ReportOptions(ClaimsOptions):
                 raise InputError(f"There is no section {name!r}; choose from {known}.")
         if not set(self.only or SECTIONS) - set(self.skip):
             raise InputError("No section is left to run; give fewer to skip.")
+
+    def expected(self) -> dict[str, float]:
+        """The steps of every section that is asked for."""
+        steps = dict[str, float]()
+        for name in SECTIONS:
+            if name not in (self.only or SECTIONS) or name in self.skip:
+                continue
+            table = (self.settings or {}).get(name, {})
+            own = {"random heads": 18.0} if name == "insights" else _expected_of(name, table)
+            steps |= {f"{name}, {step}": cost for step, cost in own.items()}
+        return steps
+
+
+def _expected_of(name: str, table: Mapping[str, Any]) -> dict[str, float]:
+    import headscope
+
+    kind: type[ModelOptions] = getattr(headscope, name).options
+    with contextlib.suppress(HeadscopeError):  # the run says what is wrong
+        return kind(**{**kind.report_defaults(), **table}).expected()
+    return {}

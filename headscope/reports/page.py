@@ -11,7 +11,14 @@ from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.bars import bar_of
-from headscope.reports.markdown import certificate, key_numbers, proof, settings_rows
+from headscope.reports.markdown import (
+    certificate,
+    headline,
+    key_numbers,
+    model_title,
+    proof,
+    settings_rows,
+)
 from headscope.reports.result import ReportResult
 from headscope.show.blocks import PAGE, Block, Chart, Custom, Drawing, Panels, Text
 from headscope.show.cells import short, tidy
@@ -82,14 +89,14 @@ def report_html(
         role_colours(),
         ("pictures.js", "page.js"),
         data=page_json(_data(report, cards, captions, first)),
-        title=_DEMO if model["id"] == "demo" else visible(model["id"]),
+        title=model_title(report),
         size=size,
         proof=visible(proof(report)),
         model_line=visible(text),
         certificate=visible(certificate(report)),
         warnings=[visible(warning) for warning in warnings_of(report)],
         failed=failed,
-        headline=visible(_headline(report)),
+        headline=visible(headline(report)),
         first=first,
         contents=[
             *([("heads", "Heads")] if rows else []),
@@ -117,34 +124,9 @@ _MAP_CAPTION = (
     "One picture a head: its mean attention, queries down, keys across; the first and the last row "
     "and column are the special tokens. The frame is its role:"
 )
-_DEMO = "all-MiniLM-L6-v2 (demo)"
 #: Sections that the navigation names.
 _SHORT = {"ranks": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
-
-
-def _headline(report: ReportResult) -> str:
-    """Say in one sentence how many heads have a role, and how many can go."""
-    parts = []
-    classified, prune = report.classify, report.prune
-    if classified is not None and classified.heads:
-        part = parts_of(classified)[0]
-        some = sum(bool(head.roles) for head in part.heads)
-        article = "the " if part.corpus.name.startswith("built-in") else ""
-        text = f"{article}{part.corpus.name}"
-        parts.append(f"{some} of {len(part.heads)} heads have a role on {text}")
-    if prune is not None and prune.curves:
-        points = [p for p in prune.curves[0].points if p.heads_removed and p.value is not None]
-        if points:
-            point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
-            share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
-            parts.append(
-                f"without {share} the {prune.metric} is {point.value:.2f} instead of "
-                f"{prune.baseline.value:.2f}"
-            )
-    if not parts:
-        return "What the attention heads of this model do."
-    return "; ".join(parts) + "."
 
 
 def _clearest(report: ReportResult, cards: list[Card]) -> str:

@@ -32,16 +32,16 @@ def read_results(path: Path | InRevision) -> Results:
     In a folder ``report.json`` comes first; a section that it lacks is taken from its own file.
     """
     if not path.is_dir():
-        return results_of(_load(path), str(path))
+        return results_of(load_json(path), str(path))
     raw: dict[str, dict[str, Any]] = {}
     if (path / _REPORT).exists():
-        raw |= _split(_load(path / _REPORT), str(path / _REPORT))
+        raw |= _split(load_json(path / _REPORT), str(path / _REPORT))
     for section in SECTIONS:
         files = [path / name for name in section_of(section).files]
         file = next((file for file in files if file.exists()), None)
         if file is None or section in raw:
             continue
-        document = _split(_load(file), str(file))
+        document = _split(load_json(file), str(file))
         if set(document) != {section}:
             raise InputError(
                 f"{visible(file)} holds {' and '.join(document)}, not {section}; rename it, or "
@@ -59,7 +59,9 @@ def results_of(document: Mapping[str, Any], name: str) -> Results:
     return _typed(_split(document, name), name)
 
 
-def _load(path: Path | InRevision) -> Any:
+def load_json(path: Path | InRevision) -> Any:
+    """Read a file as JSON, with one sentence for whatever is wrong with it."""
+
     def no_constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is no JSON number")
 

@@ -6,6 +6,7 @@ import functools
 import importlib
 import inspect
 import re
+import sys
 import textwrap
 import typing
 from collections.abc import Callable, Sequence
@@ -64,7 +65,13 @@ def entry(
         values = signature.bind(*args, **keywords).arguments
         opened = values.pop("model")
         chosen = kind(**{"command": f"headscope.{name}", **values})
-        return importlib.import_module(run).run(opened, chosen)
+        module = importlib.import_module(run)
+        if "progress" not in fields or values.get("progress") or "ipykernel" not in sys.modules:
+            return module.run(opened, chosen)
+        from headscope.show.notebook import progress_bar
+
+        with progress_bar(name, chosen.expected()) as tell:
+            return module.run(opened, kind(**{**vars(chosen), "progress": tell}))
 
     function.__name__ = function.__qualname__ = name
     function.__module__ = "headscope"

@@ -56,7 +56,6 @@ class ModelOptions:
 
     examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
     flags: ClassVar[type | None] = None  # Options that only the command line has.
-    unit: ClassVar[str | None] = None  # What progress counts; None where none is reported.
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
     #: A report computes this section in the widest type of the device, whatever the others use.
     widest_dtype: ClassVar[bool] = False
@@ -113,6 +112,10 @@ class ModelOptions:
 
     def check(self) -> None:
         """Refuse options that do not fit together; a command's own class says which."""
+
+    def expected(self) -> dict[str, float]:
+        """Name the steps that progress will tell of, with their seconds for the demo model."""
+        return {}
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:
@@ -188,8 +191,6 @@ class ResumableOptions(RunOptions):
 @dataclass(frozen=True)
 class EffectOptions(RunOptions):
     """What a model is measured on whose heads are changed: a text, and perhaps a task."""
-
-    unit: ClassVar[str | None] = "passes"
 
     text: Annotated[
         Text | None, Option(help="One sentence a line. Default: the built-in sample.")

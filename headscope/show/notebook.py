@@ -1,13 +1,18 @@
-"""A result in a notebook: its key sentence and its map, small."""
+"""A notebook: how far a run has come, and a result as its key sentence and its map."""
 
 from __future__ import annotations
 
 import base64
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from headscope.core.roles import PRIMARY
+from headscope.session.progress import Overall, Progress, clock_text
 from headscope.show.blocks import (
     PAGE,
     Block,
@@ -22,7 +27,48 @@ from headscope.show.cells import model_name, tidy
 from headscope.show.view import view_of
 
 _LIGHT = {role.style: role.light for role in PRIMARY}
+_EVERY = 0.5  # Seconds between two looks at a run
+#: The command whose bar is shown, while it is.
+_RUNNING: list[str] = []
 _STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """What a notebook shows of a bar."""
+
+    markup: str
+
+    def _repr_html_(self) -> str:
+        return self.markup
+
+
+@contextmanager
+def progress_bar(command: str, expected: Mapping[str, float]) -> Iterator[Progress | None]:
+    """Show below a notebook's cell how far a run has come, until it ends; one bar at a time."""
+    from IPython import get_ipython
+    from IPython.display import display
+
+    if _RUNNING or not expected or get_ipython() is None:
+        yield None
+        return
+    overall, shown, last = Overall(expected), display(_Bar(""), display_id=True), 0.0
+    _RUNNING.append(command)
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal last
+        overall.tell(what, done, total)
+        if time.monotonic() - last > _EVERY:
+            last, left = time.monotonic(), clock_text(overall.left())
+            bar = Markup('<progress value="{:.3f}" max="1"></progress> {} ({}) {}')
+            words = f"{left} left" if left else ""
+            shown.update(_Bar(bar.format(overall.share(), command, overall.step, words)))
+
+    try:
+        yield tell
+    finally:
+        _RUNNING.pop()
+        shown.update(_Bar(""))
 
 
 def key_sentence(command: str, result: Any) -> str:

@@ -5,6 +5,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 from outcomes import read_rows, refused, strict_json
 from result_files import changed, write
 from rich.cells import cell_len
@@ -92,7 +93,7 @@ SENTENCE = "the big dog saw a red cat"
 
 def test_every_step_and_its_check(run, model, tmp_path):
     out = tmp_path / "out"
-    done = run("explain", model, SENTENCE, "--layer", 1, "--head", 2, "-o", out)
+    done = run("explain", model, SENTENCE, "--head", "L1H2", "--verbose", "-o", out)
     assert (done.code, done.stderr) == (0, "")
     for number in range(1, 13):
         assert f"\n{number}. " in done.stdout
@@ -264,3 +265,12 @@ def test_insights_says_beforehand_how_long_it_takes_and_can_skip_it(run, model):
     for ended, verdict in ((done, "not measured"), (skipped, "not measured yet")):
         verdicts = {i["number"]: i["verdict"] for i in strict_json(ended.stdout)["insights"]}
         assert {verdicts[n] for n in (8, 9, 10)} == {verdict}
+
+
+@pytest.mark.parametrize("name", ["classify", "prune", "report", "validate"])
+def test_a_dry_run_says_how_long_it_takes_and_writes_nothing(name, run, model, tmp_path):
+    done = run(name, model, "-o", tmp_path / "out", "--dry-run")
+    assert (done.code, done.stderr) == (0, "")
+    assert re.search(rf"{name} of .* takes (about \d+ (s|min)|a few seconds) on this", done.flat)
+    assert f"It writes {tmp_path / 'out'}." in done.flat
+    assert not (tmp_path / "out").exists()

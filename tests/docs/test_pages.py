@@ -76,7 +76,7 @@ def test_config_file_documents_every_option_at_its_default(name):
     text = (ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8")
     set_values = tomllib.loads(text)[name]
     shown = {*set_values, *re.findall(r"^# (\w+) = ", text, re.MULTILINE)}
-    hidden = {"model", "config", "debug", "help"}
+    hidden = {"model", "config", "debug", "dry_run", "help"}
     if "thresholds" in shown:
         shown, hidden = shown - {"thresholds"}, {*hidden, "threshold"}
     assert shown == {param.name for param in COMMANDS[name].params} - hidden

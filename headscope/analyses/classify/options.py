@@ -104,7 +104,6 @@ class ClassifyOptions(ResumableOptions):
     ('L0H2', 'positional', -1)
     """
 
-    unit: ClassVar[str | None] = "sentences"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope classify demo",
         "headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out",
@@ -206,3 +205,9 @@ class ClassifyOptions(ResumableOptions):
                 "task and data are what ablate measures models without a head by; ask for ablate "
                 "too, or leave them out."
             )
+
+    def expected(self) -> dict[str, float]:
+        """One pass; with controls a second; with causes a pass for each head."""
+        steps = {"model": 1.5}
+        steps |= {"control": 2.3} if self.control else {}
+        return steps | ({"removing heads": 10.2} if self.ablate else {})

@@ -31,7 +31,6 @@ class DepthOptions(RunOptions):
     """
 
     flags: ClassVar[type | None] = DepthFlags
-    unit: ClassVar[str | None] = "windows"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",
         "headscope depth ./my-bert --text articles.txt --log -o out/",
@@ -63,3 +62,7 @@ class DepthOptions(RunOptions):
             panel=MODEL,
         ),
     ] = None
+
+    def expected(self) -> dict[str, float]:
+        """The model, and random weights."""
+        return {"model": 6.4} | ({"control": 5.5} if self.control else {})

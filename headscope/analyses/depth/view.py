@@ -24,16 +24,16 @@ from headscope.stats.estimate import Estimate, Z
 
 #: The variants of the layers: name, column of the table, colour.
 VARIANTS = {
-    "full": ("full model", "full", b.BLACK),
+    "full": ("full model", "full model", b.BLACK),
     "full-without-layernorm": ("full, LayerNorm off", "no LayerNorm", b.PURPLE),
     "attention+skip": ("attention + skip", "+ skip", b.BLUE),
-    "attention+ffn": ("attention + FFN", "+ ffn", b.ORANGE),
+    "attention+ffn": ("attention + FFN", "+ FFN", b.ORANGE),
     "attention": ("attention only", "attention", b.VERMILION),
 }
 #: The parts of a layer: name, column of the table, colour.
 PARTS = {
     "skip": ("the skip connection", "skip", b.BLUE),
-    "ffn": ("the feed-forward network", "ffn", b.ORANGE),
+    "ffn": ("the feed-forward network", "FFN", b.ORANGE),
     "layernorm": ("LayerNorm", "LayerNorm", b.PURPLE),
 }
 WAYS = {
@@ -49,14 +49,6 @@ PLACEMENTS = {
 
 def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
     """Show whether attention alone collapses, the ratios, and what each part of a layer keeps."""
-    yield b.Text(
-        f"{model_line(result).plain}\n"
-        f"Text    {result.provenance['data']['name']}: {result.sequences:,} of "
-        f"{result.available:,} windows of {result.length} tokens\n"
-        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together again "
-        f"they give the model's own states to {tiny(result.decomposition.max_abs)}",
-        on=b.TERMINAL,
-    )
     yield b.Text(f"{collapse_sentence(result)} {protection_sentence(result)}", "lead")
     yield b.Text(control_sentence(result))
     names = [(name, column) for name, (_, column, _) in reversed(VARIANTS.items())]
@@ -65,6 +57,14 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
         "+-std over windows",
         result,
         {column: functools.partial(_ratio, name) for name, column in names},
+    )
+    yield b.Text(
+        f"{model_line(result).plain}\n"
+        f"Text    {result.provenance['data']['name']}: {result.sequences:,} of "
+        f"{result.available:,} windows of {result.length} tokens\n"
+        f"Layers  LayerNorm {PLACEMENTS[result.layer_norm]}; taken apart and put together again "
+        f"they give the model's own states to {tiny(result.decomposition.max_abs)}",
+        on=b.TERMINAL,
     )
     yield _ratios(result, log)
     for way, title in WAYS.items():

@@ -30,10 +30,17 @@ TARGETS = {
 _COLUMNS = {
     "whole": "all read",
     "directions": "random",
-    "value": "word",
+    "value": "top word",
     "gaussian": "Gaussian",
-    "other": "other word",
+    "other": "any word",
 }
+_LEGEND = (
+    "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
+    "variance of everything a head reads that a linear readout recovers from z, and from random "
+    "directions. top word, Gaussian, any word: of the word attended to most, with this W_V and "
+    "with a Gaussian one, and of any word of the sentence. top 10%: attention that the "
+    "most-attended tenth of the words receives."
+)
 BASELINE_NAMES = {
     "previous": "previous word (right-branching)",
     "next": "next word (left-branching)",
@@ -47,21 +54,14 @@ _WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here,
 def blocks(result: FlowResult) -> Iterator[b.Block]:
     """Show what was read, the main numbers, the layers, the hubs and the trees."""
     lines = [model_line(result, len(result.heads)).plain, f"Text    {_sentences(result)}"]
-    yield b.Text("\n".join(lines), on=b.TERMINAL)
     yield b.Text(f"Read: {_sentences(result)}.", on=b.PAGE)
-    yield b.Text(result.sentences.note, "soft", b.TERMINAL)
-    for text in (_width(result), _recovered(result), _most_attended(result), _tree_text(result)):
+    for text in (_recovered(result), _width(result), _most_attended(result), _tree_text(result)):
         yield b.Text(text, "lead")
     if result.heads:
         yield _figure(result)
-    yield b.Text(
-        "By layer, mean of heads: the width of W_V (effective rank over d_head); the share of "
-        "variance that a linear readout recovers (held out): of all that is read, from z and from "
-        "random directions; of the word attended to most, with this W_V and with a Gaussian one, "
-        "and of a random word; the attention that the most-attended tenth receives",
-        on=b.TERMINAL,
-    )
     yield _layers(result)
+    yield b.Text(_LEGEND, on=b.TERMINAL)
+    yield b.Text("\n".join([*lines, result.sentences.note]).strip(), on=b.TERMINAL)
     hubs: list[b.Column] = [
         ("hub", lambda hub: visible(hub.name), str),
         ("received", "received", 2),
@@ -154,14 +154,15 @@ def _recovered(result: FlowResult) -> str:
     texts = []
     if "whole" not in missing:
         texts.append(
-            f"A linear readout of z recovers {percent(mean.whole)} of the variance of what a head "
-            "reads (held out, mean of heads; from as many random directions in place of W_V "
-            f"{percent(mean.directions)}{_random_weights(result, 'whole')})."
+            f"Heads pass on {percent(mean.whole)} of the variance of all that they read: what a "
+            "linear readout recovers from their output z (held out, mean of heads; from as many "
+            f"random directions in place of W_V {percent(mean.directions)}"
+            f"{_random_weights(result, 'whole')})."
         )
     if "value" not in missing:
         texts.append(
-            f"A linear readout of z recovers {percent(mean.value)} of the variance of the state "
-            "of the word attended to most, in the space that W_V reads (the same patterns with a "
+            f"They pass on {percent(mean.value)} of the state of the word attended to most, in the "
+            "space that W_V reads (the same patterns with a "
             f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}; a random "
             f"word of the sentence {percent(mean.other)})."
         )
@@ -202,7 +203,7 @@ def _tree_text(result: FlowResult) -> str:
     if result.control is not None and result.control.combination_uas is not None:
         untrained = f"; with random weights {number(result.control.combination_uas, 3)}"
     return (
-        f"Best head for trees: {_head_names(trees.best)}, UAS {number(trees.best.uas, 3)}, "
+        f"Trees: the best head, {_head_names(trees.best)}, has UAS {number(trees.best.uas, 3)}, "
         f"{_compared(trees.best, trees)}. {n} {plural(n, 'head')} added up: UAS "
         f"{number(added.uas, 3)}, {_compared(added, trees)}; against trees of other sentences "
         f"{number(added.swapped, 3)}{untrained}."
@@ -246,7 +247,7 @@ def _layers(result: FlowResult) -> b.Table:
         rows.append(("random weights", _width_of(result, "fresh"), *r2, share))
     unknown = [None] * len(_COLUMNS)
     rows.append(("chance", _width_of(result, "gaussian"), *unknown, result.graph.even_top_share))
-    titles = ("width", *_COLUMNS.values(), "top tenth")
+    titles = ("W_V width", *_COLUMNS.values(), "top 10%")
     columns: list[b.Column] = [("layer", 0, str)]
     columns += [(title, i, 2) for i, title in enumerate(titles, start=1)]
     return b.Table(columns, rows)

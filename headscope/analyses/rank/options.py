@@ -24,7 +24,6 @@ class RankOptions(RunOptions):
     (True, True)
     """
 
-    unit: ClassVar[str | None] = "layers"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",
@@ -88,3 +87,8 @@ class RankOptions(RunOptions):
         from headscope.data.corpus import sample_plain
 
         return {"text": sample_plain()}
+
+    def expected(self) -> dict[str, float]:
+        """The weights, and what depends on a text."""
+        steps = {"model": 0.5} | ({"text": 3.4} if self.text is not None else {})
+        return steps | ({"shared projections": 20.0} if self.share_projections else {})

@@ -40,16 +40,18 @@ NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
 #: Beyond this rtol the numerical rank says more about the stored type than about the matrix.
 _COARSE = 0.1
 _COLUMNS = ("numerical", "stable", "effective", "90%", "95%", "99%", "asymmetry", "symmetry")
+#: What the controls are called in a sentence.
+_LONG = {"gaussian": "Gaussian", "fresh": "freshly initialised"}
 _COLOURS: dict[str, tuple[str, Any]] = {"gaussian": (b.VERMILION, "--"), "fresh": (b.GREEN, ":")}
 
 
 def blocks(result: RankResult) -> Iterator[b.Block]:
     """Show the answer, means of heads, every layer, maps of heads, overlaps, and what was asked."""
-    yield b.Text(_run_lines(result), on=b.TERMINAL)
     yield b.Text(rank_sentence(result), "lead")
     for note in rank_notes(result):
         yield b.Text(note, "warning")
     if not result.heads:
+        yield b.Text(_run_lines(result), on=b.TERMINAL)
         return
     gaussian = result.controls["gaussian"]
     seeds = len(gaussian.seeds) if gaussian else 0
@@ -101,11 +103,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
             {(head.layer_name, head.head): head.symmetry for head in result.heads},
             digits=2,
         )
-    yield b.Text(
-        "Every head's other numbers: --format csv, or rank.csv in the folder of -o.",
-        "soft",
-        on=b.TERMINAL,
-    )
+    yield b.Text(_run_lines(result), on=b.TERMINAL)
     rows = []
     for layer in result.layers:
         overlap = layer.overlap
@@ -145,25 +143,23 @@ def _run_lines(result: RankResult) -> str:
 
 def rank_sentence(result: RankResult) -> str:
     """Say how many dimensions layers and heads need, each beside its controls."""
-    parts = []
-    for what, rows in (
-        ("all heads of a layer together", result.layers),
-        ("one head", result.heads),
-    ):
+    means, texts = [], []
+    for rows in (result.layers, result.heads):
         mean = mean_of(row.qk.dims["90"] for row in rows)
         if mean is None:
             return "No heads to measure." if not rows else "Some W_Q W_K^T are zero: see the table."
-        controls = ", ".join(f"{k} {v:.1f}" for k, v in _control_means(result, rows).items())
+        named = _control_means(result, rows).items()
+        controls = " and ".join(f"{value:.1f} ({_LONG[name]})" for name, value in named)
+        random = f", random weights {controls}" if controls else ""
         width = max(len(row.qk.singular_values) for row in rows)
-        random = f" (random weights: {controls})" if controls else ""
-        parts.append(f"{what} {mean:.1f} of {width}{random}")
-    layers = mean_of(row.qk.dims["90"] for row in result.layers) or 0.0
+        texts.append(f"{mean:.1f} of {width} dimensions{random}")
+        means.append(mean)
     random_layers = _control_means(result, result.layers).values()
-    shares = random_layers and all(layers < 0.9 * control for control in random_layers)
-    answer = "The heads of a layer share dimensions. " if shares else ""
+    shares = random_layers and all(means[0] < 0.9 * control for control in random_layers)
+    answer = "The heads of a layer share dimensions: for" if shares else "For"
     return (
-        f"{answer}Dimensions that carry 90% of {_summed(result)} of W_Q W_K^T: {parts[0]}; "
-        f"{parts[1]}. Only the distance from random weights is evidence."
+        f"{answer} 90% of {_summed(result)} of W_Q W_K^T all heads of a layer need "
+        f"{texts[0]}. One head needs {texts[1]}. Only the distance from random weights is evidence."
     )
 
 

@@ -38,7 +38,6 @@ class SpectrumOptions(ResumableOptions):
     0.25
     """
 
-    unit: ClassVar[str | None] = "sequences"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope spectrum demo",
         "headscope spectrum demo --control --efficient",
@@ -125,3 +124,12 @@ class SpectrumOptions(ResumableOptions):
                 "Give either sequences or precision: a fixed number is measured whatever its "
                 "precision."
             )
+
+    def expected(self) -> dict[str, float]:
+        """The model, its random twin, and the cheap forms of attention."""
+        steps = {"model": 1.0}
+        if self.control:
+            steps |= {f"*{seed}": 0.6 for seed in range(5)}
+        if self.efficient:
+            steps |= {"cheap forms, head by head": 10.0, "cheap forms, all heads": 10.0}
+        return steps

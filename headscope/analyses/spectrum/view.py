@@ -62,11 +62,11 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     ]
     if result.roles is not None:
         lines.append(f"Roles   from a classification on {result.roles.corpus}")
-    yield b.Text("\n".join(lines), on=b.TERMINAL)
     yield b.Text(verdict_sentence(result), "lead")
     yield b.Text(control_sentence(result))
     yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
     yield from _maps(result)
+    yield b.Text("\n".join(lines), on=b.TERMINAL)
     rows: list[list[str]] = []
     shares = [head.share_at_k.mean for head in result.heads]
     squares = [head.share_sq_at_k.mean for head in result.heads]

@@ -32,3 +32,10 @@ class SymmetricOptions(EffectOptions):
     in_report: ClassVar[dict[str, Any]] = {"sentences": 16}
 
     alone: Annotated[bool, Option(help="Also change each head alone: three passes a head.")] = True
+
+    def expected(self) -> dict[str, float]:
+        """Each head alone three times, then random sets, then all."""
+        names = ("symmetric", "noise", "removed") if self.alone else ()
+        alone = {f"{name}, head by head": 6.3 for name in names}
+        random = {f"*{i}": 0.9 for i in range(8)}  # of sets of heads
+        return alone | random | {"signs, all heads": 1.0, "noise, all heads": 1.0}

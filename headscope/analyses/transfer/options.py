@@ -30,7 +30,6 @@ class TransferOptions(RunOptions):
     ('head', 0, 2)
     """
 
-    unit: ClassVar[str | None] = "runs"
     examples: ClassVar[tuple[str, ...]] = (
         "headscope transfer demo",
         "headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256",
@@ -126,3 +125,7 @@ class TransferOptions(RunOptions):
         ),
     ] = 400
     pooling: Annotated[str | None, POOLING] = None
+
+    def expected(self) -> dict[str, float]:
+        """Fine-tuning, run after run."""
+        return {"runs": self.budget or 600.0}

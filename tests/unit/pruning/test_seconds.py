@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForSequenceClassification
 
 import headscope
-from headscope.cli.output import time_left
 from headscope.core.errors import InputError
 from headscope.core.serialise import from_dict, to_dict
 from headscope.pruning.result import SpeedResult
@@ -64,19 +63,6 @@ def test_what_was_done_prices_what_is_left():
     assert run.left == 3 * 6 + 4 * 4 + (2 * 4 + 3)
     run.spend("measured", 2.0)
     assert run.left == pytest.approx(2 * 4 + 4 * (10 / 3) + (2 * 10 / 3 + 3), abs=1)
-
-
-@pytest.mark.parametrize(
-    ("done", "total", "since", "says"),
-    [
-        (0, 400, 0, "about 6:40 left"),
-        (10, 3700, 0, "about 1:01:30 left"),
-        (395, 400, 300, "about 0:30 left"),  # late: it will take some time yet
-        (400, 400, 0, "done"),
-    ],
-)
-def test_the_bar_says_about_never_zero(done, total, since, says):
-    assert time_left(done, total, since) == says
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,11 @@
 
 import copy
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,15 +17,24 @@ from rich.console import Console
 
 from headscope.core.errors import InputError
 from headscope.core.serialise import to_json
+from headscope.reports.baseline import baseline_json, read_side
 from headscope.reports.diff import compare
 from headscope.reports.diff_rules import RULES, parse_rules, undecided, with_fired
 from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
-from headscope.reports.limits import Limits, limit_failures
+from headscope.reports.limits import Limits, judged
 from headscope.reports.reading import results_of
 from headscope.reports.result import DiffResult
 
 COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
 KINDS = "missing added identity roles relations choices verdicts metrics scores curves within other"
+
+
+def saved(results):
+    """Keep results as baseline.json does, and read that again."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "baseline.json"
+        path.write_text(baseline_json(results), "utf-8", "surrogatepass")
+        return replace(read_side(path), name=results.name)
 
 
 def diff_of(old: Any, new: Any, **options: Any) -> DiffResult:
@@ -303,7 +316,9 @@ def test_junk_anywhere(documents, data, junk, reverse):
         return
     finally:
         assert whole == documents[command], "what is compared is not changed"
-    limit_failures(new, LIMITS, old)
+    judged(new, LIMITS, old)
+    again = compare(saved(old), saved(new))
+    assert (again.roles, again.verdicts) == (found.roles, found.verdicts)
     undecided(found, parse_rules(RULES))
     with open("/dev/null", "w") as nowhere:
         Console(file=nowhere, width=80).print(*diff_report(found))
@@ -330,3 +345,41 @@ def test_provenance_of_another_shape(documents):
             found = compare(old, results_of(document, "new"))
             assert found.identity
             assert list(diff_report(found))
+
+
+def test_a_baseline_says_what_the_results_say(documents):
+    """Whatever moves, a comparison with the small file is that with the results themselves."""
+    new = changed(documents["classify"], "heads", 0, "roles", to=["rare"])
+    new = changed(new, "heads", 1, "entropy", to=lambda value: value + 1)
+    new = changed(new, "provenance", "seed", to=9)
+    prune = changed(documents["prune"], "baseline", "value", to=0.5)
+    new = {**documents, "classify": new, "prune": prune}
+    old, new = results_of(documents, "old"), results_of(new, "new")
+    rules = parse_rules(RULES)
+    plain, small = (
+        with_fired(compare(side(old), new), rules) for side in (lambda results: results, saved)
+    )
+    assert replace(small, metrics=(), scores=()) == replace(plain, metrics=(), scores=())
+    for mine, other in zip(
+        sorted((*small.metrics, *small.scores), key=str),
+        sorted((*plain.metrics, *plain.scores), key=str),
+        strict=True,
+    ):
+        assert (mine.where, mine.name, mine.beyond) == (other.where, other.name, other.beyond)
+        assert mine.old == pytest.approx(other.old, rel=1e-6)
+    assert {fired.rule for fired in small.fired} >= {"role-changed", "metric-drop", "any"}
+    assert len(baseline_json(old)) < len(to_json(documents)) / 4
+
+
+def test_a_baseline_that_is_damaged_or_of_a_later_version(documents, tmp_path):
+    text = baseline_json(results_of(documents, "old"))
+    path = tmp_path / "x.json"
+    for bad, words in (
+        (text.replace('"baseline":1', '"baseline":7'), "version 1, not 7. A later headscope"),
+        (text.replace('"metric":', '"metrik":'), "has no field 'metric'"),
+        (text.replace('"better"', '"x"').replace('"numbers":{', '"numbers":[{', 1), "not whole"),
+    ):
+        path.write_text(bad)
+        with pytest.raises(InputError, match=re.escape(str(path))) as caught:
+            read_side(path)
+        assert words in str(caught.value)

@@ -72,7 +72,7 @@ def test_a_result_in_a_notebook_is_small(classified):
     assert len(repr(classified)) < 100
     html = classified._repr_html_()
     assert len(html) < 20_000
-    assert "positional" in html
+    assert "of 72 heads have a role" in html
     assert html.count("<td") == 72
 
 
