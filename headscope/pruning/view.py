@@ -50,7 +50,8 @@ STACK_NAMES = {
 }
 #: What opens a folder, by what its result says; by its form in results of earlier versions.
 _OPENS = {
-    "import headscope": "headscope.load (or transformers after import headscope)",
+    "import headscope": "headscope.load (transformers too, after import headscope or with "
+    "--standalone)",
     "trust_remote_code": "AutoModel.from_pretrained(..., trust_remote_code=True)",
     "transformers": "AutoModel.from_pretrained",
     "compact": "headscope.load",

@@ -52,7 +52,8 @@ def progress_bar(command: str, expected: Mapping[str, float]) -> Iterator[Progre
     if _RUNNING or not expected or get_ipython() is None:
         yield None
         return
-    overall, shown, last = Overall(expected), display(_Bar(""), display_id=True), 0.0
+    overall, last = Overall(expected), 0.0
+    shown: Any = display(_Bar(""), display_id=True)  # type: ignore[no-untyped-call]
     _RUNNING.append(command)
 
     def tell(what: str, done: int, total: int) -> None:
