@@ -7,7 +7,7 @@ import sys
 import threading
 from typing import Any
 
-_AGAIN = 0.2  # Seconds until a lost interrupt is sent again: what lost it has returned by then.
+_AGAIN = 0.02  # Seconds until a lost interrupt is sent again: what lost it has returned by then.
 
 
 def main() -> None:

@@ -24,9 +24,9 @@ from headscope.cli.settings import table_of
 from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.options import OptionError, options_of
+from headscope.core.progress import SECONDS, Progress
 from headscope.core.safe_text import visible
 from headscope.session.options import ModelOptions
-from headscope.session.progress import SECONDS, Progress
 from headscope.show.style import styled
 
 
@@ -60,7 +60,8 @@ class Call:
         function = getattr(headscope, self.command)
         folder, expected = self.values.get("output"), self.options(**keywords).expected()
         if self.values["dry_run"]:
-            return self.announce(function, keywords, expected)
+            self.announce(function, keywords, expected)
+            raise typer.Exit
         with (
             result_folder(self.command, folder, presentation) as write,
             progress_bar(self.values["quiet"], expected) as progress,

@@ -16,7 +16,7 @@ from headscope.cli.shared_options import Format
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from headscope.session.progress import Progress
+    from headscope.core.progress import Progress
 
 WIDTH = 80
 #: Options that say where results go or how they are shown, not what is measured.
@@ -144,7 +144,7 @@ def progress_bar(quiet: bool, expected: Mapping[str, float]) -> Iterator[Progres
     from rich.progress import Progress as Bars
     from rich.text import Text
 
-    from headscope.session.progress import Overall, clock_text
+    from headscope.core.progress import Overall, clock_text
 
     overall = Overall(expected)
 
@@ -175,7 +175,7 @@ class _Known(BaseException):
 
 def seconds_of(run: Callable[[Progress], Any], expected: Mapping[str, float]) -> float:
     """Begin a run, and leave it as soon as it is known how many seconds all of it takes."""
-    from headscope.session.progress import Overall
+    from headscope.core.progress import Overall
 
     overall, started = Overall(expected), time.monotonic()
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
 from headscope.core.options import Option, names
+from headscope.core.progress import SECONDS
 from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
-from headscope.session.progress import SECONDS
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from headscope.analyses.classify.result import HeadResult
 from headscope.attention import AttentionWeights
+from headscope.core.progress import Progress, silent
 from headscope.core.rounding import tied
 from headscope.models.loaded import LoadedModel
-from headscope.session.progress import Progress, silent
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import TaskCalibration
 from headscope.tasks.gauss_newton import GaussNewton, Targets, full_outputs, sample

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from headscope.artefacts.onnx_graph import attention_parts
 from headscope.artefacts.onnx_session import Graph, runtime_version
 from headscope.core.errors import InputError
+from headscope.core.progress import Progress, silent
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pruning.result import GraphTimes, SpeedResult, SpeedRow
-from headscope.session.progress import Progress, silent
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 _IMPLEMENTATION = "sdpa"

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from headscope.core.processes import current
+from headscope.core.progress import SECONDS, Progress
 from headscope.data.batches import buckets
 from headscope.data.token_rows import padded
 from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.options import PruneOptions, Repair
 from headscope.pruning.speed import seconds_of_shape, shapes_of
-from headscope.session.progress import SECONDS, Progress
 from headscope.tasks.base import Task
 from headscope.tasks.units import Units, units_of
 
@@ -61,7 +61,7 @@ class Cost(NamedTuple):
 class Steps:
     """Tells how many seconds a run has taken and will take, from the steps that are left.
 
-    ``progress`` is told (:data:`~headscope.session.progress.SECONDS`, so far, in all) after every
+    ``progress`` is told (:data:`~headscope.core.progress.SECONDS`, so far, in all) after every
     step; in all is more than so far until :meth:`finish`.
     """
 

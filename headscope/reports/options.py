@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.options import Option, names
+from headscope.core.progress import SECONDS
 from headscope.reports.registry import SECTIONS, section_of
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
-from headscope.session.progress import SECONDS
 
 if TYPE_CHECKING:
     from headscope.reports.claims.thresholds import InsightThresholds
@@ -247,6 +247,6 @@ def _expected_of(name: str, table: Mapping[str, Any]) -> dict[str, float]:
     import headscope
 
     kind: type[ModelOptions] = getattr(headscope, name).options
-    with contextlib.suppress(HeadscopeError):  # the run says what is wrong
+    with contextlib.suppress(HeadscopeError, TypeError):  # the run says what is wrong
         return kind(**{**kind.report_defaults(), **table}).expected()
     return {}

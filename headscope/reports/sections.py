@@ -22,6 +22,7 @@ import headscope
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import before_of, sha256_of, sha256_of_file
 from headscope.core.options import options_of
+from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
@@ -29,7 +30,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
 from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 from headscope.session.options import ModelOptions
-from headscope.session.progress import Progress, part_of, silent
 from headscope.session.provenance import provenance, versions
 
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.

@@ -1,1 +1,1 @@
-"""What every run shares: opening a model, its texts, checks of parameters, progress, resuming."""
+"""What every run shares: opening a model, its texts, checks of parameters, resuming."""

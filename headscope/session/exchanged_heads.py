@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
+from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import PlainText, as_plain
 from headscope.models.intervene import Exchanged, Factors, intervene
@@ -21,7 +22,6 @@ from headscope.models.replay import Prefix
 from headscope.models.routing import Mechanism
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
-from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
 from headscope.session.validate import require_valid

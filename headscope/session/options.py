@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
 from headscope.core.options import Declared, Option, check, options_of
-from headscope.session.progress import Progress
+from headscope.core.progress import Progress
 
 if TYPE_CHECKING:
     from headscope.data.corpus import Corpus, Pair, PlainText

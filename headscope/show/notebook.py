@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from headscope.core.progress import Overall, Progress, clock_text
 from headscope.core.roles import PRIMARY
-from headscope.session.progress import Overall, Progress, clock_text
 from headscope.show.blocks import (
     PAGE,
     Block,

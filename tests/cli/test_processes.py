@@ -234,8 +234,11 @@ def test_online_where_nothing_is_to_be_had(model, cache, tmp_path):
 
 #: An interrupt that Python drops, as it does where a library's ``__del__`` runs.
 _DROPPED = """
+import signal
 import time
 import headscope.cli.app
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started us without
 
 class Cleaned:
     def __del__(self):

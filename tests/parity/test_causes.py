@@ -25,8 +25,8 @@ import headscope
 from headscope.analyses.classify.causes import CauseSource, find_causes, mean_loss
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
+from headscope.core.progress import silent
 from headscope.models.output_maps import less_random_write, output_map
-from headscope.session.progress import silent
 
 LINES = [
     *SOURCES,

@@ -13,11 +13,11 @@ from torch import Tensor
 import headscope
 from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
+from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
 from headscope.models.intervene import Exchanged, HeadInputs, gated, removed
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
-from headscope.session.progress import silent
 
 LINES = [
     "the cat sat on the mat",

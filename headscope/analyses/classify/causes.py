@@ -33,6 +33,7 @@ from headscope.analyses.classify.result import (
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.processes import share
+from headscope.core.progress import Progress
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
@@ -41,7 +42,6 @@ from headscope.models.intervene import Means, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import less_random_write, replaced_outputs
 from headscope.models.replay import Replay
-from headscope.session.progress import Progress
 from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
 from headscope.stats.statistics import adjust

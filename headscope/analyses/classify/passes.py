@@ -19,6 +19,7 @@ from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import merged, share
+from headscope.core.progress import Progress
 from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, open_pairs
 from headscope.data.encode import EncodedSentence, Encoder, Frequencies, placed
@@ -26,7 +27,6 @@ from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_source
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
 from headscope.models.task_heads import ends_of
-from headscope.session.progress import Progress
 from headscope.session.resume import RunState
 from headscope.session.texts import counted_batches
 

@@ -29,6 +29,7 @@ from headscope.analyses.depth.result import (
 )
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import ValidationFailedError
+from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
@@ -42,7 +43,6 @@ from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
 from headscope.session.opening import Model, need_tokenizer, open_model
-from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.stats.statistics import finite

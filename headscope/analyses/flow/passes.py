@@ -15,13 +15,13 @@ from headscope.analyses.flow.recovery import FOLDS, HeldOut, LayerSpaces, Recove
 from headscope.analyses.flow.trees import GoldTrees, TreeSearch
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
+from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.encode import EncodedSentence, Encoder, placed
 from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
-from headscope.session.progress import Progress
 from headscope.session.texts import counted_batches
 
 #: Pattern entries that exist at a time: few, as every one is multiplied with whole states.

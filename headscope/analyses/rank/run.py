@@ -14,6 +14,7 @@ from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.core.progress import Progress
 from headscope.data.corpus import PlainText, as_plain
 from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.copies import random_twin
@@ -25,7 +26,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
 from headscope.models.routing import Router, routed
 from headscope.session.opening import Model, open_model
-from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
 from headscope.session.validate import require_valid

@@ -25,11 +25,11 @@ from torch import Tensor
 from headscope.analyses.rank.result import SharedProjections, SharedWidth
 from headscope.core.accumulator import numpy
 from headscope.core.errors import InputError
+from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import PlainText, sample_plain
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
-from headscope.session.progress import Progress
 from headscope.stats.spectra import Factors, layer_factors, random_factors
 from headscope.stats.statistics import normal_interval
 

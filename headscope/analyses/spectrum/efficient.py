@@ -52,13 +52,13 @@ from headscope.analyses.spectrum.result import CheapHead, CheapPoint, EfficientR
 from headscope.attention import Mask, attention_pattern, mask_of_chunk, stream_attention, with_bias
 from headscope.core.accumulator import Array, numpy
 from headscope.core.processes import joined_rows, share
+from headscope.core.progress import Progress
 from headscope.data.packing import Windows
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
 from headscope.models.routing import Mechanism
 from headscope.session.exchanged_heads import last_states
-from headscope.session.progress import Progress
 from headscope.stats.ranks import MeanSem
 from headscope.stats.statistics import crossed_mean, finite
 

@@ -36,6 +36,7 @@ from headscope.analyses.spectrum.result import (
 from headscope.core.accumulator import Array
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.processes import current, of_each, share
+from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import PlainText, as_plain
 from headscope.data.examples import Examples, as_pairs, may_be_pairs
@@ -44,7 +45,6 @@ from headscope.models.copies import random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.session.opening import Model, need_tokenizer, open_model
-from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.resume import RunState, check_resume, open_state
 from headscope.session.validate import require_valid

@@ -26,12 +26,12 @@ from headscope.analyses.symmetric.result import (
 )
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array, numpy
+from headscope.core.progress import Progress
 from headscope.models.intervene import Exchanged, Formula, HeadInputs, removed
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, Opened, boot, last_states
 from headscope.session.opening import Model
-from headscope.session.progress import Progress
 from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite

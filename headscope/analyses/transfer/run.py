@@ -44,12 +44,12 @@ from headscope.analyses.transfer.summary import (
     spreads,
 )
 from headscope.core.errors import UnsupportedModelError
+from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.trainable import choose, count
 from headscope.session.opening import Model, need_tokenizer, open_model
-from headscope.session.progress import Progress
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.stats.statistics import finite

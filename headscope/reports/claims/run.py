@@ -20,6 +20,7 @@ from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
+from headscope.core.progress import SECONDS, Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import (
     Corpus,
@@ -41,7 +42,6 @@ from headscope.reports.registry import section_of
 from headscope.reports.result import InsightsResult, KeptRoles
 from headscope.reports.sections import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
-from headscope.session.progress import SECONDS, Progress, part_of, silent
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.tasks.making import make_task, read_examples, select

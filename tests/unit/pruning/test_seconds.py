@@ -13,12 +13,12 @@ from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.core.errors import InputError
+from headscope.core.progress import SECONDS
 from headscope.core.serialise import from_dict, to_dict
 from headscope.pruning.result import SpeedResult
 from headscope.pruning.speed import _work, benchmark
 from headscope.pruning.steps import Cost, Steps
 from headscope.reports.claims.run import Whole
-from headscope.session.progress import SECONDS
 
 COSTS = {
     "measured": Cost(1.0),

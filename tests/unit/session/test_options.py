@@ -14,11 +14,11 @@ import headscope
 from headscope import prune
 from headscope.cli.app import app
 from headscope.core.errors import InputError, UnusedOptionError
+from headscope.core.progress import SECONDS
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
 from headscope.pruning.options import PruneOptions
 from headscope.reports.registry import SECTIONS
-from headscope.session.progress import SECONDS
 
 #: Every function of the package, and those of sections that it has no name for yet.
 FUNCTIONS = sorted(

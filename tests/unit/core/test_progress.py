@@ -2,7 +2,7 @@
 
 import pytest
 
-from headscope.session.progress import SECONDS, Overall, clock_text
+from headscope.core.progress import SECONDS, Overall, clock_text
 
 
 class Run:
