@@ -300,7 +300,7 @@ def _speed(speed: SpeedResult) -> str:
 def _made(result: PruneResult) -> Iterator[str]:
     model, kept = result.provenance["model"], result.kept
     weights = model.get("weights_sha256")
-    yield f"* Source: {markdown(_base(result) or model['id'])}" + (
+    yield f"* Source: {markdown(_base(result) or Path(str(model['id'])).name)}" + (
         f", weights SHA-256 `{weights}`" if weights else ""
     )
     if kept is not None:
