@@ -60,7 +60,7 @@ class FeedForward:
         return _sizes(self.first[0])[1] == 2 * self.width
 
     @property
-    def W_out(self) -> Tensor:
+    def second_weight(self) -> Tensor:
         """The second map, (width, d_model): a view of what is stored."""
         weight: Tensor = self.second.weight
         return weight if isinstance(self.second, Conv1D) else weight.t()
@@ -100,8 +100,8 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     if missing:
         raise UnsupportedModelError(
             f"The feed-forward network of layer {missing[0].layer} of {loaded.name} "
-            f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear maps "
-            "with an activation between them, gated or not; choose the units heads."
+            f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
+            "maps with an activation between them, gated or not; choose the units heads."
         )
     return tuple(item for item in found if item.stack in stacks)
 
@@ -275,7 +275,8 @@ def remove_neurons(
     for name, numbers in neurons.items():
         if name not in known:
             raise InputError(
-                f"{loaded.name} has no feed-forward network {name}; its first is {next(iter(known))}."
+                f"{loaded.name} has no feed-forward network {name}; its first is "
+                f"{next(iter(known))}."
             )
         there, gone = known[name].neuron_ids, set(numbers)
         if missing := sorted(gone.difference(there)):

@@ -1,0 +1,1 @@
+"""Heads, neurons, layers and vocabulary removed together, for a target of speed or size."""

@@ -1,0 +1,181 @@
+r"""Heads and neurons that go together, so that a budget is met and the output changes least.
+
+In each round the model as cut so far is run over calibration text; every sublayer's units are
+ranked anew, those that went before among them (:mod:`headscope.pruning.mix.eliminate`); the number
+that each keeps is chosen on the lower hulls of the curves cost-of-output against cost-of-time, best
+slope first; and all second maps are refitted, to what the whole sublayer would have put out on the
+same input. The budget shrinks to its target from round to round. At the end the maps are refitted
+where the model now stands, as long as held-out calibration text comes nearer to the whole model.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from headscope.models.loaded import LoadedModel
+from headscope.pruning.mix.costs import Costs
+from headscope.pruning.mix.eliminate import (
+    RIDGE,
+    Elimination,
+    eliminate,
+    refitted,
+    rows_kept,
+)
+from headscope.pruning.mix.sublayers import Moments, Sublayer, copied, moments, sublayers
+from headscope.tasks.base import Task
+
+ROUNDS = 6
+REFITS = 2  # Passes that refit all maps once the units are settled
+DIRECTIONS = 2  # Random directions of the output for each batch
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What stays of one sublayer, and its refitted map."""
+
+    item: Sublayer
+    kept: tuple[int, ...]  # Original numbers
+    W: Tensor  # (n_units * size + 1, d_model), rows of units that go are zero
+
+    @property
+    def removed(self) -> tuple[int, ...]:
+        """Original numbers of the units that go."""
+        chosen = set(self.kept)
+        return tuple(unit for unit in self.item.units if unit not in chosen)
+
+
+class Shrinking:
+    """A model on its way to a smaller budget; each call of :meth:`to` goes on from where it is."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        task: Task,
+        kinds: Sequence[str],
+        costs: Costs,
+        *,
+        seed: int = 0,
+        did: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._loaded, self._task, self._costs = loaded, task, costs
+        self._working = copied(loaded)
+        self.layers = sublayers(self._working, kinds)
+        self._whole = [item.weights() for item in self.layers]
+        self._seed, self._did, self._round = seed, did, 0
+        self._targets = [
+            batch.embed(batch.gates().detach()).detach()
+            for batch in task.loss_batches(loaded, labels=False)
+        ]
+        self.counts = [item.n_units for item in self.layers]
+        self._kept = [tuple(range(item.n_units)) for item in self.layers]
+
+    def to(self, budget: float, rounds: int = ROUNDS) -> list[Choice]:
+        """Shrink to a budget, in the unit of the costs, in some rounds."""
+        start = self._costs.total(self.layers, self.counts)
+        for i in range(rounds):
+            self._cut(start + (budget - start) * (i + 1) / rounds)
+            self._did()
+        best = self.distance()
+        for _ in range(REFITS):
+            before = [item.weights() for item in self.layers]
+            self._refit(self._moments())
+            now = self.distance()
+            self._did()
+            if now >= best:
+                for item, W in zip(self.layers, before, strict=True):
+                    item.write(W)
+                break
+            best = now
+        return self.choices()
+
+    def choices(self) -> list[Choice]:
+        """Say what stays of each sublayer now."""
+        return [
+            Choice(item, tuple(item.units[place] for place in kept), item.weights())
+            for item, kept in zip(self.layers, self._kept, strict=True)
+        ]
+
+    def distance(self) -> float:
+        """Mean squared distance of the output to the whole model's, over calibration text."""
+        total, count = 0.0, 0
+        batches = self._task.loss_batches(self._working, labels=False)
+        for batch, whole in zip(batches, self._targets, strict=True):
+            gap = batch.embed(batch.gates().detach()).detach() - whole
+            total, count = total + float((gap.double() ** 2).sum()), count + batch.size
+        return total / count
+
+    def _moments(self) -> list[Moments]:
+        self._round += 1
+        return moments(
+            self._task,
+            self._working,
+            self.layers,
+            directions=DIRECTIONS,
+            seed=self._seed + self._round,
+        )
+
+    def _cut(self, budget: float) -> None:
+        found = self._moments()
+        paths = [
+            eliminate(item, W, own)
+            for item, W, own in zip(self.layers, self._whole, found, strict=True)
+        ]
+        self.counts = allocate(self.layers, paths, self._costs, budget)
+        self._kept = [
+            path.kept(count, item.n_units)
+            for item, path, count in zip(self.layers, paths, self.counts, strict=True)
+        ]
+        self._refit(found)
+
+    def _refit(self, found: Sequence[Moments]) -> None:
+        for item, W, own, kept in zip(self.layers, self._whole, found, self._kept, strict=True):
+            item.write(refitted(W, own.A, rows_kept(item, kept), RIDGE))
+
+
+def allocate(
+    layers: Sequence[Sublayer], paths: Sequence[Elimination], costs: Costs, budget: float
+) -> list[int]:
+    """Return how many units each sublayer keeps so that the total cost is at most ``budget``.
+
+    On the lower hull of each curve steps have falling gains; the step with the most cost saved for
+    the least change of the output is taken first, over all sublayers.
+    """
+    steps: list[tuple[float, int, int]] = []  # slope, sublayer, count after the step
+    for i, (item, path) in enumerate(zip(layers, paths, strict=True)):
+        points = [(costs.of(item, n), c, n) for n, c in zip(path.counts, path.costs, strict=True)]
+        hull = _lower_hull(points)
+        for (cost, change, _), (next_cost, next_change, count) in itertools.pairwise(hull):
+            steps.append(((next_change - change) / max(cost - next_cost, 1e-300), i, count))
+    counts = [item.n_units for item in layers]
+    total = costs.total(layers, counts)
+    for _, i, count in sorted(steps):
+        if total <= budget:
+            break
+        total += costs.of(layers[i], count) - costs.of(layers[i], counts[i])
+        counts[i] = count
+    return counts
+
+
+def _lower_hull(points: Sequence[tuple[float, float, int]]) -> list[tuple[float, float, int]]:
+    """Keep the points on the lower convex hull, from the dearest to the cheapest."""
+    hull: list[tuple[float, float, int]] = []
+    for point in points:
+        if hull and point[0] >= hull[-1][0]:  # costs no less than a larger one
+            continue
+        while len(hull) >= 2 and _slope(hull[-2], hull[-1]) >= _slope(hull[-1], point):
+            hull.pop()
+        hull.append(point)
+    return hull
+
+
+def _slope(left: tuple[float, float, int], right: tuple[float, float, int]) -> float:
+    return (right[1] - left[1]) / max(left[0] - right[0], 1e-300)
+
+
+def removed(choices: Sequence[Choice], kind: str) -> Mapping[str, tuple[int, ...]]:
+    """Return the units of one kind that go, by the name of their sublayer."""
+    return {c.item.name: c.removed for c in choices if c.item.kind == kind and c.removed}

@@ -1,0 +1,220 @@
+r"""The second maps of a model's sublayers, and what passes through them on calibration text.
+
+Attention writes ``z W_O + b_O`` into the residual stream, a feed-forward network ``a W_out +
+b_out``. A unit (a head, a neuron) owns rows of that map, so one description serves both::
+
+    out_t = x_t W        x_t = (what the units put out at token t, 1)    W = (rows of the units; b)
+
+For a choice without labels two second moments are enough. With ``g_t`` the gradient of a random
+direction of the model's output by ``out_t``, a change ``D`` of W moves the output by about
+``sum over t of (x_t D) . g_t``; its mean square, tokens taken as independent, is ``tr(D^T A D C)``:
+
+    A = sum of |g_t|^2 x_t x_t^T / sum of |g_t|^2        C = sum of g_t g_t^T / number of examples
+
+This is the Gauss-Newton matrix of the distance to the model's own output, in Kronecker-factored
+form (Martens & Grosse 2015, arXiv:1503.05671). Tokens that the output does not depend on, padding
+among them, have weight zero.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscope.core.errors import UnsupportedModelError
+from headscope.core.widest import exact
+from headscope.models.compact import as_before
+from headscope.models.feed_forward import feed_forwards
+from headscope.models.hooks import hooked
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import wrap
+from headscope.tasks.base import Task
+
+HEADS, NEURONS = "heads", "neurons"
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """One second map: what its units are, and where they stand."""
+
+    kind: str  # ``heads`` or ``neurons``
+    name: str  # Dotted path of the attention module, or of the feed-forward network's second map
+    stack: str
+    layer: int  # The first that runs it, by its original number
+    uses: int  # How many layers run it (ALBERT shares one)
+    module: Any  # The map: ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps it transposed
+    units: tuple[int, ...]  # Original numbers
+    size: int  # Rows of the map that one unit owns: d_head, or 1
+
+    @property
+    def n_units(self) -> int:
+        """Units that it has now."""
+        return len(self.units)
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the map is kept as (rows of the units, d_model)."""
+        return not isinstance(self.module, nn.Linear)
+
+    def weights(self) -> Tensor:
+        """Copy W, (n_units * size + 1, d_model), float64 in the process's memory; last row: b."""
+        W = self.module.weight.detach()
+        W = exact(W if self.transposed else W.t()).cpu()
+        b = self.module.bias
+        last = W.new_zeros(1, W.shape[1]) if b is None else exact(b.detach()).cpu()[None]
+        return torch.cat([W, last])
+
+    def write(self, W: Tensor) -> None:
+        """Put another W, as :meth:`weights` gives it, in the place of the map and its bias."""
+        module = self.module
+        with torch.no_grad():
+            rows = W[:-1] if self.transposed else W[:-1].t()
+            module.weight.copy_(rows.to(module.weight))
+            if module.bias is not None:
+                module.bias.copy_(W[-1].to(module.bias))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What passed through one sublayer, float64."""
+
+    A: Tensor  # (n_units * size + 1, same), of its inputs, tokens weighted by |g_t|^2
+    C: Tensor  # (d_model, d_model), of the gradients by its outputs, a mean over examples
+
+
+def copied(loaded: LoadedModel) -> LoadedModel:
+    """Copy a model, so that its maps can be overwritten."""
+    network = copy.deepcopy(loaded.network)
+    return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
+
+
+def sublayers(loaded: LoadedModel, kinds: Sequence[str]) -> tuple[Sublayer, ...]:
+    """List the second maps whose units can be removed, layer by layer.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a map is none that headscope can overwrite, or a layer's feed-forward network none that
+        can be taken apart.
+    """
+    found: list[Sublayer] = []
+    if HEADS in kinds:
+        for site in loaded.sites:
+            own = site.projections.out
+            rows = site.n_heads * site.d_head
+            plain = own.module.weight.dim() == 2 and own.in_features == rows and own.parts == 1
+            if site.n_heads and not plain:
+                raise UnsupportedModelError(
+                    f"Heads of {loaded.name} ({loaded.family}) cannot be weighed together with "
+                    "other units: its attention writes more than heads into its output map. "
+                    "Remove its heads by a fraction or max_drop, without units or a target."
+                )
+            if site.n_heads and all(item.module is not own.module for item in found):
+                uses = sum(other.module is site.module for other in loaded.sites)
+                found.append(
+                    Sublayer(
+                        HEADS,
+                        site.name,
+                        site.stack,
+                        site.layer,
+                        uses,
+                        own.module,
+                        site.head_ids,
+                        site.d_head,
+                    )
+                )
+    if NEURONS in kinds:
+        for item in feed_forwards(loaded):
+            uses = len(item.layers)
+            found.append(
+                Sublayer(
+                    NEURONS,
+                    item.name,
+                    item.stack,
+                    item.layer,
+                    uses,
+                    item.second,
+                    item.neuron_ids,
+                    1,
+                )
+            )
+    return tuple(found)
+
+
+def moments(
+    task: Task, working: LoadedModel, layers: Sequence[Sublayer], *, directions: int, seed: int
+) -> list[Moments]:
+    """Run a model over all calibration examples, and sum up what passes through each sublayer."""
+    sums = [_Sums(item) for item in layers]
+    count = width = 0
+    for index, batch in enumerate(task.loss_batches(working, labels=False)):
+        generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+        with _watched(layers) as seen:
+            out = batch.embed(batch.gates("example"))
+        outputs = [output for uses in seen for _, output in uses]
+        grads: list[list[Tensor | None]] = []
+        for _ in range(directions):
+            drawn = F.normalize(torch.randn(out.shape, generator=generator), dim=-1).to(out)
+            options = {"retain_graph": True, "allow_unused": True}
+            grads.append(list(torch.autograd.grad(out, outputs, drawn, **options)))
+        by_use = iter(zip(*grads, strict=True))
+        for total, uses in zip(sums, seen, strict=True):
+            for x, _ in uses:
+                total.add(x, [g for g in next(by_use) if g is not None])
+        count, width = count + batch.size, out.shape[-1]
+    # A unit direction has E[r r^T] = I / d.
+    return [total.moments(width / (directions * max(count, 1))) for total in sums]
+
+
+class _Sums:
+    """What has passed through one sublayer so far."""
+
+    def __init__(self, item: Sublayer) -> None:
+        n_in, d_model = item.weights().shape
+        self._A = torch.zeros(n_in, n_in, dtype=torch.float64)
+        self._C = torch.zeros(d_model, d_model, dtype=torch.float64)
+        self._weight = 0.0
+
+    def add(self, x: Tensor, grads: Sequence[Tensor]) -> None:
+        """Add one use: inputs (batch, pos, n_in), gradients (batch, pos, d_model)."""
+        if not grads:
+            return
+        rows = [g.flatten(0, -2) for g in grads]
+        weight = torch.stack([(g.float() ** 2).sum(-1) for g in rows]).sum(0)
+        self._C += sum(exact(g.t() @ g).cpu() for g in rows)
+        real = weight > 0
+        x = F.pad(x.detach().flatten(0, -2)[real], (0, 1), value=1.0)
+        x = x * weight[real].sqrt().to(x)[:, None]
+        self._A += exact(x.t() @ x).cpu()
+        self._weight += float(weight.sum())
+
+    def moments(self, scale: float) -> Moments:
+        """Return the means."""
+        return Moments(self._A / max(self._weight, 1e-300), self._C * scale)
+
+
+@contextmanager
+def _watched(layers: Sequence[Sublayer]) -> Iterator[list[list[tuple[Tensor, Tensor]]]]:
+    """Collect what enters and leaves each map in the block, at every use."""
+    seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
+
+    def note(i: int) -> Any:
+        return lambda _, args, output: seen[i].append((args[0], output))
+
+    with hooked(item.module.register_forward_hook(note(i)) for i, item in enumerate(layers)):
+        yield seen
+
+
+def kept_of(layers: Sequence[Sublayer], kept: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """Return the units that go, by the name of their sublayer."""
+    return {
+        item.name: [unit for unit in item.units if unit not in set(kept[item.name])]
+        for item in layers
+    }
