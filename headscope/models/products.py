@@ -82,6 +82,48 @@ class _Product(torch.autograd.Function):
         return x, None, None, None, None
 
 
+@contextmanager
+def fast_training(model: nn.Module) -> Iterator[None]:
+    """Do the same while float32 weights are trained: the products of the backward pass too."""
+    product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if product is None:
+        yield
+        return
+
+    def forward(linear: nn.Linear, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
+            return out
+        trained: Tensor = _Trained.apply(  # type: ignore[no-untyped-call]
+            x, product, linear.weight, linear.bias
+        )
+        return trained
+
+    linears = filter(_is_plain_float32, model.modules())
+    with replaced_forwards({m: functools.partial(forward, m) for m in linears}):
+        yield
+
+
+class _Trained(torch.autograd.Function):
+    """``x W^T + b`` with gradients for x, W and b."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, product: Product, W: Tensor, b: Tensor | None) -> Tensor:
+        ctx.product, ctx.biased = product, b is not None
+        ctx.save_for_backward(x, W)
+        return product(x, W, b, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor | None]:
+        """Multiply the gradient by W for x, and by x for W."""
+        x, W = ctx.saved_tensors
+        g = grads[0].contiguous()
+        rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
+        by_x = ctx.product(g, W.t().contiguous(), None, "none", [], "")
+        by_W = ctx.product(rows.t().contiguous(), inputs.t().contiguous(), None, "none", [], "")
+        return by_x, None, by_W, rows.sum(dim=0) if ctx.biased else None
+
+
 def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
     return (
         type(module) is nn.Linear
