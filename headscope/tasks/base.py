@@ -143,11 +143,10 @@ class Task:
             selects = select(batch), self._select_embed(batch)
             yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
 
-    def embed(self, loaded: LoadedModel, batch: Padded) -> Tensor:
-        """Return each row's output as a vector (rows, d): what tuning brings nearer."""
-        select = self._select_embed(batch)
-        hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
-        return self._embed(batch, hidden, logits)
+    def embed(self, run: Run, batch: Padded) -> Tensor:
+        """Return each row's output as a vector, (rows, d): what tuning brings nearer."""
+        options = {**batch.decoder_inputs, "select": self._select_embed(batch)}
+        return self._embed(batch, *run(*batch.inputs, **options))
 
     # What follows is what tasks differ in.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -66,9 +67,9 @@ def check_equal(small: LoadedModel, zeroed: LoadedModel, task: Task) -> float:
     sides = []
     with torch.no_grad():
         for model in (zeroed, small):
-            hidden, _ = model.run(*batch.inputs, **batch.decoder_inputs)
-            mask = batch.decoder_inputs.get("decoder_attention_mask", batch.attention_mask)
-            sides.append(hidden[mask.bool()])
+            options: dict[str, Any] = {**batch.decoder_inputs}
+            hidden, _ = model.run(*batch.inputs, **options)
+            sides.append(hidden[batch.hidden_mask.bool()])
     largest, relative = distance(*sides)
     if not relative <= TOLERANCES[small.dtype]:
         raise ArtefactError(

@@ -25,7 +25,7 @@ from headscope.pruning.mix.eliminate import (
     refitted,
     rows_kept,
 )
-from headscope.pruning.mix.sublayers import Moments, Sublayer, copied, moments, sublayers
+from headscope.pruning.mix.sublayers import HEADS, Moments, Sublayer, copied, moments, sublayers
 from headscope.tasks.base import Task
 
 ROUNDS = 6
@@ -60,27 +60,26 @@ class Shrinking:
         *,
         seed: int = 0,
         did: Callable[[], object] = lambda: None,
+        targets: Sequence[Tensor] | None = None,
     ) -> None:
-        self._loaded, self._task, self._costs = loaded, task, costs
-        self._working = copied(loaded)
-        self.layers = sublayers(self._working, kinds)
+        self._task, self.costs = task, costs
+        self.zeroed = copied(loaded)  # the model in its whole shape, zeros for units that went
+        self.layers = sublayers(self.zeroed, kinds)
         self._whole = [item.weights() for item in self.layers]
         self._seed, self._did, self._round = seed, did, 0
-        self._targets = [
-            batch.embed(batch.gates().detach()).detach()
-            for batch in task.loss_batches(loaded, labels=False)
-        ]
+        #: The outputs to stay near to, batch by batch: the model's own unless they were given.
+        self.targets = outputs_of(loaded, task) if targets is None else targets
         self.counts = [item.n_units for item in self.layers]
         self._kept = [tuple(range(item.n_units)) for item in self.layers]
 
     def to(self, budget: float, rounds: int = ROUNDS) -> list[Choice]:
         """Shrink to a budget, in the unit of the costs, in some rounds."""
-        start = self._costs.total(self.layers, self.counts)
+        start = self.costs.total(self.layers, self.counts)
         for i in range(rounds):
             self._cut(start + (budget - start) * (i + 1) / rounds)
             self._did()
         best = self.distance()
-        for _ in range(REFITS):
+        for _ in range(REFITS if rounds > 1 else 0):
             before = [item.weights() for item in self.layers]
             self._refit(self._moments())
             now = self.distance()
@@ -92,6 +91,19 @@ class Shrinking:
             best = now
         return self.choices()
 
+    def set(self, kept: Sequence[tuple[int, ...]]) -> list[Choice]:
+        """Keep units that were named, by their places; the maps are refitted once."""
+        self._kept, self.counts = list(kept), [len(places) for places in kept]
+        self._refit(self._moments())
+        return self.choices()
+
+    def restore(self, choices: Sequence[Choice]) -> None:
+        """Go back to what :meth:`choices` gave."""
+        for item, choice in zip(self.layers, choices, strict=True):
+            item.write(choice.W)
+        self._kept = [tuple(map(c.item.units.index, c.kept)) for c in choices]
+        self.counts = [len(places) for places in self._kept]
+
     def choices(self) -> list[Choice]:
         """Say what stays of each sublayer now."""
         return [
@@ -100,19 +112,14 @@ class Shrinking:
         ]
 
     def distance(self) -> float:
-        """Mean squared distance of the output to the whole model's, over calibration text."""
-        total, count = 0.0, 0
-        batches = self._task.loss_batches(self._working, labels=False)
-        for batch, whole in zip(batches, self._targets, strict=True):
-            gap = batch.embed(batch.gates().detach()).detach() - whole
-            total, count = total + float((gap.double() ** 2).sum()), count + batch.size
-        return total / count
+        """Mean squared distance of the output to the targets, over calibration text."""
+        return distance_to(self.zeroed, self._task, self.targets)
 
     def _moments(self) -> list[Moments]:
         self._round += 1
         return moments(
             self._task,
-            self._working,
+            self.zeroed,
             self.layers,
             directions=DIRECTIONS,
             seed=self._seed + self._round,
@@ -124,7 +131,7 @@ class Shrinking:
             eliminate(item, W, own)
             for item, W, own in zip(self.layers, self._whole, found, strict=True)
         ]
-        self.counts = allocate(self.layers, paths, self._costs, budget)
+        self.counts = allocate(self.layers, paths, self.costs, budget)
         self._kept = [
             path.kept(count, item.n_units)
             for item, path, count in zip(self.layers, paths, self.counts, strict=True)
@@ -134,6 +141,20 @@ class Shrinking:
     def _refit(self, found: Sequence[Moments]) -> None:
         for item, W, own, kept in zip(self.layers, self._whole, found, self._kept, strict=True):
             item.write(refitted(W, own.A, rows_kept(item, kept), RIDGE))
+
+
+def outputs_of(loaded: LoadedModel, task: Task) -> list[Tensor]:
+    """Return a model's outputs (size, d) on calibration text, batch by batch."""
+    batches = task.loss_batches(loaded, labels=False)
+    return [batch.embed(batch.gates().detach()).detach() for batch in batches]
+
+
+def distance_to(loaded: LoadedModel, task: Task, targets: Sequence[Tensor]) -> float:
+    """Mean squared distance of a model's outputs on calibration text to those of another."""
+    total, count = 0.0, 0
+    for out, whole in zip(outputs_of(loaded, task), targets, strict=True):
+        total, count = total + float(((out - whole).double() ** 2).sum()), count + len(out)
+    return total / count
 
 
 def allocate(
@@ -155,6 +176,9 @@ def allocate(
     for _, i, count in sorted(steps):
         if total <= budget:
             break
+        others = (n for j, n in enumerate(counts) if j != i and layers[j].kind == HEADS)
+        if layers[i].kind == HEADS and count == 0 and not any(others):
+            continue  # a model keeps one head
         total += costs.of(layers[i], count) - costs.of(layers[i], counts[i])
         counts[i] = count
     return counts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from headscope.pruning.latency_result import Confirmed, LatencyTable
 from headscope.stats.estimate import Estimate
 
 
@@ -51,22 +51,6 @@ class MixModel:
 
 
 @dataclass(frozen=True)
-class SpeedConfirmed:
-    """Interleaved runs of the whole and the smaller model, none of which had a say."""
-
-    ratio: Estimate  # Times as fast, with its 95% interval
-    ms_whole: float  # Medians.
-    ms_small: float
-    wanted: float | None  # The ratio that was asked for
-    reached: bool  # Whether the lower end is at least that; True where nothing was asked for
-    runs: int  # Pairs of runs
-    shape: tuple[int, int]  # Texts and tokens of each run
-    threads: int
-    runtime: str  # ``torch`` or ``onnxruntime``
-    precision: str  # Of the smaller model: ``float32`` or ``int8``
-
-
-@dataclass(frozen=True)
 class Tuned:
     """What distillation from the whole model's own outputs did."""
 
@@ -100,13 +84,14 @@ class MixResult:
     #: The first is the whole model, the second the mix; then what it is compared with.
     models: tuple[MixModel, ...]
     megabytes: tuple[float, float]  # Whole, mix: what their parameters take, 1e6 bytes
-    speed: SpeedConfirmed | None
+    speed: Confirmed | None  # None where nothing was timed
+    runtime: str  # What was timed: ``torch`` or ``onnxruntime``
     tuned: Tuned | None
     #: Largest difference between the cut model's states and those with zeros in place of units.
     zeroed_difference: float
     seconds: dict[str, float]  # What choosing, tuning and comparing took
     #: The table of times that proposed the mix; None where the budget is no time.
-    latency: dict[str, Any] | None = None
+    latency: LatencyTable | None = None
 
     @property
     def whole(self) -> MixModel:

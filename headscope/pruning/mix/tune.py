@@ -77,7 +77,7 @@ def distil(
             rows = sorted(rng.sample(train, min(BATCH, len(train))))
             loss = ((_embed(student, task, rows) - targets[rows]) ** 2).sum(-1).mean()
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimiser.step()
             steps += 1
@@ -93,8 +93,12 @@ def distil(
 
 @contextmanager
 def _trained(network: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Yield the parameters with gradients switched on, and switch them off again."""
-    parameters = [p for p in network.parameters() if p.is_floating_point()]
+    """Yield the parameters with gradients switched on, and switch them off again.
+
+    Tables of embeddings stay as they are: most of their rows are in none of the texts.
+    """
+    tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
+    parameters = [p for p in network.parameters() if p.is_floating_point() and id(p) not in tables]
     for p in parameters:
         p.requires_grad_(True)
     try:
@@ -107,7 +111,7 @@ def _trained(network: nn.Module) -> Iterator[list[nn.Parameter]]:
 
 def _embed(loaded: LoadedModel, task: Task, rows: Sequence[int]) -> Tensor:
     batch = padded([task.rows[i] for i in rows], loaded.pad_id, loaded.device)
-    return task.embed(loaded, batch)
+    return task.embed(loaded.run, batch)
 
 
 def _outputs(loaded: LoadedModel, task: Task, rows: Sequence[int]) -> Tensor:

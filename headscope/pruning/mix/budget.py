@@ -1,0 +1,89 @@
+"""What a target asks for, in the unit of costs, and whether any mix can reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headscope.core.errors import InputError
+from headscope.models.loaded import LoadedModel
+from headscope.pruning.mix.costs import Costs
+from headscope.pruning.mix.eliminate import GRID
+from headscope.pruning.mix.sublayers import HEADS, Sublayer
+from headscope.pruning.options import PruneOptions
+
+INT8_SHARE = 0.25  # Bytes of an 8-bit weight by those of a float32
+
+
+@dataclass(frozen=True)
+class Budget:
+    """One target."""
+
+    name: str  # ``speed``, ``ms``, ``mb`` or ``fraction``
+    wanted: float  # As it was asked for
+    limit: float  # In the unit of the costs
+
+    @property
+    def words(self) -> str:
+        """Say what was asked for: ``2 times as fast``."""
+        return budget_words(self.name, self.wanted)
+
+
+def budget_words(name: str, wanted: float) -> str:
+    """Say what was asked for: ``2 times as fast``, ``at most 45 MB``."""
+    return {
+        "speed": f"{wanted:g} times as fast",
+        "ms": f"at most {wanted:g} ms",
+        "mb": f"at most {wanted:g} MB",
+        "fraction": f"{wanted:.0%} of the layers' arithmetic gone",
+        "max_drop": f"at most {wanted:g} lost",
+    }[name]
+
+
+def budget_of(options: PruneOptions, whole_cost: float) -> Budget:
+    """Read the target; ``whole_cost`` is that of the whole model, in the unit of the costs."""
+    if options.target_speed is not None:
+        return Budget("speed", options.target_speed, whole_cost / options.target_speed)
+    if options.target_ms is not None:
+        return Budget("ms", options.target_ms, options.target_ms)
+    if options.target_mb is not None:
+        return Budget("mb", options.target_mb, options.target_mb)
+    fraction = max(options.fractions or (0.5,))
+    return Budget("fraction", fraction, whole_cost * (1 - fraction))
+
+
+def check_reachable(
+    loaded: LoadedModel,
+    layers: Sequence[Sublayer],
+    costs: Costs,
+    budget: Budget,
+    whole_cost: float,
+    units: Sequence[str],
+) -> None:
+    """Refuse a target that even the smallest mix would miss, before the long part."""
+    least = [0 if item.kind == HEADS else min(GRID, item.n_units) for item in layers]
+    # One head stays: a model without any cannot be built.
+    heads = [i for i, item in enumerate(layers) if item.kind == HEADS]
+    if heads:
+        least[heads[0]] = 1
+    smallest = costs.total(layers, least)
+    if smallest <= budget.limit:
+        return
+    reached = {
+        "speed": f"{whole_cost / smallest:.2g} times as fast",
+        "ms": f"{smallest:.2g} ms",
+        "mb": f"{smallest:.3g} MB",
+        "fraction": f"{1 - smallest / whole_cost:.0%}",
+    }[budget.name]
+    others = [
+        unit
+        for unit in ("heads", "neurons", "layers", "vocabulary", "int8")
+        if unit not in units
+        and (unit != "vocabulary" or budget.name == "mb")
+        and (unit != "layers" or budget.name != "mb")
+    ]
+    more = f", or let other units go too ({', '.join(others)})" if others else ""
+    raise InputError(
+        f"No mix of {' and '.join(units)} of {loaded.name} is {budget.words}: with next to nothing "
+        f"left of them the nearest is {reached}; ask for less{more}."
+    )

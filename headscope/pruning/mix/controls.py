@@ -1,0 +1,123 @@
+"""What a mix is compared with: each kind of unit alone, whole layers, random units, int8 alone.
+
+All are brought to the cost of the mix where that is possible, and refitted the same way; a kind of
+unit that cannot save so much alone ends where nothing is left to go.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headscope.core.errors import HeadscopeError
+from headscope.models.compact import remove_layers
+from headscope.models.loaded import LoadedModel
+from headscope.pruning.mix.build import build
+from headscope.pruning.mix.choose import Choice, Shrinking
+from headscope.pruning.mix.costs import Costs
+from headscope.pruning.mix.eliminate import GRID
+from headscope.pruning.mix.sublayers import HEADS, NEURONS, Sublayer
+from headscope.tasks.base import Task
+
+STAGES = 3  # Points of each curve
+DRAWS = 3  # Random mixes
+
+
+@dataclass(frozen=True)
+class Control:
+    """One model to compare with."""
+
+    name: str
+    curve: str
+    model: LoadedModel
+    counts: tuple[int, ...]  # Units left of each sublayer that it was chosen from
+    layers: tuple[Sublayer, ...]
+    detail: str = ""
+
+
+def single_kinds(
+    loaded: LoadedModel,
+    task: Task,
+    costs: Costs,
+    budget: float,
+    kinds: Sequence[str],
+    seed: int,
+    did: Callable[[], object],
+) -> Iterator[Control]:
+    """Yield models that lose heads alone and neurons alone, on their way to the budget."""
+    for kind in kinds:
+        shrinking = Shrinking(loaded, task, (kind,), costs, seed=seed, did=did)
+        start = costs.total(shrinking.layers, shrinking.counts)
+        before: list[int] = []
+        for stage in range(STAGES):
+            choices = shrinking.to(start + (budget - start) * (stage + 1) / STAGES, rounds=1)
+            if shrinking.counts == before or not _can_build(choices):
+                break  # nothing is left to go
+            before = list(shrinking.counts)
+            model = build(loaded, choices)
+            counts = tuple(shrinking.counts)
+            yield Control(kind, kind, model, counts, shrinking.layers, _left(choices, kind))
+
+
+def _can_build(choices: Sequence[Choice]) -> bool:
+    return any(c.kept for c in choices)
+
+
+def _left(choices: Sequence[Choice], kind: str) -> str:
+    left, n = sum(len(c.kept) for c in choices), sum(c.item.n_units for c in choices)
+    return f"{left:,} of {n:,} {kind} left"
+
+
+def random_mixes(
+    loaded: LoadedModel, task: Task, costs: Costs, choices: Sequence[Choice], seed: int
+) -> Iterator[Control]:
+    """Yield models that keep as many units in every layer as the mix, drawn at random."""
+    for draw in range(DRAWS):
+        rng = random.Random(seed * 1_000 + draw)
+        kinds = tuple(dict.fromkeys(c.item.kind for c in choices))
+        shrinking = Shrinking(loaded, task, kinds, costs, seed=seed)
+        kept = [
+            tuple(sorted(rng.sample(range(item.n_units), len(c.kept))))
+            for item, c in zip(shrinking.layers, choices, strict=True)
+        ]
+        chosen = shrinking.set(kept)
+        counts = tuple(map(len, kept))
+        yield Control("random", "random", build(loaded, chosen), counts, shrinking.layers)
+
+
+def fewer_layers(
+    loaded: LoadedModel,
+    quality: Callable[[LoadedModel], float],
+    enough: Callable[[LoadedModel], bool],
+    did: Callable[[], object],
+) -> Iterator[tuple[LoadedModel, tuple[int, ...]]]:
+    """Yield models that lose whole layers, each time the one whose removal costs least.
+
+    ``quality`` is measured on calibration text, less is better; ends when ``enough`` is reached, or
+    at once for a family whose layers cannot be removed.
+    """
+    gone: tuple[int, ...] = ()
+    model = loaded
+    while not enough(model):
+        tried = []
+        for layer in dict.fromkeys(site.layer for site in model.sites):
+            try:
+                smaller = remove_layers(model, [layer])
+            except HeadscopeError:
+                return
+            tried.append((quality(smaller), layer, smaller))
+            did()
+        if len(tried) < 2:
+            return
+        _, layer, model = min(tried, key=lambda item: item[0])
+        gone = (*gone, layer)
+        yield model, gone
+
+
+def smallest(item: Sublayer) -> int:
+    """Return how few units a sublayer can keep."""
+    return 0 if item.kind == HEADS else min(GRID, item.n_units)
+
+
+KINDS = (HEADS, NEURONS)
