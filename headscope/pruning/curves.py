@@ -56,7 +56,7 @@ class Version:
 
     method: str
     repair: Repair
-    made: Repaired
+    made: Repaired | None  # None for a mix of units, which is no set of gates
     point: Point
     examples: Array | None = None  # the evaluation examples that the point speaks of; None for all
 

@@ -39,7 +39,7 @@ from headscope.models.task_heads import Select
 from headscope.pruning.card import CARD, CardFacts, model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.export import export_measured, graphs_of_both, write_and_open
-from headscope.pruning.measure import at, compact_model
+from headscope.pruning.measure import at
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import (
     Candidate,
@@ -54,7 +54,6 @@ from headscope.pruning.speed import benchmark, fitting_lengths
 from headscope.pruning.steps import Cost, Steps
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
-from headscope.tasks.units import units_of
 
 #: What a card's speed is measured on where no benchmark was asked for, and for how long.
 CARD_TOKENS, CARD_BATCH, CARD_SECONDS = 128, 8, 2.0
@@ -79,6 +78,7 @@ def choose_version(
         # Several candidates come of methods or repairs, which read calibration data.
         task, loaded = inputs.calibration or inputs.evaluation, inputs.loaded
         for version in versions:
+            assert version.made is not None  # a mix is the only candidate
             with replaced_outputs(loaded, version.made.maps):
                 value = task.value(task.outputs(loaded, version.made.gates.to(loaded.device)))
             candidates.append(Candidate(version.method, version.repair.value, value))
@@ -171,15 +171,19 @@ class _Room:
 
 
 def keep(
-    version: Version, result: PruneResult, inputs: Inputs, options: PruneOptions, steps: Steps
+    version: Version,
+    compact: LoadedModel,
+    result: PruneResult,
+    inputs: Inputs,
+    options: PruneOptions,
+    steps: Steps,
 ) -> PruneResult:
-    """Write every folder that was asked for, open it again, compare, time and describe it.
+    """Write ``compact`` to every folder asked for, open it again, compare, time and describe it.
 
     What could not be made is listed in ``failed``: then nothing of that folder is left, and what
     was there before is as it was.
     """
     full = inputs.loaded
-    compact = compact_model(full, units_of(full), version.made)
     failed, rooms, done, speed = list[FailedArtefact](), list[_Room](), list[_Room](), None
 
     @contextmanager

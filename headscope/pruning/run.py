@@ -13,11 +13,19 @@ from headscope.artefacts.saving import check_saves, check_target
 from headscope.core.errors import ArtefactError
 from headscope.core.processes import alone, current
 from headscope.core.serialise import SCHEMA
-from headscope.pruning.curves import Outcome, StacksApart, run_curves, run_stacks_apart
+from headscope.pruning.curves import (
+    Outcome,
+    StacksApart,
+    Version,
+    run_curves,
+    run_stacks_apart,
+)
 from headscope.pruning.keep import choose_version, keep, rehearse
+from headscope.pruning.measure import compact_model
+from headscope.pruning.mix.run import Found, find_mix
 from headscope.pruning.max_drop import check_enough, find_most
-from headscope.pruning.options import PruneOptions, needs
-from headscope.pruning.result import DataInfo, PruneResult
+from headscope.pruning.options import MIX, PruneOptions, Repair, needs
+from headscope.pruning.result import Curve, DataInfo, KeptModel, PruneResult
 from headscope.pruning.resume import SavedWork
 from headscope.pruning.setup import Inputs, open_sources
 from headscope.pruning.steps import Steps, costs_of, planned_steps, time_a_pass
@@ -35,6 +43,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     steps = Steps(options.tell)
     inputs = _open(model, options, steps)
     steps.begin()
+    if options.mixes:
+        return _kept(*_mixed(inputs, options, steps), options, steps)
     measure = run_curves if options.max_drop is None else find_most
     outcome = measure(inputs, options, steps)
     apart = run_stacks_apart(inputs, options, steps)
@@ -43,7 +53,15 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         steps.begin()
         with alone():  # what is kept is written, opened again and timed by the first process
             version, kept = choose_version(outcome.versions, inputs, partial(steps.did, "compared"))
-            result = keep(version, dataclasses.replace(result, kept=kept), inputs, options, steps)
+            units = units_of(inputs.loaded)
+            small = compact_model(inputs.loaded, units, version.made)
+            result = dataclasses.replace(result, kept=kept)
+            result = keep(version, small, result, inputs, options, steps)
+    return _finished(result, steps)
+
+
+def _finished(result: PruneResult, steps: Steps) -> PruneResult:
+    """Return the result, or raise with it where something could not be made."""
     steps.finish()
     if result.failed:
         raise ArtefactError(
@@ -53,6 +71,32 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
             result=result,
         )
     return result
+
+
+def _mixed(
+    inputs: Inputs, options: PruneOptions, steps: Steps
+) -> tuple[Found, PruneResult, Inputs]:
+    """Find a mix; the result says of it what it says of a curve, and the mix besides."""
+    found = find_mix(inputs, options, steps)
+    curve = Curve(MIX, Repair.refit.value, (found.point,))
+    outcome = Outcome(found.baseline, (curve,), (), (), (), found.degenerate, ())
+    result = _result(inputs, options, outcome, StacksApart())
+    result = dataclasses.replace(result, smaller=found.result)
+    return found, result, dataclasses.replace(inputs, evaluation=found.evaluation)
+
+
+def _kept(
+    found: Found, result: PruneResult, inputs: Inputs, options: PruneOptions, steps: Steps
+) -> PruneResult:
+    """Write the mix wherever it was asked for."""
+    if options.keeps:
+        steps.begin()
+        point = found.point
+        kept = KeptModel(MIX, Repair.refit.value, point.fraction, point.value)
+        version = Version(MIX, Repair.refit, None, point)
+        result = dataclasses.replace(result, kept=kept)
+        result = keep(version, found.model, result, inputs, options, steps)
+    return _finished(result, steps)
 
 
 def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
@@ -80,6 +124,7 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
     validation = require_valid(loaded, options.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
     wanted = classified is None and bool(options.roles) and options.task != "seq2seq"
+    wanted = wanted and not options.mixes  # nothing of a mix goes by roles
     classify_now = wanted and loaded.stacks == ("encoder",)
     one_pass = time_a_pass(loaded, evaluation)
     steps.plan(
