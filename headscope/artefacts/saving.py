@@ -146,10 +146,11 @@ def write_model(
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
         # Some families store q, k and v fused and have them apart in memory. A compact folder
-        # keeps the names in memory, by which the heads that are gone are identified.
+        # keeps the names in memory, by which the parts that are gone are identified.
         half = all(map(_is_half, network.parameters()))
         state = _half_state(network) if half else None
-        network.save_pretrained(temporary, state_dict=state, save_original_format=form == DENSE)
+        stored = form == DENSE and not removed_layers(whole)
+        network.save_pretrained(temporary, state_dict=state, save_original_format=stored)
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
     attention = [

@@ -103,10 +103,10 @@ def check_single(loaded: LoadedModel) -> None:
 
 def _unsupported(loaded: LoadedModel, gone: Collection[int], why: str) -> UnsupportedModelError:
     numbers = ", ".join(map(str, sorted(gone)))
-    what = f"layer {numbers}" if len(gone) == 1 else f"layers {numbers}"
+    what = f"Layer {numbers}" if len(gone) == 1 else f"Layers {numbers}"
     said = " ".join(why.split())[:200]
     return UnsupportedModelError(
-        f"The {what} of {loaded.name} ({loaded.family}) cannot be removed: {said}; choose others."
+        f"{what} of {loaded.name} ({loaded.family}) cannot be removed: {said}; choose others."
     )
 
 
@@ -212,13 +212,11 @@ def _bypassed(loaded: LoadedModel, gone: Collection[int]) -> Tensor:
     places = [site.layer for site in loaded.sites]
 
     def returned(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        given = args[0] if args else next(iter(kwargs.values()))
-        return (given, *output[1:]) if isinstance(output, tuple) else given
+        return _with_first(output, args[0] if args else next(iter(kwargs.values())))
 
     def nothing(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output
-        zeros = torch.zeros_like(first)
-        return (zeros, *output[1:]) if isinstance(output, tuple) else zeros
+        return _with_first(output, torch.zeros_like(first))
 
     hooks = []
     for layers in lists:
@@ -229,6 +227,13 @@ def _bypassed(loaded: LoadedModel, gone: Collection[int]) -> Tensor:
             hooks.append(layers[place].register_forward_hook(hook, with_kwargs=True))
     with hooked(hooks):
         return _states(loaded)
+
+
+def _with_first(output: Any, first: Tensor) -> Any:
+    """Exchange the state in what a module returns."""
+    if isinstance(output, dict):
+        return {**output, next(iter(output)): first}
+    return (first, *output[1:]) if isinstance(output, tuple) else first
 
 
 def _states(loaded: LoadedModel) -> Tensor:
