@@ -10,14 +10,14 @@ is run and held against the whole one with these layers bypassed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.models.hooks import hooked
+from headscope.models.hooks import replaced_forwards
 from headscope.models.layouts import LAYER, AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 
@@ -211,21 +211,22 @@ def _bypassed(loaded: LoadedModel, gone: Collection[int]) -> Tensor:
     lists = _lists(loaded.model)
     places = [site.layer for site in loaded.sites]
 
-    def returned(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        return _with_first(output, args[0] if args else next(iter(kwargs.values())))
+    def bypass(module: Any, returns: bool) -> Callable[..., Any]:
+        own = module.forward
 
-    def nothing(module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        first = output[0] if isinstance(output, tuple) else output
-        return _with_first(output, torch.zeros_like(first))
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            given = args[0] if args else next(iter(kwargs.values()))
+            return _with_first(own(*args, **kwargs), given if returns else torch.zeros_like(given))
 
-    hooks = []
+        return forward
+
+    forwards = {}
     for layers in lists:
         for place in (places.index(number) for number in gone):
             # of lists side by side, norms return what they are given and the rest adds nothing
             norm = len(lists) == 1 or isinstance(layers[place], nn.LayerNorm)
-            hook = returned if norm else nothing
-            hooks.append(layers[place].register_forward_hook(hook, with_kwargs=True))
-    with hooked(hooks):
+            forwards[layers[place]] = bypass(layers[place], norm)
+    with replaced_forwards(forwards):
         return _states(loaded)
 
 
