@@ -1,7 +1,8 @@
-"""The classes that transformers builds from a compact folder: a family's own, with fewer heads.
+"""The classes that transformers builds from a compact folder: a family's own, with fewer parts.
 
 For each family two kinds are made when its first folder is opened: a configuration that knows which
-heads are there, and for each task head a model that is built whole and cut before it gets weights.
+heads, neurons and layers are there, and for each task head a model that is built whole and cut
+before it gets weights.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import (
-    BEFORE,
     COMPACT_TYPE,
     FAMILY,
-    KEPT,
+    LEFT,
+    SETTINGS_BEFORE,
     family_config,
     is_ours,
 )
 from headscope.models.cutting import cut_modules
+from headscope.models.layers import drop_layers, restore
 from headscope.models.layouts import attention_modules
-from headscope.models.manifest import heads_in_config
+from headscope.models.manifest import parts_in_config
+from headscope.models.neurons import cut_neurons
 from headscope.models.task_heads import TASK_HEADS, class_for
 
 
@@ -38,13 +41,20 @@ def config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
         or is_ours({"model_type": family})
     ):
         raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
-    heads_in_config(config_dict, path)
-    own = {key: config_dict[key] for key in (FAMILY, KEPT, BEFORE)}
-    return _kinds(family).from_dict({**family_config(config_dict), **own}, **kwargs)
+    parts_in_config(config_dict, path)
+    own = {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
+    # what counts layers is stated as it is now; a model is built with what it was before
+    now = {key: config_dict.get(key) for key in _settings_before(config_dict)}
+    return _kinds(family).from_dict({**family_config(config_dict), **now, **own}, **kwargs)
+
+
+def _settings_before(settings: dict[str, Any]) -> dict[str, Any]:
+    before = settings.get(SETTINGS_BEFORE)
+    return before if isinstance(before, dict) else {}
 
 
 class _CompactConfig:
-    """A family's configuration that also says which heads are there."""
+    """A family's configuration that also says which heads, neurons and layers are there."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what config.json is to hold."""
@@ -57,20 +67,26 @@ class _CompactConfig:
 
 
 class _CompactModel:
-    """A family's model, cut to the heads that its configuration names."""
+    """A family's model, cut to the parts that its configuration names."""
 
     config: Any
     headscope_kind: tuple[str, str | None]
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        restore(config, _settings_before(vars(config)))
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]
         path = Path(config.name_or_path or "") / "config.json"
-        kept = heads_in_config(vars(config), path)
+        kept = parts_in_config(vars(config), path)
         base: Any = getattr(self, "base_model", self)
+        kept.check_count(len(attention_modules(base)))
+        if kept.kept_layers is not None:
+            drop_layers(self, kept.kept_layers)
         kept.check(attention_modules(base))
+        kept.check_neurons(base)
         # transformers builds models without memory for weights; which rows go is computed for real.
         with torch.device("cpu"):
             cut_modules(self, kept.of)
+            cut_neurons(base, kept.neurons)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """Save as transformers does, but tensors under the names that they have in memory."""

@@ -1,4 +1,4 @@
-"""Write a pruned model so that it loads again: without its heads, or with zeros in their place."""
+"""Write a pruned model so that it loads again: without its parts, or with zeros in their place."""
 
 from __future__ import annotations
 
@@ -11,14 +11,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.artefacts.opened_again import agrees, check_opens
+from headscope.artefacts.opened_again import check_opens
+from headscope.artefacts.plain import is_plain, plain_settings
 from headscope.artefacts.sentence_transformers import sentence_copy
 from headscope.artefacts.standalone import FILE, standalone_files
-from headscope.core.errors import InputError
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import replace_folder
-from headscope.core.saved_config import BEFORE, COMPACT_TYPE, FAMILY, KEPT, family_config
+from headscope.core.saved_config import (
+    BEFORE,
+    COMPACT_TYPE,
+    FAMILY,
+    KEPT,
+    SETTINGS_BEFORE,
+    family_config,
+)
 from headscope.models.compact import (
     expand_all,
     origin_of,
@@ -27,11 +34,12 @@ from headscope.models.compact import (
     removed_heads,
 )
 from headscope.models.intervene import shared_layers
+from headscope.models.layers import layers_before, removed_layers, settings_before
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
+from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA, neurons_and_layers
+from headscope.models.neurons import record_of
 from headscope.models.routing import quiet_transformers
-from headscope.models.task_heads import class_for
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after ``import headscope``.
@@ -52,7 +60,8 @@ def save(
     Parameters
     ----------
     loaded : LoadedModel
-        As :func:`headscope.remove_heads` or :func:`headscope.load` gave it; its task head is saved
+        As :func:`headscope.remove_heads`, :func:`headscope.remove_neurons`,
+        :func:`headscope.remove_layers` or :func:`headscope.load` gave it; its task head is saved
         with it.
     folder : path
         New, empty, or an earlier save of headscope, which is replaced.
@@ -81,7 +90,7 @@ def save(
     Notes
     -----
     transformers opens the folder after ``import headscope``; and without it where every layer keeps
-    equally many heads and the family's own configuration can say so.
+    equally many heads and neurons and the family's own configuration can say so.
 
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
@@ -107,7 +116,9 @@ def save_dense(
     repair: str | None = None,
     provenance: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a plain checkpoint of the original shape, zeros where heads were removed.
+    """Write a plain checkpoint of the original shape, zeros where heads and neurons were removed.
+
+    Layers that were removed stay so: no weights make a layer return its input.
 
     Parameters, returns and errors as :func:`save`; ``AutoModel.from_pretrained`` loads the folder.
     """
@@ -135,10 +146,11 @@ def write_model(
     network = loaded.network if form == COMPACT else expand_all(loaded)
     with quiet_transformers():
         # Some families store q, k and v fused and have them apart in memory. A compact folder
-        # keeps the names in memory, by which the heads that are gone are identified.
+        # keeps the names in memory, by which the parts that are gone are identified.
         half = all(map(_is_half, network.parameters()))
         state = _half_state(network) if half else None
-        network.save_pretrained(temporary, state_dict=state, save_original_format=form == DENSE)
+        stored = form == DENSE and not removed_layers(whole)
+        network.save_pretrained(temporary, state_dict=state, save_original_format=stored)
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
     attention = [
@@ -156,6 +168,7 @@ def write_model(
         "n_heads": original_heads(whole),
         "d_head": whole.sites[0].d_head,
         "attention": attention,
+        **_neurons_and_layers(whole),
         "method": method,
         "repair": repair,
         "source": origin_of(loaded),
@@ -192,58 +205,44 @@ def _write_config(
     A dense folder has zeros where heads were removed, so its config.json stays plain.
     """
     path, whole = folder / "config.json", loaded.whole or loaded
-    family = family_config(json.loads(path.read_text(encoding="utf-8")))
+    before, stated = settings_before(whole.model), whole.model.config.to_dict()
+    now = {key: stated[key] for key in before}
+    family = {**family_config(json.loads(path.read_text(encoding="utf-8"))), **before}
     family.pop("pruned_heads", None)
-    opens, more, original = TRANSFORMERS, dict[str, Any](), dict[str, Any]()
-    if compact and removed_heads(whole):
+    opens, more = TRANSFORMERS, dict[str, Any]()
+    original = before
+    left = _neurons_and_layers(whole)
+    if compact and (removed_heads(whole) or left):
         with quiet_transformers():
-            plain = _plain_settings(whole, family)
+            plain = plain_settings(whole, {**family, **now})
         kept = {site.name: list(site.head_ids) for site in whole.sites}
-        heads = {BEFORE: original_heads(whole), KEPT: kept}
+        parts = {BEFORE: original_heads(whole), KEPT: kept, **left}
+        parts |= {SETTINGS_BEFORE: before} if before else {}
         if plain is not None:
-            more, original = plain, {key: family.get(key) for key in plain}
+            more, original = plain, {key: family.get(key) for key in (*before, *plain)}
         elif standalone:
             opens = REMOTE
-            code, more = standalone_files(loaded, family)
+            code, more = standalone_files(loaded, {**family, **now})
             (folder / FILE).write_text(code, encoding="utf-8")
-            more |= heads
+            more |= parts
         else:
             opens = HEADSCOPE
-            more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **heads}
-    text = json.dumps({**family, **more}, indent=2, sort_keys=True, ensure_ascii=False)
+            more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **parts}
+    elif before and not is_plain(whole, {**family, **now}, expand_all(whole)):
+        raise UnsupportedModelError(
+            f"{loaded.name} without its layers {', '.join(map(str, removed_layers(whole)))} cannot "
+            f"be written as a plain {loaded.family} checkpoint, whose layers differ by place; save "
+            "it compact."
+        )
+    text = json.dumps({**family, **now, **more}, indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
     return opens, original
 
 
-def _plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
-    """Return settings of config.json with which the family's own class is the pruned model.
-
-    A family whose configuration has one number of heads for all layers, and apart from it the
-    width of a head, can describe a model that lost equally many heads in every layer. Which
-    families those are is not listed but tried: a model is built and compared. None where layers
-    differ in their number of heads, or the family cannot express it.
-    """
-    counts = {site.n_heads for site in whole.sites}
-    if len(counts) != 1 or min(counts) == 0 or whole.stacks != ("encoder",):
-        return None
-    site, heads, keys = whole.sites[0], "num_attention_heads", "num_key_value_heads"
-    original = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
-    settings = {original.attribute_map.get(heads, heads): site.n_heads, "head_dim": site.d_head}
-    if hasattr(original, keys):
-        settings[keys] = site.projections.k.out_features // site.d_head
-    kind, state = class_for(whole.task_head), whole.network.state_dict()
-    try:
-        config = CONFIG_MAPPING[family["model_type"]].from_dict({**family, **settings})
-        with torch.device("meta"):
-            shell = kind.from_config(config)
-    except Exception:  # each family refuses in its own way what it cannot be
-        return None
-    shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
-    if shapes[0] != shapes[1]:
-        return None
-    plain = kind.from_config(config, dtype=getattr(torch, whole.dtype))
-    plain.load_state_dict(state)
-    return settings if agrees(whole, plain.to(whole.device)) else None
+def _neurons_and_layers(whole: LoadedModel) -> dict[str, Any]:
+    """Describe the neurons and layers that are left, for both files; empty where none is gone."""
+    layers = [site.layer for site in whole.sites] if removed_layers(whole) else None
+    return neurons_and_layers(record_of(whole.model), layers, layers_before(whole))
 
 
 def check_target(folder: str | Path) -> None:

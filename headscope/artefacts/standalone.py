@@ -1,7 +1,7 @@
 """A folder's own modelling file, for users without headscope.
 
-The file builds the family's own model and gives every tensor that lost heads the shape that
-config.json names. Which tensors and which settings those are is found by comparing the pruned
+The file builds the family's own model and gives every tensor that lost heads or neurons the shape
+that config.json names. Which tensors and which settings those are is found by comparing the pruned
 network with a whole one, so that the file itself knows nothing of families.
 """
 
@@ -26,7 +26,7 @@ _CONFIG = "CompactConfig"
 #: Setting that lists a module's heads, where the model computes a bias for all of them.
 _KEPT = "kept_heads"
 
-_HEADER = '''"""A {family} model that has lost attention heads, for transformers without headscope.
+_HEADER = '''"""A {family} model without some of its parts, for transformers without headscope.
 
     AutoModel.from_pretrained(folder, trust_remote_code=True)
 
@@ -132,6 +132,13 @@ def _differences(
     settings: dict[str, dict[str, Any]] = {}
     decoding = {site.module for site in loaded.sites if site.stack != "encoder"}
     mine = dict(loaded.model.named_modules())
+    names = [{name for name, _ in network.named_parameters()} for network in (full, loaded.model)]
+    if names[0] != names[1]:  # only layers that were removed change them
+        raise UnsupportedModelError(
+            f"standalone is not possible for {loaded.name}: the layers of {loaded.family} differ "
+            "by place, and those that are left moved up; leave it out, and let users import "
+            "headscope."
+        )
     for name, module in full.named_modules():
         other = mine[name]
         for own, tensor in module.named_parameters(recurse=False):

@@ -69,6 +69,8 @@ def usage_error(options: type[ModelOptions], error: HeadscopeError) -> Headscope
 
 def _check_heads(named: str, folder: Path) -> None:
     """Refuse heads that the model's config has no room for; other forms are checked later."""
+    if (folder / "headscope.json").is_file():  # heads keep numbers that config.json may not have
+        return
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])

@@ -7,7 +7,7 @@ stacks of an encoder-decoder model.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,13 @@ def head_name(layer: int, head: int, stack: str = "encoder") -> str:
 def layer_name(layer: int, stack: str = "encoder") -> str:
     """Return ``L3`` for layer 3; ``cross:L3`` outside the encoder."""
     return f"L{layer}" if stack == "encoder" else f"{stack}:L{layer}"
+
+
+def layer_numbers(model: Mapping[str, Any]) -> list[int]:
+    """Return the original numbers of the layers of a model, as its provenance describes it."""
+    gone = model.get("removed_layers") or ()
+    every = range(int(model["n_layers"]) + len(gone))
+    return [layer for layer in every if layer not in gone]
 
 
 def place_name(place: Sequence[Any]) -> str:

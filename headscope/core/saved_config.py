@@ -1,8 +1,12 @@
-"""What config.json of a compact folder says beyond its family's: which family, and which heads.
+"""What config.json of a compact folder says beyond its family's: which family, and what is left.
 
 A compact checkpoint must not call itself a plain ``bert``: transformers would then build all heads
 and refuse the weights for their shapes. So ``model_type`` is one of headscope's, the family is
-called ``base_model_type``, and ``kept_heads`` lists the heads of each attention module.
+called ``base_model_type``, and ``kept_heads`` lists the heads of each attention module. Where
+neurons are gone, ``kept_neurons`` lists those of each feed-forward network that lost some, by the
+name of its second map. Where layers are gone, ``kept_layers`` lists the original numbers of the
+others, and ``settings_before`` holds what the family's own settings, such as ``num_hidden_layers``,
+said before.
 """
 
 from __future__ import annotations
@@ -17,6 +21,12 @@ COMPACT_TYPE = "headscope: install headscope and run 'import headscope' before y
 STANDALONE_TYPE = "headscope"
 #: Keys of config.json.
 FAMILY, KEPT, BEFORE = "base_model_type", "kept_heads", "heads_before"
+NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE = (
+    *("kept_neurons", "kept_layers"),
+    *("layers_before", "settings_before"),
+)
+#: What describes what is left, of all these.
+LEFT = (KEPT, BEFORE, NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE)
 #: Further keys of a folder with a modelling file: the shapes, and where the file is.
 SHAPES, SETTINGS, CODE = "tensor_shapes", "module_settings", "auto_map"
 
@@ -27,9 +37,14 @@ def is_ours(config: Mapping[str, Any]) -> bool:
 
 
 def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json as the family itself would have it, before any head was removed."""
+    """Return config.json as the family itself would have it, before anything was removed."""
     if not is_ours(config):
         return dict(config)
-    own = (FAMILY, KEPT, BEFORE, SHAPES, SETTINGS, CODE)
+    own = (FAMILY, *LEFT, SHAPES, SETTINGS, CODE)
     plain = {key: value for key, value in config.items() if key not in own}
-    return {**plain, "model_type": config.get(FAMILY)}
+    before = config.get(SETTINGS_BEFORE)
+    return {
+        **plain,
+        **(before if isinstance(before, dict) else {}),
+        "model_type": config.get(FAMILY),
+    }

@@ -1,4 +1,4 @@
-"""Models without some of their heads: removing them for real, and filling the gaps with zeros."""
+"""Models without some of their heads: removing them for real, and filling gaps with zeros."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.intervene import shared_layers
+from headscope.models.layers import drop_layers, numbered_layers, removed_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
+from headscope.models.neurons import cut_neurons, fill_neurons, lost_neurons, record_of
 
 Place = tuple[int, int]
 
@@ -94,7 +96,7 @@ def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
     most = max(site.heads_before for site in layers)
     raise InputError(
         f"There is no head {head_name(int(layer), int(head), layers[0].stack)}: {loaded.name} has "
-        f"layers 0 to {len(layers) - 1} with heads 0 to {most - 1}."
+        f"{numbered_layers(layers)} with heads 0 to {most - 1}."
     )
 
 
@@ -108,9 +110,13 @@ def origin_of(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
-    """Cut a full network of the same architecture down, in place, to the heads of ``loaded``."""
-    kept = {site.name: site.head_ids for site in (loaded.whole or loaded).sites}
+    """Cut a full network of the same architecture down, in place, to the parts of ``loaded``."""
+    whole = loaded.whole or loaded
+    kept = {site.name: site.head_ids for site in whole.sites}
+    if removed_layers(whole):
+        drop_layers(network, [site.layer for site in whole.sites])
     cut_modules(network, lambda _, item: kept.get(item.name))
+    cut_neurons(getattr(network, "base_model", network), record_of(whole.model))
 
 
 def with_shared(sites: Sequence[AttentionSite], heads: Iterable[Place]) -> tuple[Place, ...]:
@@ -132,9 +138,15 @@ def original_heads(loaded: LoadedModel) -> int:
 
 
 def expand_all(loaded: LoadedModel) -> Any:
-    """Copy the network in its original shape; heads that were removed are zeros there."""
+    """Copy the network in its original shape; heads and neurons that were removed are zeros there.
+
+    Layers that were removed stay so: no weights make a layer return its input.
+    """
     network = copy.deepcopy(loaded.network)
-    for item in attention_modules(getattr(network, "base_model", network)):
+    base = getattr(network, "base_model", network)
+    for item in attention_modules(base):
         if item.n_heads < item.heads_before:
             fill_module(item)
+    for network_of_neurons in lost_neurons(base).values():
+        fill_neurons(network_of_neurons)
     return network

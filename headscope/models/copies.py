@@ -8,6 +8,7 @@ import dataclasses
 import torch
 
 from headscope.models.compact import cut_like
+from headscope.models.layers import restore, settings_before
 from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
 from headscope.models.loading import DTYPES, wrap
 from headscope.models.routing import quiet_transformers
@@ -36,16 +37,18 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
 def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as a control.
 
-    Heads that ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
+    What ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
     """
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
         # The class itself, not what the configuration stands for: it may be a T5's encoder alone.
-        network = type(loaded.model)(copy.deepcopy(loaded.model.config)).float()
+        config = copy.deepcopy(loaded.model.config)
+        restore(config, settings_before(loaded.model))
+        network = type(loaded.model)(config).float()
     parameter = next(loaded.model.parameters())
     network = network.to(device=parameter.device, dtype=parameter.dtype)
-    cut_like(network, loaded)  # where heads have been removed
+    cut_like(network, loaded)  # where parts have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
     twin = dataclasses.replace(twin, revision=loaded.revision, pooling=loaded.pooling)
     return twin if loaded.whole is None else twin.only(loaded.stacks[0])

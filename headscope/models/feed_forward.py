@@ -23,61 +23,29 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite
-from headscope.models.layouts.layout import HeadRows, columns_of_linear, rows_of_linear
 from headscope.models.loaded import LoadedModel
-from headscope.models.surgery import replace_stored, with_rows, without_rows
-
-#: Attributes of a second map: the original numbers of the neurons it has, and how many there were.
-NEURON_IDS, WIDTH_BEFORE = "headscope_neuron_ids", "headscope_width_before"
-#: A number that config.json may state for the width, by family.
-WIDTH_SETTINGS = ("intermediate_size", "encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "ffn_dim")
+from headscope.models.manifest import KeptParts
+from headscope.models.neurons import (
+    NEURON_IDS,
+    WIDTH_BEFORE,
+    Neurons,
+    keep_neurons,
+    lost_neurons,
+    sizes_of,
+)
 
 
 @dataclass(frozen=True)
-class FeedForward:
+class FeedForward(Neurons):
     """One feed-forward network: its maps, and the layer whose attention runs before it."""
 
     name: str  # Dotted path of its second map from the base model
     stack: str  # ``encoder`` or ``decoder``
     layer: int  # Zero-based, of its stack; the first that runs it where layers share it (ALBERT)
     layers: tuple[int, ...]  # All layers that run it
-    first: tuple[nn.Module, ...]  # One map, or two of a gated network; ``nn.Linear`` or ``Conv1D``
-    second: Any  # The map that adds to the residual stream
-    neuron_ids: tuple[int, ...]  # Original numbers of the neurons that it has
-    width_before: int  # How many it had before any was removed
-
-    @property
-    def width(self) -> int:
-        """Neurons that it has now."""
-        return len(self.neuron_ids)
-
-    @property
-    def fused(self) -> bool:
-        """Whether one tensor holds both first maps."""
-        return _sizes(self.first[0])[1] == 2 * self.width
-
-    @property
-    def second_weight(self) -> Tensor:
-        """The second map, (width, d_model): a view of what is stored."""
-        weight: Tensor = self.second.weight
-        return weight if isinstance(self.second, Conv1D) else weight.t()
-
-    def stored(self) -> list[HeadRows]:
-        """List every stored tensor in which a neuron owns rows or columns."""
-        parts = 2 if self.fused else 1
-        rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
-        return [*rows, columns_of_linear(self.second, 1)]
-
-    @property
-    def numbers_per_neuron(self) -> int:
-        """Stored numbers that one neuron owns."""
-        tensors = [(rows, rows.tensor) for rows in self.stored()]
-        return sum(
-            t.numel() * rows.parts // t.shape[rows.axis] for rows, t in tensors if t is not None
-        )
 
 
 def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
@@ -114,13 +82,13 @@ def _watched(whole: LoadedModel) -> tuple[FeedForward, ...]:
     items: list[FeedForward] = []
     for second in dict.fromkeys(pair.second for pair in kept):
         own = [pair for pair in kept if pair.second is second]
-        width = _sizes(second)[0]
+        width = sizes_of(second)[0]
         ids = getattr(second, NEURON_IDS, tuple(range(width)))
         layers = tuple(dict.fromkeys(pair.site.layer for pair in own))
         stack = "decoder" if own[0].site.stack == "cross" else own[0].site.stack
         before = getattr(second, WIDTH_BEFORE, width)
         items.append(
-            FeedForward(names[second], stack, layers[0], layers, own[0].first, second, ids, before)
+            FeedForward(own[0].first, second, ids, before, names[second], stack, layers[0], layers)
         )
     return tuple(items)
 
@@ -151,13 +119,13 @@ def _pairs(whole: LoadedModel) -> list[_Pair]:
         if module in inside or last is None:
             opened = []
             return
-        width_in, width_out = _sizes(module)
+        width_in, width_out = sizes_of(module)
         if opened and args[0] is given:
             opened.append(module)
             return
         if opened:
-            d_model, width = _sizes(opened[0])
-            alike = all(_sizes(m) == (d_model, width) for m in opened)
+            d_model, width = sizes_of(opened[0])
+            alike = all(sizes_of(m) == (d_model, width) for m in opened)
             halves = len(opened) == 1 and width == 2 * width_in
             if alike and width_out == d_model and (width == width_in or halves):
                 pairs.append(_Pair(last, tuple(opened), module))
@@ -197,7 +165,8 @@ def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     and not everywhere.
     """
     first = {module for pair in pairs for module in pair.first}
-    widths = {pair.second: _sizes(pair.second)[0] for pair in pairs}
+    widths = {pair.second: sizes_of(pair.second)[0] for pair in pairs}
+    marked = {item.second for item in lost_neurons(whole.model).values()}  # proved already
     of = {module: widths[pair.second] for pair in pairs for module in pair.first}
     good = dict.fromkeys(widths, True)
 
@@ -207,19 +176,13 @@ def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         odd, even = args[0][..., 1::2], args[0][..., 0::2]
-        good[module] &= not bool(odd.any()) and bool(even.any())
+        good[module] &= module in marked or (not bool(odd.any()) and bool(even.any()))
 
     hooks = [module.register_forward_hook(silence) for module in first]
     hooks += [module.register_forward_pre_hook(check) for module in widths]
     with hooked(hooks):
         whole.run_tiny()
     return [pair for pair in pairs if good[pair.second]]
-
-
-def _sizes(module: Any) -> tuple[int, int]:
-    """Return (inputs, outputs) of a linear map."""
-    shape = module.weight.shape
-    return (shape[0], shape[1]) if isinstance(module, Conv1D) else (shape[1], shape[0])
 
 
 # --- gates ----------------------------------------------------------------------------------------
@@ -303,38 +266,31 @@ def _moved(item: FeedForward, old: nn.Module, new: nn.Module) -> FeedForward:
     return dataclasses.replace(item, first=first, second=new.get_submodule(item.name))
 
 
-def keep_neurons(item: FeedForward, kept: Sequence[int]) -> None:
-    """Leave only the neurons ``kept``, by original number, in place."""
-    chosen = set(kept)
-    gone = [number for number in item.neuron_ids if number not in chosen]
-    for stored in item.stored():
-        if (tensor := stored.tensor) is not None:
-            rows = stored.rows(item.neuron_ids, gone)
-            replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
-    second = item.second
-    if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
-        replace_stored(second, "bias", second.bias.detach())
-    vars(second)[NEURON_IDS] = tuple(n for n in item.neuron_ids if n in chosen)
-    vars(second)[WIDTH_BEFORE] = item.width_before
+def check_neurons(loaded: LoadedModel, kept: KeptParts) -> None:
+    """Compare the neurons that a file names with the feed-forward networks that were seen running.
 
-
-def fill_neurons(item: FeedForward) -> None:
-    """Give a network all its neurons back, in place; those that it lacks are zeros."""
-    every = range(item.width_before)
-    missing = sorted(set(every).difference(item.neuron_ids))
-    for stored in item.stored():
-        if (tensor := stored.tensor) is not None:
-            full = with_rows(tensor, stored.rows(every, missing), stored.axis)
-            replace_stored(stored.module, stored.name, full)
-    vars(item.second)[NEURON_IDS] = tuple(every)
+    Raises
+    ------
+    CheckpointError
+        If it names maps that are none.
+    """
+    if not kept.neurons:
+        return
+    names = {module: name for name, module in loaded.model.named_modules()}
+    found = {item.name: tuple(names[m] for m in item.first) for item in _watched(loaded)}
+    for name, own in kept.neurons.items():
+        if found.get(name) != own.first:
+            raise CheckpointError(
+                f"{kept.path} names {name} with {' and '.join(own.first)} as a feed-forward "
+                "network, which the model does not have."
+            )
 
 
 def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
     """List the neurons that a model has lost, by the name of their feed-forward network."""
+    base = (loaded.whole or loaded).model
     lost = {}
-    for name, module in (loaded.whole or loaded).model.named_modules():
-        if (ids := vars(module).get(NEURON_IDS)) is not None:
-            there = set(ids)
-            every = range(vars(module)[WIDTH_BEFORE])
-            lost[name] = tuple(number for number in every if number not in there)
-    return {name: numbers for name, numbers in lost.items() if numbers}
+    for name, item in lost_neurons(base).items():
+        there = set(item.neuron_ids)
+        lost[name] = tuple(n for n in range(item.width_before) if n not in there)
+    return lost

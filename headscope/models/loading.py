@@ -12,9 +12,10 @@ from headscope.core.errors import CheckpointError, HeadscopeError, InputError, U
 from headscope.core.widest import widest_type
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.families import refuse
+from headscope.models.feed_forward import check_neurons
 from headscope.models.layouts import find_sites
 from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
-from headscope.models.manifest import kept_heads
+from headscope.models.manifest import kept_parts
 from headscope.models.network import (
     check_finite,
     load_network,
@@ -96,7 +97,7 @@ def load(
         logging.captureWarnings(False)
         check_stated(checkpoint)
         read_config(source, checkpoint)
-        kept = kept_heads(checkpoint)
+        kept = kept_parts(checkpoint)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         if tokenizer is not None and lower_cases(source.folder):
             lower_case(tokenizer)
@@ -106,6 +107,7 @@ def load(
     loaded = wrap(network, tokenizer, name=source.name)
     if kept is not None:
         kept.check_layers(loaded.sites)
+        check_neurons(loaded, kept)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder = source.revision, source.folder
     loaded.file = FileWeights(checkpoint.weights_sha256(), fingerprint(network))

@@ -1,4 +1,6 @@
-"""``headscope.json``: which heads a saved model still has; and the same in old configs.
+"""``headscope.json``: which heads, neurons and layers a saved model still has.
+
+config.json of a compact folder says the same, for whoever saves it again without the manifest.
 
 transformers before version 5 wrote physically pruned models with ``pruned_heads`` in config.json;
 version 5 has dropped that, and refuses such checkpoints for their shapes. Both are read here.
@@ -11,20 +13,34 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from torch import nn
+
 from headscope.core.errors import CheckpointError
-from headscope.core.saved_config import BEFORE, KEPT, is_ours
+from headscope.core.saved_config import (
+    BEFORE,
+    KEPT,
+    LAYERS,
+    LAYERS_BEFORE,
+    NEURONS,
+    SETTINGS_BEFORE,
+    is_ours,
+)
+from headscope.core.spans import as_spans, from_spans
 from headscope.models.checkpoint import Checkpoint, read_json
 from headscope.models.layouts import AttentionModule, AttentionSite
+from headscope.models.neurons import KeptNeurons, whole_neurons
 
 MANIFEST = "headscope.json"
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
 COMPACT, DENSE = "compact", "dense"
 SCHEMA = 1
+#: Most neurons that a manifest may speak of in one feed-forward network.
+_WIDEST = 1 << 20
 
 
 @dataclass(frozen=True)
-class KeptHeads:
-    """Which heads a physically pruned checkpoint still has."""
+class KeptParts:
+    """Which heads, neurons and layers a physically pruned checkpoint still has."""
 
     path: Path  # The file that says so.
     #: Heads of each layer before any was removed; of the layer with most, where they differ.
@@ -35,8 +51,13 @@ class KeptHeads:
     #: Which module each layer runs; empty where the file does not say.
     layers: dict[tuple[str, int], str | int]
     origin: dict[str, Any]  # The model that it was made from: id, revision, weights_sha256.
-    #: Settings of config.json as they were before heads were removed, where it has others now.
+    #: Settings of config.json as they were before anything was removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
+    #: By the name of its second map, each feed-forward network that has lost neurons.
+    neurons: dict[str, KeptNeurons] = field(default_factory=dict)
+    #: Original numbers of the layers that are left, and how many there were; None if all are.
+    kept_layers: tuple[int, ...] | None = None
+    layers_before: int = 0
 
     def of(self, place: int, module: AttentionModule) -> tuple[int, ...]:
         """Return the heads that a module kept, the ``place``-th of the model."""
@@ -58,6 +79,23 @@ class KeptHeads:
                 f"{len(modules)}, none of this name."
             )
 
+    def check_count(self, n_layers: int) -> None:
+        """Compare with the layers that config.json describes, before any is removed."""
+        if self.kept_layers is not None and n_layers != self.layers_before:
+            raise CheckpointError(
+                f"{self.path} speaks of {self.layers_before} layers before some were removed, "
+                f"config.json of {n_layers}; they do not belong together."
+            )
+
+    def check_neurons(self, base: nn.Module) -> None:
+        """Compare with the maps of a base model that has all its neurons."""
+        for name, own in self.neurons.items():
+            if whole_neurons(base, name, own) is None:
+                raise CheckpointError(
+                    f"{self.path} names a feed-forward network {name} of {own.before} neurons, but "
+                    "config.json describes none such; they do not belong together."
+                )
+
     def check_layers(self, sites: Sequence[AttentionSite]) -> None:
         """Compare with the heads of each layer as it was seen running."""
         head_ids = {(site.stack, site.layer): site.head_ids for site in sites}
@@ -74,18 +112,18 @@ class KeptHeads:
                 )
 
 
-def kept_heads(checkpoint: Checkpoint) -> KeptHeads | None:
-    """Say which heads a checkpoint still has; None for one that nobody has pruned physically."""
+def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
+    """Say what a checkpoint still has; None for one that nobody has pruned physically."""
     manifest, path = checkpoint.folder / MANIFEST, checkpoint.folder / "config.json"
     if manifest.is_file():
         return _from_manifest(manifest)
     if is_ours(checkpoint.stated):
-        return heads_in_config(checkpoint.stated, path)
+        return parts_in_config(checkpoint.stated, path)
     pruned = checkpoint.config.get("pruned_heads")
     return _from_pruned_heads(pruned, checkpoint.config, path) if pruned else None
 
 
-def _from_manifest(path: Path) -> KeptHeads | None:
+def _from_manifest(path: Path) -> KeptParts | None:
     data = read_json(path)
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise CheckpointError(
@@ -95,11 +133,16 @@ def _from_manifest(path: Path) -> KeptHeads | None:
     form, entries = data.get("form"), data.get("attention")
     if form not in (COMPACT, DENSE) or not isinstance(entries, list) or not entries:
         raise CheckpointError(f"{path} does not say which heads were kept; save the model again.")
-    if form == DENSE:
-        return None
     n_heads = data.get("n_heads")
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: n_heads is {n_heads!r}, not a number of heads.")
+    objects = [data.get(name) for name in ("source", "config")]
+    source, config = (value if isinstance(value, dict) else {} for value in objects)
+    rest = _neurons_and_layers(data, path)
+    if form == DENSE:  # zeros stand where heads and neurons were; layers are gone all the same
+        gone = "kept_layers" in rest
+        rest["neurons"] = {}
+        return KeptParts(path, n_heads, {}, {}, source, config, **rest) if gone else None
     modules: dict[str | int, tuple[int, ...]] = {}
     layers: dict[tuple[str, int], str | int] = {}
     # The stacks of one model may have different numbers of heads.
@@ -120,13 +163,11 @@ def _from_manifest(path: Path) -> KeptHeads | None:
             )
         for layer in _heads(path, entry.get("layers"), None):
             layers[stack, layer] = module
-    objects = [data.get(name) for name in ("source", "config")]
-    source, config = (value if isinstance(value, dict) else {} for value in objects)
-    return KeptHeads(path, n_heads, modules, layers, source, config)
+    return KeptParts(path, n_heads, modules, layers, source, config, **rest)
 
 
-def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
-    """Read the heads that config.json of a compact folder names."""
+def parts_in_config(config: Mapping[str, Any], path: Path) -> KeptParts:
+    """Read what config.json of a compact folder says is left."""
     n_heads, kept = config.get(BEFORE), config.get(KEPT)
     if not _is_count(n_heads) or n_heads == 0:
         raise CheckpointError(f"{path}: {BEFORE} is {n_heads!r}, not a number of heads.")
@@ -134,10 +175,59 @@ def heads_in_config(config: Mapping[str, Any], path: Path) -> KeptHeads:
         raise CheckpointError(f"{path}: {KEPT} does not list the heads of each attention module.")
     modules: dict[str | int, tuple[int, ...]] = {}
     modules |= {str(name): _heads(path, heads, n_heads) for name, heads in kept.items()}
-    return KeptHeads(path, n_heads, modules, {}, {})
+    before = config.get(SETTINGS_BEFORE)
+    before = before if isinstance(before, dict) else {}
+    return KeptParts(path, n_heads, modules, {}, {}, before, **_neurons_and_layers(config, path))
 
 
-def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptHeads:
+def neurons_and_layers(
+    neurons: Mapping[str, KeptNeurons], layers: Sequence[int] | None, before: int
+) -> dict[str, Any]:
+    """Write which neurons and layers are left, for config.json and for the manifest."""
+    described = {
+        name: {"first": list(own.first), "before": own.before, "kept": as_spans(own.kept)}
+        for name, own in neurons.items()
+    }
+    left = {NEURONS: described} if described else {}
+    return left if layers is None else {**left, LAYERS: list(layers), LAYERS_BEFORE: before}
+
+
+def _neurons_and_layers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Read which neurons and layers are left."""
+    entries = data.get(NEURONS, {})
+    if not isinstance(entries, dict):
+        raise CheckpointError(f"{path}: {NEURONS} is not an object.")
+    neurons: dict[str, KeptNeurons] = {}
+    for name, entry in entries.items():
+        own = entry if isinstance(entry, dict) else {}
+        first, before = own.get("first"), own.get("before")
+        if (
+            not isinstance(first, list)
+            or not all(isinstance(each, str) for each in first)
+            or not _is_count(before)
+            or before > _WIDEST
+        ):
+            raise CheckpointError(
+                f"{path}: {NEURONS} does not say which first maps and how many neurons {name} had."
+            )
+        kept = from_spans(own.get("kept"), before)
+        if not kept:
+            raise CheckpointError(
+                f"{path}: kept of {name} is not a list of neurons below {before}, such as 0-5,8."
+            )
+        neurons[name] = KeptNeurons(tuple(first), before, kept)
+    if data.get(LAYERS) is None:
+        return {"neurons": neurons}
+    n_layers = data.get(LAYERS_BEFORE)
+    if not _is_count(n_layers):
+        raise CheckpointError(f"{path}: {LAYERS_BEFORE} is {n_layers!r}, not a number of layers.")
+    kept = _heads(path, data[LAYERS], n_layers)
+    if not kept:
+        raise CheckpointError(f"{path}: {LAYERS} names no layer.")
+    return {"neurons": neurons, "kept_layers": kept, "layers_before": n_layers}
+
+
+def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) -> KeptParts:
     """Read ``pruned_heads`` of transformers before 5: {"0": [1, 2]}, by attention module."""
     n_heads = config.get("num_attention_heads", config.get("n_heads", 12))
     if not isinstance(pruned, dict) or not _is_count(n_heads):
@@ -148,7 +238,7 @@ def _from_pruned_heads(pruned: object, config: Mapping[str, Any], path: Path) ->
             raise CheckpointError(f"{path}: pruned_heads has a layer {key!r}, not a number.")
         gone = _heads(path, heads, n_heads)
         modules[int(key)] = tuple(head for head in range(n_heads) if head not in gone)
-    return KeptHeads(path, n_heads, modules, {}, {})
+    return KeptParts(path, n_heads, modules, {}, {})
 
 
 def _heads(path: Path, value: object, limit: int | None) -> tuple[int, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,8 +17,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import is_ours
 from headscope.models.checkpoint import Checkpoint
-from headscope.models.layouts import attention_modules
-from headscope.models.manifest import KeptHeads
+from headscope.models.cutting import cut_modules
+from headscope.models.layers import drop_layers, list_names
+from headscope.models.layouts import HeadRows, attention_modules
+from headscope.models.manifest import KeptParts
+from headscope.models.neurons import cut_neurons, whole_neurons
 from headscope.models.sizes import check_built
 from headscope.models.source import Source
 from headscope.models.surgery import with_rows
@@ -72,9 +77,9 @@ def load_network(
     checkpoint: Checkpoint,
     dtype: torch.dtype,
     task_head: str | None,
-    kept: KeptHeads | None,
+    kept: KeptParts | None,
 ) -> Any:
-    """Build the network with its weights, complete, or cut down to the heads ``kept``.
+    """Build the network with its weights, complete, or cut down to the parts ``kept``.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in.
     """
@@ -106,9 +111,11 @@ def load_network(
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
     if kept is not None:
-        from headscope.models.cutting import cut_modules
-
+        base = getattr(network, "base_model", network)
+        if kept.kept_layers is not None:
+            drop_layers(network, kept.kept_layers)
         cut_modules(network, kept.of)
+        cut_neurons(base, kept.neurons)
     return network
 
 
@@ -139,22 +146,30 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
 
 
 def _load_pruned(
-    checkpoint: Checkpoint, task_head: str | None, kept: KeptHeads, **options: Any
+    checkpoint: Checkpoint, task_head: str | None, kept: KeptParts, **options: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Load a pruned checkpoint in its full shape, zeros where heads are missing.
+    """Load a pruned checkpoint in its full shape, zeros where something is missing.
 
     That leaves tied weights, old names and missing parts to transformers; cutting comes after.
     """
     config = _family_config(checkpoint, kept.config)
     with torch.device("meta"):
-        shell = class_for(task_head).from_config(config)
+        shell = class_for(task_head).from_config(copy.deepcopy(config))
     state = checkpoint.tensors()
-    _fill_gaps(state, shell.base_model, kept)
+    whole, base = copy.deepcopy(shell), shell.base_model
+    kept.check_count(len(attention_modules(base)))
+    if kept.kept_layers is not None:
+        drop_layers(shell, kept.kept_layers)
+    kept.check_neurons(base)
+    _fill_heads(state, base, kept)
+    _fill_neurons(state, base, kept)
+    if kept.kept_layers is not None:
+        state = _fill_layers(state, whole, kept.kept_layers)
     network, info = type(shell).from_pretrained(None, config=config, state_dict=state, **options)
     return network, info
 
 
-def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> None:
+def _fill_heads(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
     """Bring the tensors of every attention module to their full shape."""
     modules = attention_modules(base)
     kept.check(modules)
@@ -165,18 +180,64 @@ def _fill_gaps(state: dict[str, Tensor], base: nn.Module, kept: KeptHeads) -> No
         missing = [head for head in every if head not in there]
         for stored in dict.fromkeys(item.stored()):
             name = f"{name_of[stored.module]}.{stored.name}"
-            # A task head may have put a prefix before the base model's names.
-            for key in [key for key in state if key == name or key.endswith(f".{name}")]:
-                rows, tensor, whole = stored.rows(every, missing), state[key], stored.tensor
-                assert whole is not None
-                expected = whole.shape[stored.axis] - len(rows)
-                n = tensor.shape[stored.axis] if tensor.dim() > stored.axis else None
-                if n != expected:
-                    raise CheckpointError(
-                        f"{kept.path} says that {expected} {('rows', 'columns')[stored.axis]} of "
-                        f"{key} are kept, but the weights have {n}; the two do not belong together."
-                    )
-                state[key] = with_rows(tensor, rows, stored.axis).contiguous()
+            _fill(state, name, stored, stored.rows(every, missing), kept)
+
+
+def _fill_neurons(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
+    """Bring the tensors of every feed-forward network to their full shape."""
+    name_of = {module: name for name, module in base.named_modules()}
+    for name, own in kept.neurons.items():
+        item = whole_neurons(base, name, own)
+        assert item is not None
+        every, there = range(own.before), set(own.kept)
+        missing = [number for number in every if number not in there]
+        for stored in item.stored():
+            place = f"{name_of[stored.module]}.{stored.name}"
+            _fill(state, place, stored, stored.rows(every, missing), kept)
+
+
+def _fill(
+    state: dict[str, Tensor], name: str, stored: HeadRows, rows: Tensor, kept: KeptParts
+) -> None:
+    """Put zeros into one tensor, where its module lacks rows."""
+    # A task head may have put a prefix before the base model's names.
+    for key in [key for key in state if key == name or key.endswith(f".{name}")]:
+        tensor, whole = state[key], stored.tensor
+        assert whole is not None
+        expected = whole.shape[stored.axis] - len(rows)
+        n = tensor.shape[stored.axis] if tensor.dim() > stored.axis else None
+        if n != expected:
+            raise CheckpointError(
+                f"{kept.path} says that {expected} {('rows', 'columns')[stored.axis]} of "
+                f"{key} are kept, but the weights have {n}; the two do not belong together."
+            )
+        state[key] = with_rows(tensor, rows, stored.axis).contiguous()
+
+
+def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> dict[str, Tensor]:
+    """Give layers their original places in the names, and zeros to those that are missing."""
+    base = whole.base_model
+    prefix = f"{whole.base_model_prefix}."
+    prefix = prefix if any(key.startswith(prefix) for key in state) else ""
+    lists = "|".join(map(re.escape, list_names(base)))
+    in_layer = re.compile(rf"({re.escape(prefix)}(?:{lists})\.)(\d{{1,9}})(\..+)")
+    filled: dict[str, Tensor] = {}
+    for key, tensor in state.items():
+        if found := in_layer.fullmatch(key):
+            before, place, after = found.groups()
+            if int(place) >= len(kept):
+                raise CheckpointError(
+                    f"The weights have a tensor {key}, but only {len(kept)} layers are kept."
+                )
+            filled[f"{before}{kept[int(place)]}{after}"] = tensor
+        else:
+            filled[key] = tensor
+    there = set(kept)
+    for name, tensor in base.state_dict().items():
+        found = in_layer.fullmatch(prefix + name)
+        if found and int(found[2]) not in there:
+            filled[prefix + name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return filled
 
 
 def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:

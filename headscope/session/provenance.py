@@ -11,6 +11,8 @@ from typing import Any, Protocol
 from headscope.data.corpus import Corpus, PlainText
 from headscope.data.examples import Examples
 from headscope.data.pieces import count_unknown, tokenise
+from headscope.models.feed_forward import removed_neurons
+from headscope.models.layers import removed_layers
 from headscope.models.loaded import LoadedModel
 
 
@@ -61,6 +63,7 @@ def provenance(
             "pooling": str(loaded.pooling),
             "pooling_from": loaded.pooling.origin,
             "removed_heads": removed,
+            **_more_removed(whole),
         },
         "data": None if data is None else {"name": data.name, "sha256": data.sha256},
         "tokenizer": fit,
@@ -71,6 +74,16 @@ def provenance(
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _more_removed(whole: LoadedModel) -> dict[str, Any]:
+    """Say which layers, and how many neurons of which networks, a model has lost, if any."""
+    found: dict[str, Any] = {}
+    if layers := removed_layers(whole):
+        found["removed_layers"] = list(layers)
+    if neurons := removed_neurons(whole):
+        found["removed_neurons"] = {name: len(gone) for name, gone in neurons.items()}
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -106,8 +106,11 @@ def parse_heads(
         if stack not in stacks:
             raise InputError(f"{item}: heads are removed from {' and '.join(stacks)} here.")
         if (stack, layer) not in heads:
-            last = max(number for name, number in heads if name == stack)
-            raise InputError(f"{item}: there is no layer {layer}; the model has L0 to L{last}.")
+            there = [number for name, number in heads if name == stack]
+            last = f"L0 to L{max(there)}"
+            if len(there) <= max(there):  # layers were removed
+                last = ", ".join(f"L{number}" for number in there)
+            raise InputError(f"{item}: there is no layer {layer}; the model has {last}.")
         numbers = heads[stack, layer]
         if head != "*" and int(head) not in numbers:
             own = ", ".join(f"H{number}" for number in numbers) or "none left"

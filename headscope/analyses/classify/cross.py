@@ -62,6 +62,7 @@ class CrossHeads(QueryMeans):
         """Prepare what every layer of this batch shares, and count what no head changes."""
         assert batch.source is not None  # cross-attention reads one
         self._shared = shared = _Shared.of_source(batch.source)
+        self._place = 0
         n_keys = widest(shared.n_keys.clamp(min=1))
         # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
         near = shared.near_line(shared.key_place[:, None], shared.query_place[..., None])
@@ -86,7 +87,7 @@ class CrossHeads(QueryMeans):
         top, argmax = first_largest(pattern + no_content)
         # From positions to numbers among the content keys: (rows, heads, query_pos)
         looks_at = shared.key_place[:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
-        here = site.layer, site.heads
+        here = self._place, site.heads
         correlation, constant = rank_correlation(looks_at, shared.query_place, shared.query)
         self.alignment[here] += numpy(correlation.sum(dim=0))
         self.alignment_squares[here] += numpy(correlation.square().sum(dim=0))
@@ -101,7 +102,8 @@ class CrossHeads(QueryMeans):
         self.add(here, torch.stack(parts, dim=-1), shared.n_queries)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Go on to the next layer; nothing is held back between chunks."""
+        self._place += stack == "cross"
 
     def alignments(self) -> tuple[Array, Array]:
         """Return mean alignments and their standard errors over pairs, (n_layers, n_heads).

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.view import best_heads, primary_label
-from headscope.core.heads import layer_name
+from headscope.core.heads import layer_name, layer_numbers
 from headscope.core.roles import PRIMARY, role_of
 from headscope.show import drawing as draw
 
@@ -48,8 +48,8 @@ def role_map(result: ClassifyResult) -> Figure:
 def _row_names(result: ClassifyResult) -> list[str]:
     """Name the layers, with those that have no head left where one stack was measured."""
     if len(result.stacks) == 1:
-        n_layers = int(result.provenance["model"]["n_layers"])
-        return [layer_name(layer, *result.stacks) for layer in range(n_layers)]
+        layers = layer_numbers(result.provenance["model"])
+        return [layer_name(layer, *result.stacks) for layer in layers]
     return list(dict.fromkeys(head.layer_name for head in result.heads))
 
 

@@ -203,6 +203,8 @@ class Reading:
                     if trees:
                         swapped_trees = judge_swapped(part, swapped_kernel, thresholds, ids)
             heads = judge(part, thresholds, ids, stack, kernel=kernel, swapped=swapped_sources)
+            numbers = [site.layer for site in loaded.only(stack).sites]
+            heads = tuple(dataclasses.replace(h, layer=numbers[h.layer]) for h in heads)
             reasons = untestable(part, thresholds, trees=trees, stack=stack)
             yield StackLabels(heads, reasons, read, swapped_trees)
 

@@ -154,7 +154,7 @@ class RowReducer:
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares."""
-        self._batch = batch
+        self._batch, self._place = batch, 0
         (n_rows, n), device = batch.size, batch.input_ids.device
         content = self._content = widest(batch.content)
         # Every quantity is allocated before the first chunk: nothing small is then left among a
@@ -241,14 +241,17 @@ class RowReducer:
         at = self._corner[rows, None].expand(-1, pattern.shape[1], -1)  # (rows, heads, SIDE)
         corner = pattern.gather(2, at[..., None].expand(*at.shape, pattern.shape[-1]))
         corner = corner.gather(3, at[..., None, :].expand(*at.shape, SIDE))
-        here = self._corners.view(*self._shape, SIDE, SIDE)[site.layer, site.heads]
+        here = self._corners.view(*self._shape, SIDE, SIDE)[self._place, site.heads]
         here += (widest(corner) * self._in_corner[rows, None]).sum(dim=0)
         for name, part in reduced.items():
-            self._whole[name][rows, site.layer, site.heads] = part.to(self._whole[name].dtype)
+            self._whole[name][rows, self._place, site.heads] = part.to(self._whole[name].dtype)
 
     def finish(self, stack: str, layer: int) -> None:
         """Hand the batch to the accumulators once its last layer has been observed."""
-        if layer < self._shape[0] - 1 or self._stack not in (None, stack):
+        if self._stack not in (None, stack):
+            return
+        self._place += 1  # layers are counted: their numbers have gaps where some were removed
+        if self._place < self._shape[0]:
             return
         whole = {name: part.flatten(1, 2) for name, part in self._whole.items()}
         summary = RowSummary(corner=self._corners, **whole)

@@ -24,6 +24,7 @@ from headscope.analyses.classify.result import (
     SyntacticScore,
 )
 from headscope.analyses.classify.words import head_numbers, head_sentence
+from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -92,8 +93,8 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         yield b.Text(found_sentence(part), "lead", b.TERMINAL)
         yield b.Text(found_heads(part), on=b.TERMINAL)
         last = max(head.layer for head in part.heads)
-        n_layers = last + 1 if several else part.provenance["model"]["n_layers"]
-        marks = {(f"L{layer}", 0): ("", "") for layer in range(n_layers)}  # some have no head left
+        layers = range(last + 1) if several else layer_numbers(part.provenance["model"])
+        marks = {(f"L{layer}", 0): ("", "") for layer in layers}  # some have no head left
         for head in part.heads:
             marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
         yield b.HeadMarks(marks, f"{legend(part.stacks[0])}.")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from headscope.analyses.depth.result import DepthCurves, DepthResult
+from headscope.core.heads import layer_numbers
 from headscope.show import blocks as b
 from headscope.show.cells import (
     joined,
@@ -100,7 +101,7 @@ def _table(
 
 
 def _points(result: DepthResult) -> list[str]:
-    return ["embed.", *(f"L{layer}" for layer in range(len(result.variants["full"]) - 1))]
+    return ["embed.", *(f"L{layer}" for layer in layer_numbers(result.provenance["model"]))]
 
 
 def _ratio(name: str, curves: DepthCurves, point: int) -> str:

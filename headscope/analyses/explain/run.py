@@ -23,6 +23,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.data.pieces import Encoding, tokenise
 from headscope.models.certificate import TOLERANCES
 from headscope.models.explain import Run, run_sentence
+from headscope.models.layers import numbered_layers
 from headscope.models.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
@@ -43,8 +44,9 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     sentence = _read(loaded, options.sentence)
     validation = require_valid(loaded, options.validate)
     _check_head(loaded, layer, head)
-    first = next(i for i, site in enumerate(loaded.sites) if site.n_heads)
-    site = loaded.sites[first if layer is None else layer]
+    by_layer = {site.layer: site for site in loaded.sites}
+    first = next(site.layer for site in loaded.sites if site.n_heads)
+    site = by_layer[first if layer is None else layer]
     ids = sentence.ids
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore", MaskedRowWarning)  # of padded queries: nobody looks
@@ -53,7 +55,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
         asked = [h for h in heads if layer in (None, h.layer) and head in (None, h.head)]
         chosen = max(asked, key=lambda item: item.link)
         if chosen.layer != site.layer:
-            site = loaded.sites[chosen.layer]
+            site = by_layer[chosen.layer]
             run = run_sentence(loaded, site, ids, 0)
         pads = min(PADS, loaded.max_length - len(ids))
         padded = run_sentence(loaded, site, ids, pads) if pads > 0 else None
@@ -150,11 +152,11 @@ def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> Non
         )
     if layer is None:
         return
-    if not 0 <= layer < loaded.n_layers:
+    site = next((site for site in loaded.sites if site.layer == layer), None)
+    if site is None:
         raise InputError(
-            f"{loaded.name} has no layer {layer}; its layers are 0 to {loaded.n_layers - 1}."
+            f"{loaded.name} has no layer {layer}; it has {numbered_layers(loaded.sites)}."
         )
-    site = loaded.sites[layer]
     if not site.n_heads:
         raise InputError(
             f"Every head of layer {layer} was removed from {loaded.name}; take another."

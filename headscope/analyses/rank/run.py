@@ -245,15 +245,15 @@ def _add_text(
     """Add the data-aware ranks, their Gaussian controls and the patterns' asymmetries."""
     of_heads: dict[tuple[int, int], dict[str, Any]] = {}
     new_layers = []
-    for item in layers:
-        mean, root = covariance.moments(item.layer)
-        own = factors[item.layer]
+    for row, item in enumerate(layers):
+        mean, root = covariance.moments(row)
+        own = factors[row]
         weighted = [weigh(f, root, mean) for f in (own, *(random_factors(own, s) for s in seeds))]
         alone, *random = (product_ranks(f.W_Q, f.W_K, reading) for f in weighted)
         joined = [f.concatenated() for f in weighted]
         together, *of_draws = (product_ranks(f.W_Q, f.W_K, reading)[0] for f in joined)
         for index, (head, ranks) in enumerate(zip(item.heads, alone, strict=True)):
-            asymmetry = patterns.mean(item.layer, index)
+            asymmetry = patterns.mean(row, index)
             of_heads[item.layer, head] = {"qk_data": ranks, "pattern_asymmetry": asymmetry}
         control = None
         if alone:

@@ -15,6 +15,7 @@ from headscope.models.layouts.layout import follow as follow
 from headscope.models.layouts.registry import LAYOUTS as LAYOUTS
 from headscope.models.layouts.sites import HEAD_IDS as HEAD_IDS
 from headscope.models.layouts.sites import HEADS_BEFORE as HEADS_BEFORE
+from headscope.models.layouts.sites import LAYER as LAYER
 from headscope.models.layouts.sites import STACKS as STACKS
 from headscope.models.layouts.sites import AttentionModule as AttentionModule
 from headscope.models.layouts.sites import AttentionSite as AttentionSite

@@ -30,6 +30,8 @@ from headscope.models.layouts.registry import LAYOUTS
 #: Attributes of an attention module whose heads were removed: the original indices of the rest,
 #: and how many there were.
 HEAD_IDS, HEADS_BEFORE = "headscope_head_ids", "headscope_heads_before"
+#: Attribute of an attention module whose model has lost layers: the original number of its layer.
+LAYER = "headscope_layer"
 #: The stacks that a model may have, in the order of their sites.
 STACKS = ("encoder", "decoder", "cross")
 
@@ -62,7 +64,9 @@ class AttentionSite(AttentionModule):
     """One place where attention runs: a module in its role as one layer of one stack."""
 
     stack: str  # ``encoder``, ``decoder`` or ``cross``
-    layer: int  # Zero-based, in the order of execution within the stack
+    #: Zero-based, in the order of execution within the stack; its original number where layers have
+    #: been removed.
+    layer: int
     #: Its row in the arrays (rows, n_heads) of measurements and gates: its place among the sites
     #: that are measured.
     row: int
@@ -162,9 +166,9 @@ def find_sites(
     with hooked(notes), torch.no_grad():
         run()
     return numbered(
-        AttentionSite(**_fields(item), stack=stack, layer=layer, row=0)
+        AttentionSite(**_fields(item), stack=stack, layer=getattr(item.module, LAYER, place), row=0)
         for stack in STACKS
-        for layer, item in enumerate(found[stack])
+        for place, item in enumerate(found[stack])
     )
 
 

@@ -272,7 +272,9 @@ def measure_kept_roles(
     sets = math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in by_layer.items())
     return KeptRoles(
         roles=ROLES,
-        kept=tuple((layer, loaded.sites[layer].head_ids[head]) for layer, head in kept),
+        kept=tuple(
+            (loaded.sites[row].layer, loaded.sites[row].head_ids[head]) for row, head in kept
+        ),
         n_heads=len(of_name),
         classified_on=classified.corpus.name,
         measured_on=examples.name,
