@@ -32,6 +32,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import class_for
+from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after ``import headscope``.
@@ -156,6 +157,7 @@ def write_model(
         "n_heads": original_heads(whole),
         "d_head": whole.sites[0].d_head,
         "attention": attention,
+        VOCABULARY: vocabulary_record(whole.model),
         "method": method,
         "repair": repair,
         "source": origin_of(loaded),
