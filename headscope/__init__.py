@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.loading import load as load
     from headscope.models.loading import wrap as wrap
+    from headscope.models.vocabulary import cut_vocabulary as cut_vocabulary
+    from headscope.models.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
     from headscope.pruning.scores import measure as measure
@@ -64,6 +66,7 @@ _MODULES = {
     "pruning.scores": "scores measure",
     "models.loading": "load wrap",
     "models.compact": "remove_heads",
+    "models.vocabulary": "plan_vocabulary cut_vocabulary",
     "artefacts.saving": "save save_dense",
     "analyses.classify.options": "Thresholds",
     "reports.claims.thresholds": "InsightThresholds",

@@ -40,6 +40,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA, neurons_and_layers
 from headscope.models.neurons import record_of
 from headscope.models.routing import quiet_transformers
+from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after ``import headscope``.
@@ -169,6 +170,7 @@ def write_model(
         "d_head": whole.sites[0].d_head,
         "attention": attention,
         **_neurons_and_layers(whole),
+        VOCABULARY: vocabulary_record(whole.model),
         "method": method,
         "repair": repair,
         "source": origin_of(loaded),

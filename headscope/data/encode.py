@@ -165,16 +165,16 @@ def _from_file(path: Path) -> Frequencies:
     return replace(_from_counts(f"file {path}", counts), sha256=sha256_of_file(path))
 
 
-def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
-    """Use wordfreq's list of this very language; None where there is none."""
-    import importlib.metadata
+def wordfreq_list(language: str) -> str | None:
+    """Return the code of wordfreq's list of this very language; None where there is none.
 
+    wordfreq itself would take the list of another language (English for Irish, Spanish for
+    Basque); only another spelling of the same language will do.
+    """
     import wordfreq
     from langcodes import Language
     from langcodes.tag_parser import LanguageTagError
 
-    # wordfreq itself would take the list of another language (English for Irish, Spanish for
-    # Basque); only another spelling of the same language will do.
     try:
         tag = Language.get(language)
     except LanguageTagError:
@@ -183,7 +183,17 @@ def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
         ) from None
     lists, code = wordfreq.available_languages(), tag.language or ""
     found = code if code in lists else _SAME_LIST.get(code)
-    if found not in lists:
+    return found if found in lists else None
+
+
+def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
+    """Use wordfreq's list of this very language; None where there is none."""
+    import importlib.metadata
+
+    import wordfreq
+
+    found = wordfreq_list(language)
+    if found is None:
         return None
     try:
         frequent = wordfreq.top_n_list(found, N_FREQUENT)

@@ -29,6 +29,7 @@ from headscope.models.sentence_folder import lower_cases, read_pooling
 from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
 from headscope.models.task_heads import task_head_of
+from headscope.models.vocabulary_record import recall_rows
 
 __all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
 
@@ -105,6 +106,7 @@ def load(
     network = network.to(where).eval()
     check_finite(network, source)
     loaded = wrap(network, tokenizer, name=source.name)
+    recall_rows(loaded.model, source.folder)
     if kept is not None:
         kept.check_layers(loaded.sites)
         check_neurons(loaded, kept)

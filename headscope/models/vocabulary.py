@@ -1,0 +1,393 @@
+"""Remove the rows of a vocabulary that are never used: plan which, cut them, say what it costs.
+
+A row stays if a text of the calibration or a word to keep needs its piece, if reading characters
+needs it (:mod:`headscope.models.tokenizer_file`), or if anything names it: special and added
+tokens, the frame that is put around a text, ids in the configuration. The rows that are left keep
+their order and get new ids, and calibration texts are read as before, piece by piece. Any other
+text that needs a removed piece is spelled by smaller ones, which the model may read less well:
+:func:`tokens_removed` counts how often.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from headscope.core.errors import ArtefactError, CorpusError, InputError, UnsupportedModelError
+from headscope.data.common_words import common_words
+from headscope.data.pieces import tokenise
+from headscope.models.compact import as_before
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import wrap
+from headscope.models.tokenizer_file import KINDS, TokenizerFile
+from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
+
+#: How many of a language's most common words stay by default.
+COMMON_WORDS = 10_000
+#: Texts on which a cut model's outputs are compared with the whole model's, and the largest
+#: difference, relative to the largest output above 1; half precision may round otherwise.
+_PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
+#: Settings of a configuration that hold one token id or a list of them.
+_TOKEN_SETTING = re.compile(
+    r"_token_ids?$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
+)
+
+
+@dataclass(frozen=True)
+class VocabularyPlan:
+    """Which rows of an input embedding stay, and why."""
+
+    kept: tuple[int, ...]  # Old ids, in the order of the new ones
+    rows_before: int
+    #: Rows of ``kept`` by what they stay for; a row counts once, for the first of these.
+    named: int  # Special and added tokens, and ids in the configuration
+    spelling: int  # What reading single characters needs
+    texts: int  # Pieces of the calibration texts, and for BPE what is made on the way to them
+    words: int  # The same for the words to keep
+    #: The new tokenizer.json.
+    tokenizer: str = field(repr=False, compare=False)
+    #: Some calibration texts, on which the outputs of a cut model are compared.
+    proof: tuple[str, ...] = field(repr=False, compare=False)
+
+    @cached_property
+    def new_ids(self) -> Mapping[int, int]:
+        """Old id to new id, of the rows that stay."""
+        return {old: new for new, old in enumerate(self.kept)}
+
+    @property
+    def rows(self) -> int:
+        """Rows that stay."""
+        return len(self.kept)
+
+
+@dataclass(frozen=True)
+class RemovedTokens:
+    """How often texts need a piece that a plan removes."""
+
+    texts: int
+    texts_affected: int  # Those with at least one such token
+    tokens: int  # Special tokens aside, as the whole tokenizer cuts them
+    tokens_affected: int
+
+    @property
+    def share_texts(self) -> float | None:
+        """Share of the texts; None where there is none."""
+        return self.texts_affected / self.texts if self.texts else None
+
+    @property
+    def share_tokens(self) -> float | None:
+        """Share of the tokens; None where there is none."""
+        return self.tokens_affected / self.tokens if self.tokens else None
+
+    def __str__(self) -> str:
+        if not self.texts or not self.tokens:
+            return "no text was looked at for pieces that were removed"
+        return (
+            f"{100 * self.texts_affected / self.texts:.1f}% of {self.texts:,} texts "
+            f"({100 * self.tokens_affected / self.tokens:.2f}% of their tokens) need a piece that "
+            "was removed, and are spelled by smaller ones"
+        )
+
+
+def plan_vocabulary(
+    loaded: LoadedModel,
+    texts: Iterable[str],
+    *,
+    keep: Iterable[str] = (),
+    common: int = COMMON_WORDS,
+    language: str = "en",
+) -> VocabularyPlan:
+    """Decide which rows of a vocabulary stay.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        An encoder, with or without a classification head. Left as it is.
+    texts : iterable of str
+        Of the calibration.
+    keep : iterable of str
+        Further words or texts whose pieces stay.
+    common : int
+        How many of the most common words of the language stay too, by wordfreq; also capitalised
+        where the tokenizer tells upper from lower case. 0 for none.
+    language : str
+        Its ISO code.
+
+    Raises
+    ------
+    InputError
+        If there is no text, the tokenizer is missing or cannot be renumbered, or the model puts out
+        its vocabulary: a smaller softmax lowers a loss for free.
+    """
+    old, file = _opened(loaded)
+    kept = list(texts)
+    if not any(text.strip() for text in kept):
+        raise InputError(
+            "There is no calibration text to tell which pieces of the vocabulary are used; give at "
+            "least one sentence."
+        )
+    words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
+    if loaded.pooling.prompt:
+        words.append(loaded.pooling.prompt)
+    named = _named(loaded, file)
+    groups = [named, file.spelling()]
+    for group in (kept, _with_spaces(words, file)):
+        used = (encoding.ids for encoding in tokenise(loaded, group, special=False))
+        groups.append(file.with_steps(chain.from_iterable(used)))
+    counts, stay = [], set[int]()
+    for rows in groups:
+        before = len(stay)
+        stay |= {row for row in rows if row < loaded.vocab_size}
+        counts.append(len(stay) - before)
+    # Rows without a piece go last: the ids of a tokenizer have no gaps.
+    order = sorted(stay, key=lambda row: (row not in file.pieces, row))
+    new_ids = {row: new for new, row in enumerate(order)}
+    tokenizer = file.renumbered(new_ids)
+    _check_ids(loaded, old, tokenizer, new_ids, kept)
+    proof = kept[:: max(1, len(kept) // _PROOF_TEXTS)][:_PROOF_TEXTS]
+    return VocabularyPlan(tuple(order), loaded.vocab_size, *counts, tokenizer, tuple(proof))
+
+
+def cut_vocabulary(
+    loaded: LoadedModel, plan: VocabularyPlan, *, share: bool = False
+) -> LoadedModel:
+    """Copy a model with the rows of a plan alone, and a tokenizer of their pieces.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        The model that the plan was made for, or a copy of it without some heads. Left as it is.
+    plan : VocabularyPlan
+        From :func:`plan_vocabulary`.
+    share : bool
+        Let the copy use the model's own weights elsewhere: less memory, for a copy that is measured
+        or saved but never trained.
+
+    Raises
+    ------
+    InputError
+        If the plan was made for another vocabulary.
+    ArtefactError
+        If states or logits of calibration texts differ by more than 1e-5 (relative to the largest
+        above 1) from the whole model's.
+    """
+    _opened(loaded)
+    _check_plan(loaded, plan)
+    table = loaded.model.get_input_embeddings()
+    memo = (
+        {}
+        if not share
+        else {
+            id(tensor): tensor
+            for tensor in (*loaded.network.parameters(), *loaded.network.buffers())
+        }
+    )
+    network = copy.deepcopy(loaded.network, memo)
+    base = getattr(network, "base_model", network)
+    weight = base.get_input_embeddings().weight
+    rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
+    cut = nn.Parameter(rows, requires_grad=weight.requires_grad)
+    ids = vars(table).get(ROW_IDS, range(plan.rows_before))
+    for module in network.modules():
+        if isinstance(module, nn.Embedding) and module.weight is weight:
+            module.weight, module.num_embeddings = cut, plan.rows
+            if module.padding_idx is not None:
+                module.padding_idx = plan.new_ids.get(module.padding_idx)
+            vars(module)[ROW_IDS] = tuple(ids[row] for row in plan.kept)
+            vars(module)[ROWS_BEFORE] = vars(table).get(ROWS_BEFORE, plan.rows_before)
+        elif vars(module).get("vocab_size") == plan.rows_before:
+            vars(module)["vocab_size"] = plan.rows
+    for settings in _settings(network):
+        _renumber(settings, plan)
+    tokenizer = copy.deepcopy(loaded.tokenizer)
+    tokenizer._tokenizer = Tokenizer.from_str(plan.tokenizer)
+    smaller = as_before(wrap(network, tokenizer, name=loaded.name), loaded)
+    _check_outputs(loaded, smaller, plan)
+    return smaller
+
+
+def tokens_removed(
+    loaded: LoadedModel, plan: VocabularyPlan, texts: Iterable[str]
+) -> RemovedTokens:
+    """Count how often texts need a piece that a plan removes.
+
+    ``loaded`` is the model that the plan was made for, before anything was cut.
+    """
+    _check_plan(loaded, plan)
+    n = affected = tokens = gone = 0
+    for encoding in tokenise(loaded, texts, special=False):
+        missing = sum(row not in plan.new_ids for row in encoding.ids)
+        n, affected = n + 1, affected + bool(missing)
+        tokens, gone = tokens + len(encoding.ids), gone + missing
+    return RemovedTokens(n, affected, tokens, gone)
+
+
+# ------------------------------------------------------------------------------------------------
+
+
+def _opened(loaded: LoadedModel) -> tuple[Any, TokenizerFile]:
+    """Return the tokenizer's backend and its file, of a model whose vocabulary can be cut."""
+    puts_out = getattr(loaded.network, "get_output_embeddings", lambda: None)() is not None
+    if loaded.task_head in ("mlm", "seq2seq") or loaded.encoder_decoder or puts_out:
+        raise InputError(
+            f"{loaded.name} puts out probabilities of its vocabulary, and with fewer pieces to "
+            "choose from its loss would fall for free; remove rows of an encoder without such a "
+            "head (task_head=None), or leave the vocabulary whole."
+        )
+    if loaded.tokenizer is None:
+        raise InputError(
+            f"{loaded.name} has no tokenizer, so it is not known which rows its texts use; save the "
+            "model's fast tokenizer beside it."
+        )
+    backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        raise InputError(
+            f"The tokenizer of {loaded.name} is not a fast one (tokenizer.json), and only these can "
+            "be renumbered; convert it and save it beside the model."
+        )
+    file = TokenizerFile(backend.to_str())
+    if file.kind not in KINDS:
+        raise InputError(
+            f"The tokenizer of {loaded.name} is of the kind {file.kind}; only the vocabularies of "
+            f"{', '.join(KINDS[:-1])} and {KINDS[-1]} can lose rows."
+        )
+    return backend, file
+
+
+def _named(loaded: LoadedModel, file: TokenizerFile) -> set[int]:
+    """Return the ids of tokens that tokenizer and configuration name."""
+    ids = {token: row for row, token in file.pieces.items()}
+    tokens = [*loaded.tokenizer.all_special_tokens, *([] if (u := file.unknown) is None else [u])]
+    rows = file.named() | {ids.get(token, -1): token for token in tokens}
+    for row, token in rows.items():
+        if not 0 <= row < loaded.vocab_size or file.pieces.get(row) != token:
+            raise InputError(
+                f"The tokenizer of {loaded.name} names the special token {token}, for which the "
+                f"vocabulary of {loaded.vocab_size:,} rows has none; save the tokenizer that "
+                "belongs to the model beside it."
+            )
+    found = set(rows)
+    for settings in _settings(loaded.network):
+        found.update(row for _, value in _token_settings(settings) for row in _numbers(value))
+    pad = loaded.model.get_input_embeddings().padding_idx
+    found.update(() if pad is None else (pad,))
+    positions = (
+        m for name, m in loaded.model.named_modules() if name.endswith("position_embeddings")
+    )
+    if any(getattr(module, "padding_idx", None) is not None for module in positions):
+        found.update(range(loaded.pad_id + 1))  # RoBERTa counts positions from this number
+    return found
+
+
+def _settings(network: Any) -> list[Any]:
+    """Return every configuration of a network and its parts, each once."""
+    owners = (getattr(module, "config", None) for module in network.modules())
+    configs = [config for config in owners if hasattr(config, "to_dict")]
+    generation = getattr(network, "generation_config", None)
+    inner = [config.get_text_config() for config in configs if hasattr(config, "get_text_config")]
+    every = [*configs, *inner, *([] if generation is None else [generation])]
+    return list({id(settings): settings for settings in every}.values())
+
+
+def _token_settings(settings: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(settings).items():
+        if _TOKEN_SETTING.search(name) and value is not None:
+            yield name, value
+
+
+def _numbers(value: Any) -> Iterator[int]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _numbers(item)
+
+
+def _renumber(settings: Any, plan: VocabularyPlan) -> None:
+    """Write new ids, and the new number of rows, into a configuration in place."""
+
+    def new(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return type(value)(map(new, value))
+        known = isinstance(value, int) and not isinstance(value, bool)
+        return plan.new_ids.get(value, value) if known else value
+
+    for name, value in list(_token_settings(settings)):
+        setattr(settings, name, new(value))
+    if getattr(settings, "vocab_size", None) == plan.rows_before:
+        settings.vocab_size = plan.rows
+
+
+def _spellings(words: list[str], backend: Any) -> list[str]:
+    """Add to each word its form with a capital, where the tokenizer tells the two apart."""
+    if backend.encode("The").ids == backend.encode("the").ids:
+        return words
+    return [form for word in words for form in dict.fromkeys((word, word[:1].upper() + word[1:]))]
+
+
+def _with_spaces(words: list[str], file: TokenizerFile) -> list[str]:
+    """Add to each word its form after a space, where a tokenizer spells the space with it."""
+    if file.kind == "WordPiece":
+        return words
+    return [form for word in words for form in (word, f" {word}")]
+
+
+def _check_plan(loaded: LoadedModel, plan: VocabularyPlan) -> None:
+    if loaded.vocab_size != plan.rows_before:
+        raise InputError(
+            f"The plan was made for a vocabulary of {plan.rows_before:,} rows, and {loaded.name} "
+            f"has {loaded.vocab_size:,}; make a plan for this model."
+        )
+
+
+def _check_ids(
+    loaded: LoadedModel, old: Any, tokenizer: str, new_ids: Mapping[int, int], texts: list[str]
+) -> None:
+    """Prove that every piece has its new id, and that the texts are read as before."""
+    try:
+        new = Tokenizer.from_str(tokenizer)
+        same = all(old.id_to_token(row) == new.id_to_token(to) for row, to in new_ids.items())
+    except BaseException as error:  # tokenizers raises no more special kind, and panics
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        same, new = False, None
+    for text in texts if same else ():
+        before, after = old.encode(text), new.encode(text)
+        same = same and [new_ids[row] for row in before.ids] == after.ids
+    if not same:
+        raise UnsupportedModelError(
+            f"The tokenizer of {loaded.name} reads calibration texts otherwise once its unused "
+            "pieces are gone, so its vocabulary is left whole; please report this."
+        )
+
+
+@torch.no_grad()
+def _check_outputs(whole: LoadedModel, cut: LoadedModel, plan: VocabularyPlan) -> None:
+    """Prove that states and logits of calibration texts are the whole model's."""
+    limit = _TOLERANCE if whole.dtype in ("float32", "float64") else _HALF_TOLERANCE
+    for text in plan.proof:
+        for before, after in zip(_outputs(whole, text), _outputs(cut, text), strict=True):
+            largest = max(1.0, float(before.abs().max()))
+            if not float((before - after).abs().max()) <= limit * largest:
+                raise ArtefactError(
+                    f"Without its unused rows {whole.name} computes something else for a "
+                    "calibration text, so its vocabulary is left whole; please report this."
+                )
+
+
+def _outputs(loaded: LoadedModel, text: str) -> list[Tensor]:
+    (encoding,) = tokenise(loaded, [text])
+    if not encoding.ids:
+        return []
+    ids, mask = loaded.pad([encoding.ids[: min(128, loaded.max_length)]])
+    state, logits = loaded.run(ids, mask)
+    return [tensor.double() for tensor in (state, logits) if tensor is not None]

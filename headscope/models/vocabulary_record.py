@@ -1,0 +1,69 @@
+"""Which rows of the original vocabulary a model still has: remembered, written and read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headscope.core.errors import CheckpointError
+from headscope.models.checkpoint import read_json
+from headscope.models.manifest import MANIFEST
+
+#: Attributes of an input embedding: the original numbers of its rows, and how many there were.
+ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
+#: Key of ``headscope.json``.
+VOCABULARY = "vocabulary"
+
+
+def vocabulary_record(model: Any) -> dict[str, Any] | None:
+    """Return what ``headscope.json`` says of a base model's vocabulary; None if it is whole.
+
+    ``kept`` lists runs of original ids, [first, last], in the order of the rows.
+    """
+    state = vars(model.get_input_embeddings())
+    if ROW_IDS not in state:
+        return None
+    return {"rows": state[ROWS_BEFORE], "kept": as_ranges(state[ROW_IDS])}
+
+
+def recall_rows(model: Any, folder: Path) -> None:
+    """Let a base model that was read from a folder remember which rows its vocabulary lost."""
+    path = folder / MANIFEST
+    data = read_json(path) if path.is_file() else None
+    record = data.get(VOCABULARY) if isinstance(data, dict) else None
+    if record is None:
+        return
+    table = model.get_input_embeddings()
+    try:
+        before, ids = int(record["rows"]), from_ranges(record["kept"])
+    except (KeyError, TypeError, ValueError):
+        before, ids = 0, ()
+    n = table.num_embeddings
+    if len(ids) != n or len(set(ids)) != n or min(ids) < 0 or max(ids) >= before:
+        raise CheckpointError(
+            f"{path} does not list the {n:,} rows of the vocabulary that the weights have; the two "
+            "do not belong together."
+        )
+    vars(table)[ROW_IDS], vars(table)[ROWS_BEFORE] = ids, before
+
+
+def as_ranges(ids: Iterable[int]) -> list[list[int]]:
+    """Write numbers as runs, in their order: 3, 4, 5, 9 as [[3, 5], [9, 9]]."""
+    runs: list[list[int]] = []
+    for number in ids:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return runs
+
+
+def from_ranges(runs: Iterable[Sequence[int]]) -> tuple[int, ...]:
+    """Read what :func:`as_ranges` wrote; ValueError or TypeError if it is none of that."""
+    limit, found = 1 << 24, list[int]()  # more rows than any vocabulary has
+    for first, last in runs:
+        if not 0 <= last - first < limit - len(found):
+            raise ValueError("not a run of numbers")
+        found += range(first, last + 1)
+    return tuple(found)
