@@ -22,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from headscope.core.errors import ArtefactError, CorpusError, InputError, UnsupportedModelError
+from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.common_words import common_words
 from headscope.data.pieces import tokenise
 from headscope.models.compact import as_before

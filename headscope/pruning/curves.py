@@ -209,6 +209,7 @@ def even_prices(pruner: Pruner, ranking: Ranking, version: Version) -> tuple[Eve
     if not isinstance(ranking, EvenRanking):
         return ()
     made, point = version.made, version.point
+    assert made is not None  # a mix has no even form
     count = len(made.removed)
     free = ranking.free.remove(count)
     same = free == made.removed  # then it is the same model, repaired the same way

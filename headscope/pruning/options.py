@@ -306,7 +306,7 @@ class PruneOptions(ResumableOptions):
     ] = None
     target_ms: Annotated[
         float | None,
-        Option(help="At most so many milliseconds a batch of 8 texts.", above=0, panel=MIXES),
+        Option(help="At most so many milliseconds a text.", above=0, panel=MIXES),
     ] = None
     target_mb: Annotated[
         float | None,
@@ -547,7 +547,9 @@ class PruneOptions(ResumableOptions):
         """Find what contradicts a mix of units, or asks for nothing."""
         targets = (self.target_speed, self.target_ms, self.target_mb, self.max_drop)
         if sum(value is not None for value in targets) > 1:
-            yield "Give one of target_speed, target_ms, target_mb and max_drop: a mix has one budget."
+            yield (
+                "Give one of target_speed, target_ms, target_mb and max_drop: a mix has one budget."
+            )
         if not self.mixes:
             needs_mix = {
                 "tune": self.tune,

@@ -21,9 +21,9 @@ from headscope.pruning.curves import (
     run_stacks_apart,
 )
 from headscope.pruning.keep import choose_version, keep, rehearse
+from headscope.pruning.max_drop import check_enough, find_most
 from headscope.pruning.measure import compact_model
 from headscope.pruning.mix.run import Found, find_mix
-from headscope.pruning.max_drop import check_enough, find_most
 from headscope.pruning.options import MIX, PruneOptions, Repair, needs
 from headscope.pruning.result import Curve, DataInfo, KeptModel, PruneResult
 from headscope.pruning.resume import SavedWork
@@ -54,6 +54,7 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         with alone():  # what is kept is written, opened again and timed by the first process
             version, kept = choose_version(outcome.versions, inputs, partial(steps.did, "compared"))
             units = units_of(inputs.loaded)
+            assert version.made is not None
             small = compact_model(inputs.loaded, units, version.made)
             result = dataclasses.replace(result, kept=kept)
             result = keep(version, small, result, inputs, options, steps)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headscope.core.errors import HeadscopeError
-from headscope.models.compact import remove_layers
+from headscope.models.layers import remove_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.mix.build import build
 from headscope.pruning.mix.choose import Choice, Shrinking

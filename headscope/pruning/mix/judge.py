@@ -16,7 +16,7 @@ from headscope.tasks.base import Task
 def megabytes_of(loaded: LoadedModel) -> float:
     """Return what a model's parameters take, 1e6 bytes; tied ones count once."""
     parameters = {id(p): p for p in loaded.network.parameters()}.values()
-    return sum(p.numel() * p.element_size() for p in parameters) / 1e6
+    return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``headscope prune`` for one budget: costs propose a mix, runs and data without a say confirm it."""
+"""``headscope prune`` for one budget: costs propose a mix, runs and data with no say confirm it."""
 
 from __future__ import annotations
 
@@ -302,7 +302,8 @@ class _Run:
             shrinking.to(limit, rounds=1)
             return shrinking.distance()
 
-        best, found = distance(base), (base, ())
+        best = distance(base)
+        found: tuple[LoadedModel, tuple[int, ...]] = base, ()
         for model, gone in fewer_layers(base, distance, lambda _: False, lambda: None):
             now = distance(model)
             self.steps.did("round")
@@ -362,7 +363,7 @@ class _Run:
 
     def _int8_distance(self, small: LoadedModel) -> float:
         """Return how far the 8-bit graph of a model is from the whole one, on calibration text."""
-        total = count = 0
+        total, count = 0.0, 0
         with self._served(small, "int8") as graph, torch.no_grad():
             assert isinstance(graph, Graph)
             batches = self.calibration.batches(small)
@@ -542,15 +543,16 @@ class _Run:
             )
         if self.budget.name == "mb" and mix.megabytes > self.budget.wanted * 1.001:
             return False, (
-                f"The nearest to {self.budget.wanted:g} MB is {mix.megabytes:.1f} MB; ask for more, "
-                "or let other units go too."
+                f"The nearest to {self.budget.wanted:g} MB is {mix.megabytes:.1f} MB; ask for "
+                "more, or let other units go too."
             )
         return True, ""
 
     def _layers(self, small: LoadedModel) -> Iterator[LayerLeft]:
         """List what each layer keeps, layers that are gone among them."""
         left = {(site.stack, site.layer): site for site in small.sites}
-        before, after = ({}, {})
+        before: dict[tuple[str, int], int] = {}
+        after: dict[tuple[str, int], int] = {}
         if "neurons" in self.units:
             for found, model in ((before, self.whole), (after, small)):
                 for item in feed_forwards(model):

@@ -22,11 +22,11 @@ from headscope.data.token_rows import padded
 from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.models.products import fast_training
+from headscope.models.products import fast_products, fast_training
 from headscope.tasks.base import Task
 
 RATE, BATCH = 3e-4, 32
-HELD_OUT = 10  # One text of so many
+HELD_OUT, MOST_HELD = 10, 512  # One text of so many is held out, and so many at most
 CHECKS = 6  # Looks at the held-out text during the time that is allowed
 WARM = 50  # Steps until the full rate
 
@@ -62,20 +62,28 @@ def distil(
     network = copy.deepcopy(small.network)
     student = as_before(wrap(network, small.tokenizer, name=small.name), small)
     task, n = tasks[0], len(tasks[0].rows)
-    held = list(range(0, n, HELD_OUT))
-    train = [i for i in range(n) if i % HELD_OUT]
-    targets = _outputs(whole, tasks[1], range(n))
-    with fast_training(network), _trained(network) as parameters:
+    rng = random.Random(seed)
+    held = sorted(rng.sample(range(n), max(1, min(MOST_HELD, n // HELD_OUT))))
+    others = set(range(n)).difference(held)
+    # Neighbours in length make batches with little padding.
+    train = sorted(others, key=lambda i: (len(task.rows[i]), i)) or held
+    targets = _Targets(whole, tasks[1])
+    with (
+        fast_products(whole.network),
+        fast_training(network),
+        _trained(network) as parameters,
+    ):
         optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
         best = before = _distance(student, task, held, targets)
         state, checked, steps = copy.deepcopy(network.state_dict()), 0, 0
-        rng, prepared = random.Random(seed), clock() - start
+        prepared = clock() - start
         share = 0.0
         while share < 1:
             for group in optimiser.param_groups:
                 group["lr"] = RATE * min(1.0, (steps + 1) / WARM) * math.cos(share * math.pi / 2)
-            rows = sorted(rng.sample(train, min(BATCH, len(train))))
-            loss = ((_embed(student, task, rows) - targets[rows]) ** 2).sum(-1).mean()
+            first = rng.randrange(max(1, len(train) - BATCH + 1))
+            rows = train[first : first + BATCH]
+            loss = ((_embed(student, task, rows) - targets(rows)) ** 2).sum(-1).mean()
             optimiser.zero_grad()
             torch.autograd.backward(loss)
             nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -114,12 +122,28 @@ def _embed(loaded: LoadedModel, task: Task, rows: Sequence[int]) -> Tensor:
     return task.embed(loaded.run, batch)
 
 
-def _outputs(loaded: LoadedModel, task: Task, rows: Sequence[int]) -> Tensor:
-    with torch.no_grad():
-        parts = [_embed(loaded, task, rows[i : i + BATCH]) for i in range(0, len(rows), BATCH)]
-    return torch.cat(parts)
+class _Targets:
+    """The whole model's outputs, each computed when it is first asked for."""
+
+    def __init__(self, whole: LoadedModel, task: Task) -> None:
+        self._whole, self._task = whole, task
+        self._known: dict[int, Tensor] = {}
+
+    def __call__(self, rows: Sequence[int]) -> Tensor:
+        """Return those of some rows, (rows, d)."""
+        missing = [i for i in rows if i not in self._known]
+        if missing:
+            with torch.no_grad():
+                found = _embed(self._whole, self._task, missing)
+            self._known.update(zip(missing, found, strict=True))
+        return torch.stack([self._known[i] for i in rows])
 
 
-def _distance(loaded: LoadedModel, task: Task, rows: Sequence[int], targets: Tensor) -> float:
-    gap = _outputs(loaded, task, rows) - targets[list(rows)]
-    return float((gap.double() ** 2).sum(-1).mean())
+def _distance(loaded: LoadedModel, task: Task, rows: Sequence[int], targets: _Targets) -> float:
+    total = 0.0
+    for first in range(0, len(rows), BATCH):
+        part = rows[first : first + BATCH]
+        with torch.no_grad():
+            gap = _embed(loaded, task, part) - targets(part)
+        total += float((gap.double() ** 2).sum())
+    return total / len(rows)
