@@ -61,7 +61,7 @@ from headscope.tasks.base import Task
 # --- what is tested on ----------------------------------------------------------------------------
 
 
-def tested_examples(task: Task, calibration: Task | None) -> Array:
+def unseen_examples(task: Task, calibration: Task | None) -> Array:
     """Return the examples of a task that share no sentence with the calibration data, ascending."""
     if calibration is None:
         return np.arange(task.n_examples)
@@ -74,13 +74,13 @@ def tested_examples(task: Task, calibration: Task | None) -> Array:
 
 
 def check_enough(task: Task, calibration: Task | None) -> Array:
-    """Return :func:`tested_examples`; refuse so few that intervals would not hold."""
+    """Return :func:`unseen_examples`; refuse so few that intervals would not hold."""
     if task.n_examples < FEWEST:
         raise InputError(
             f"{task.data.name} gives {task.n_examples} examples, and max_drop needs {FEWEST} or "
             "more (better hundreds) to test on."
         )
-    examples = tested_examples(task, calibration)
+    examples = unseen_examples(task, calibration)
     if len(examples) < FEWEST:
         raise InputError(
             f"Only {len(examples)} of the {task.n_examples:,} examples of {task.data.name} share "
@@ -227,11 +227,11 @@ class Search:
         found, look = self.judged[first], self.looks[0]
         without = f"without {self.counted(candidate, first)} ({candidate.name})"
         if found.allowed:
-            end = "unknown" if look.least_fidelity is None else f"{look.least_fidelity:.4f}"
+            low = "" if look.least_fidelity is None else f" (95%: from {look.least_fidelity:.4f})"
             raise InputError(
                 f"No head can go for a fidelity of at least {options.min_fidelity:g}: {without} "
-                f"it is {look.fidelity:.4f} on the text without labels, and the lower end of its "
-                f"95% interval is {end}; give a smaller min_fidelity or more text."
+                f"it is {look.fidelity:.4f}{low} on the text without labels; give a smaller "
+                "min_fidelity or more text."
             )
         needed = examples_needed(found, self.wanted)
         advice = "" if needed is None else f"about {needed:,} examples, or "

@@ -121,10 +121,12 @@ def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
         what = "the cosine to the whole model's embeddings is"
         if near.of == "agreement":
             what = "the share of guesses that are the whole model's is"
-        low = "not known" if near.ci is None else f"at least {near.ci[0]:.4f}"
+        low = f"{near.value:.4f} on every one of them ("
+        if near.ci is not None:
+            low = f"at least {near.ci[0]:.4f} ({percent(near.level)}; "
         text += (
-            f" On {near.sentences:,} sentences without labels {what} {low} "
-            f"({percent(near.level)}; {near.wanted:g} was asked for)."
+            f" On {near.sentences:,} sentences without labels {what} {low}"
+            f"{near.wanted:g} was asked for)."
         )
     return text
 
@@ -137,5 +139,7 @@ def _refusal(metric: str, look: DropLook) -> str:
     near = ""
     if look.fidelity is not None:
         low = look.least_fidelity
-        near = "; fidelity " + ("not known" if low is None else f"at least {low:.4f}")
+        near = (
+            f"; fidelity {look.fidelity:.4f}" if low is None else f"; fidelity at least {low:.4f}"
+        )
     return f"{look.heads} heads ({lost}, {percent(look.level)}{near})"

@@ -417,7 +417,8 @@ def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
 
 
 def _least(look: DropLook) -> str:
-    return "-" if look.least_fidelity is None else f"{look.least_fidelity:.4f}"
+    low = look.fidelity if look.least_fidelity is None else look.least_fidelity
+    return "-" if low is None else f"{low:.4f}"
 
 
 def _even_table(result: PruneResult) -> b.Table:

@@ -63,8 +63,13 @@ def judged(change: Change, sign: int, bound: float) -> Judged:
 
 
 def reaches(interval: MetricInterval, least: float) -> bool:
-    """Whether the lower end of an interval is at least ``least``; never where it is unknown."""
-    return interval.ci is not None and not bool(above(least, interval.low))
+    """Whether the lower end of an interval is at least ``least``.
+
+    Where the interval is unknown although there are examples enough, every resample showed the same
+    value, and that is taken, as :meth:`~headscope.stats.paired_change.Change.most_lost` does.
+    """
+    low = interval.value if interval.ci is None else interval.low
+    return not bool(above(least, low))
 
 
 class Stopped(NamedTuple):
