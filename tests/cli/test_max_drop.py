@@ -203,7 +203,6 @@ def test_a_least_fidelity_on_text_without_labels(run, at_desk):
     last = most["looks"][-1]
     assert last["most_lost"] < 99
     assert last["least_fidelity"] < 0.9999
-    refused(run(*PLAIN, "--max-drop", "9", *text), "fidelity_text and min_fidelity go together")
 
 
 def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
@@ -226,6 +225,7 @@ def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
         ({"max_drop": 0.5, "methods": ["random"]}, "Random heads are a control"),
         ({"even": True, "heads": "L0H0"}, "even says how many"),
         ({"fidelity_text": "a.txt", "min_fidelity": 0.9}, "a second condition of max_drop"),
+        ({"fidelity_text": "a.txt", "max_drop": 1.0}, "go together"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options, says):

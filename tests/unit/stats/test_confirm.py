@@ -31,7 +31,7 @@ from headscope.stats.paired_change import MetricInterval, paired_change
 
 HEADS, BOUND, N = 48, 0.5, 240
 SLOW = bool(os.environ.get("HEADSCOPE_SLOW"))
-RUNS = 3000 if SLOW else 300
+RUNS = 2000 if SLOW else 200
 #: The mean loss without k heads.
 Loss = Callable[[int], float]
 
@@ -141,7 +141,7 @@ def test_the_simulation_finds_a_test_that_is_too_lax():
 
 def test_more_goes_than_by_two_halves():
     """Losses that rise slowly: all examples say more than half of them."""
-    rng, runs = np.random.default_rng(5), 1000 if SLOW else 40
+    rng, runs = np.random.default_rng(5), 400 if SLOW else 30
 
     def rising(k: int) -> float:
         return 0.6 * max(0.0, k / HEADS - 0.5) ** 2
