@@ -22,7 +22,7 @@ from headscope.pruning.metric_words import (
     change_words,
     number,
     percent,
-    refused_words,
+    scheme_words,
     span,
 )
 from headscope.pruning.result import ExportedModel, Point, PruneResult, SpeedResult
@@ -139,12 +139,20 @@ def _header(
     if (search := result.max_drop) is not None:
         certainty["max_drop"] = search.wanted
         certainty["refused_heads"] = [look.heads for look in search.refusals]
+        certainty["sequence_of_heads"] = list(search.sequence)
+        certainty["examples_left_out"] = search.left_out
+        if (near := search.fidelity) is not None:
+            certainty["fidelity"] = round(near.value, 4)
+            certainty["fidelity_interval"] = ends(near.ci)
+            certainty["min_fidelity"] = near.wanted
     task = _HUB_TASKS[result.task]
     evaluation = EvalResult(
         task_type=task,
         dataset_type="file",
         dataset_name=Path(visible(result.data.name)).name,
-        dataset_split=None if search is None else "confirming half",
+        dataset_split="examples without calibration sentences"
+        if search is not None and search.left_out
+        else None,
         metric_type=result.metric,
         metric_value=round(point.value, 4),
         metric_name=METRIC_NAMES.get(result.metric, result.metric),
@@ -221,9 +229,9 @@ def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
     if (search := result.max_drop) is not None:
         text += (
             f"The number of heads is one that is confirmed to cost at most "
-            f"{amount(search.wanted, metric)}: chosen on {search.chosen.examples:,} examples and "
-            f"confirmed on {search.confirmed.examples:,} others, which had no part in the choice; "
-            f"all values are of these.{refused_words(metric, search)} "
+            f"{amount(search.wanted, metric)}. "
+            f"{scheme_words(metric, search, result.data.examples)} All values are of these "
+            "examples. "
         )
     return f"{text}Made by [headscope](https://pypi.org/project/headscope/)."
 
@@ -264,7 +272,8 @@ def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterat
     yield f"| this folder, opened again | {number(facts.measured, metric)} | |"
     for graph in facts.graphs[1:]:
         yield f"| {graph.file} ({graph.weights}) | {number(graph.measured, metric)} | |"
-    used = "" if result.max_drop is None else f"{result.measured_examples:,} confirming of "
+    whole = result.measured_examples == result.data.examples
+    used = "" if whole else f"{result.measured_examples:,} tested of "
     yield (
         f"\nMeasured on {_data(result.data.name, result.data.sha256)}: {used}"
         f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."

@@ -31,8 +31,8 @@ else:
 DEFAULT = "fisher-joint"  # The method of a run that names none.
 CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.
 STEP = 0.25  # Between the fractions of a curve.
-#: Fewest evaluation examples of a search, both halves together: with 20 of them 7% of searches
-#: named a number that cost too much.
+#: Fewest evaluation examples of a search: with 20 of them, in two halves, 7% of searches named a
+#: number that cost too much.
 FEWEST = 60
 UNITS = ("heads", "neurons", "layers", "vocabulary", "int8")
 RUNTIMES = ("torch", "onnxruntime")
@@ -346,6 +346,23 @@ class PruneOptions(ResumableOptions):
             panel=MIXES,
         ),
     ] = True
+    fidelity_text: Annotated[
+        Data | None,
+        Option(
+            help="Text without labels on which max_drop also keeps the outputs near to the whole "
+            "model's; one sentence a line, not those of calibration."
+        ),
+    ] = None
+    min_fidelity: Annotated[
+        float | None,
+        Option(
+            help="Least fidelity on that text, the lower end of the 95% interval included: mean "
+            "cosine of embeddings, or the share of a head's guesses that stay the same.",
+            at_least=0,
+            at_most=1,
+            why="1 is unchanged, 0.95 is usual",
+        ),
+    ] = None
     even: Annotated[
         bool, Option(help="Remove the same number of heads in every layer.", flags=("--even",))
     ] = False
@@ -519,7 +536,7 @@ class PruneOptions(ResumableOptions):
             if self.limit is not None and self.limit < FEWEST:
                 yield (
                     f"limit is {self.limit}, and max_drop needs {FEWEST} or more examples (better "
-                    "hundreds): one half to choose on and one to confirm on."
+                    "hundreds) to test on."
                 )
             if self.manual or self.fractions or whole_curve:
                 yield (
@@ -531,6 +548,15 @@ class PruneOptions(ResumableOptions):
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as fisher-joint."
                 )
+        if (self.fidelity_text is None) != (self.min_fidelity is None):
+            yield "fidelity_text and min_fidelity go together: give both, or leave out both."
+        if self.min_fidelity is not None and self.max_drop is None:
+            yield "min_fidelity is a second condition of max_drop; give max_drop too."
+        if self.min_fidelity is not None and self.task == "seq2seq":
+            yield (
+                "fidelity_text is text that an encoder reads, and the task seq2seq prunes the "
+                "decoder too; leave out fidelity_text and min_fidelity."
+            )
         if self.standalone and not self.save:
             yield "standalone writes a file beside the weights of save; give save a folder too."
         if not -(2**62) <= self.seed < 2**62:

@@ -96,25 +96,52 @@ class DropPart:
 
 @dataclass(frozen=True)
 class DropLook:
-    """One model that was tried."""
+    """One model that was tested."""
 
     method: str  # How it was made.
     repair: str
     heads: int  # Heads that it lost
-    part: str  # ``choosing`` or ``confirming``: the examples that it was judged by
+    #: ``tested``; ``choosing`` or ``confirming`` in results of earlier versions, which chose the
+    #: number on one half of the examples and confirmed it on the other.
+    part: str
     lost: float  # What it loses of the metric there, and the upper end of the interval.
     most_lost: float
     level: float  # Of that interval
-    allowed: bool  # Whether that end is at most what may be lost
+    allowed: bool  # Whether that end is at most what may be lost, and the fidelity is enough
+    fidelity: float | None = None  # On the text without labels, where there is one.
+    least_fidelity: float | None = None  # The lower end of its interval; None where unknown
+
+
+@dataclass(frozen=True)
+class Near:
+    """One way to prune, compared with others on the calibration data before anything is tested."""
+
+    method: str  # How the model was made.
+    repair: str
+    heads: int  # Heads that it lost: about half
+    #: Mean squared distance of its outputs to the unpruned model's; no labels are looked at.
+    distance: float
+
+
+@dataclass(frozen=True)
+class DropFidelity:
+    """How near the model that was found stays to the unpruned one on text without labels."""
+
+    data: str  # Name of the text
+    sha256: str  # Of its bytes.
+    sentences: int  # Different ones, none of which heads were chosen on
+    of: str  # ``cosine`` of embeddings, or ``agreement``: the share of guesses that stay the same
+    wanted: float  # The least that was allowed
+    value: float  # What it is, with its interval, whose lower end is at least that.
+    ci: tuple[float, ...] | None
+    level: float
 
 
 @dataclass(frozen=True)
 class OneMore:
-    """The model that lost one head more, on the examples that the curves were measured on."""
+    """The next number of the sequence, which was refused, on the examples that were tested on."""
 
-    #: Heads that it lost: one more, or one more of every layer where layers lose equally many, or
-    #: one more of all layers that share their weights.
-    heads: int
+    heads: int  # Heads that it lost; one more than confirmed in results of earlier versions
     value: float  # The task's metric
     difference: float  # Value minus the unpruned model's, with its paired 95% interval.
     ci: tuple[float, ...] | None
@@ -126,34 +153,35 @@ class OneMore:
 class MaxDrop:
     """A number of heads, not the largest, that costs at most ``wanted``.
 
-    It is chosen on one part of the examples and confirmed on the other.
+    A sequence of numbers, settled on the calibration data, is tested up to the first refusal.
     """
 
     wanted: float  # The most that may be lost, in the metric's unit
     count: int  # Heads that were removed: the number that was confirmed
     method: str  # How they were chosen, and what was done to the others.
     repair: str
-    chosen: DropPart  # The model that was chosen, on the part of the examples that it was chosen on
-    #: The model that was found, on the other part. It lost fewer heads than the chosen one where
-    #: that one was not confirmed.
-    confirmed: DropPart
-    refused: DropPart | None  # The chosen model on the other part, where that did not confirm it
-    #: Smaller numbers that would be tried after a refusal, set before the first of them was; all
-    #: together their intervals may fail as often as the first one.
-    planned: int
-    one_more: OneMore | None  # None where one more would be all of them
-    looks: tuple[DropLook, ...] = ()  # Every model that was tried, in order
-    #: Sentences that stand in both parts, because too many examples hang together by them.
-    shared: int = 0
+    confirmed: DropPart  # The model that was found, on the examples that were tested on
+    one_more: OneMore | None  # The number that was refused after it; None where none was
+    looks: tuple[DropLook, ...] = ()  # Every model that was tested, in order
     per_layer: int | None = None  # Heads that every layer lost, where all were to lose equally many
-    #: ``confirming``: baseline, curves, ``one_more``, kept and saved models of the same result are
-    #: measured on the part that had no say in the choice. ``all`` in results of earlier versions.
+    #: ``tested``: baseline, curves, ``one_more``, kept and saved models of the same result are
+    #: measured on the examples that were tested on. ``confirming`` or ``all`` in results of earlier
+    #: versions: those of the half that had no say in the choice, or all.
     measured_on: str = "all"
+    #: The numbers of heads in the order in which they were to be tested, settled beforehand; empty
+    #: in results of earlier versions.
+    sequence: tuple[int, ...] = ()
+    #: The ways to prune that were compared beforehand, one of which was tested; empty where there
+    #: was one only.
+    near: tuple[Near, ...] = ()
+    #: Examples that were not tested on, since heads were chosen on a sentence of theirs.
+    left_out: int = 0
+    fidelity: DropFidelity | None = None  # None where no least fidelity was asked for
 
     @property
     def refusals(self) -> tuple[DropLook, ...]:
-        """Every number that the confirming part refused before it allowed one."""
-        return tuple(x for x in self.looks if x.part == "confirming" and not x.allowed)
+        """Every number that was refused: the one that ended the sequence, if any."""
+        return tuple(x for x in self.looks if x.part != "choosing" and not x.allowed)
 
 
 @dataclass(frozen=True)
@@ -294,7 +322,7 @@ class KeptModel:
     repair: str
     fraction: float  # Share of the model's heads that it lost
     #: The task's metric: a point of the curve of that method and repair, so with ``max_drop`` on
-    #: the confirming half of the evaluation data, else on all of them.
+    #: the examples that were tested on, else on all evaluation data.
     value: float
     #: All that might have been kept; the first of the best on the calibration data is. Empty where
     #: there was one only, which nothing had to be measured for.
@@ -454,9 +482,9 @@ class PruneResult(Measured):
 
     @property
     def measured_examples(self) -> int:
-        """Examples that baseline and curves are measured on: with ``max_drop`` one half."""
+        """Examples that baseline and curves are measured on: with ``max_drop`` those tested on."""
         search = self.max_drop
-        if search is not None and search.measured_on == "confirming":
+        if search is not None and search.measured_on != "all":
             return search.confirmed.examples
         return self.data.examples
 

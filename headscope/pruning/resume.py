@@ -35,7 +35,7 @@ _PASS = "findings"  # The one pass that the state of a run of prune holds.
 #: kept), and what is identified by its content: data and the model.
 _NOT_IN_IDENTITY = {
     *("state", "resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
-    *("validate", "data", "calibration", "progress", "command"),
+    *("validate", "data", "calibration", "fidelity_text", "progress", "command"),
     *("dtype", "device", "revision", "allow_pickle", "task_head"),
 }
 
@@ -61,7 +61,7 @@ class SavedWork:
     def open(
         cls, options: PruneOptions, loaded: LoadedModel, data: Sequence[str | None]
     ) -> SavedWork:
-        """Open what a run goes on from and saves itself in; ``data`` are SHA-256 of both files."""
+        """Open what a run goes on from and saves itself in; ``data`` are SHA-256 of the files."""
         several = current().size > 1
         if several and options.resume:
             raise InputError("prune goes on from a saved state in one process only; run it as one.")

@@ -119,9 +119,10 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
     if options.save or options.save_dense:
         check_saves(loaded, standalone=options.standalone)
     evaluation = sources.evaluation_for(loaded)
-    if options.max_drop is not None:
-        check_enough(evaluation)
     calibration = sources.calibration_for(loaded)
+    if options.max_drop is not None:
+        check_enough(evaluation, calibration)
+    fidelity = sources.fidelity_for(loaded)
     validation = require_valid(loaded, options.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
     wanted = classified is None and bool(options.roles) and options.task != "seq2seq"
@@ -129,7 +130,7 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
     classify_now = wanted and loaded.stacks == ("encoder",)
     one_pass = time_a_pass(loaded, evaluation)
     steps.plan(
-        costs_of(options, loaded, evaluation, calibration, one_pass, traced),
+        costs_of(options, loaded, evaluation, calibration, one_pass, traced, fidelity),
         planned_steps(options, loaded, classify_now=classify_now),
         one_pass,
     )
@@ -140,9 +141,10 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
         classified = classify(loaded, validate=False, seed=options.seed)
         steps.did("roles")
     roles = KnownRoles({}) if classified is None else find_roles(loaded, classified)
-    hashes = [part.sha256 if part else None for part in (sources.data, sources.calibration)]
+    files = (sources.data, sources.calibration, *([sources.fidelity] if fidelity else ()))
+    hashes = [part.sha256 if part else None for part in files]
     work = SavedWork.open(options, loaded, hashes)
-    return Inputs(loaded, sources, evaluation, calibration, roles, validation, work)
+    return Inputs(loaded, sources, evaluation, calibration, roles, validation, work, fidelity)
 
 
 def _result(

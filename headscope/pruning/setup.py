@@ -17,7 +17,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.validation import ValidationSummary
 from headscope.pruning.measure import Measurer
 from headscope.pruning.methods import rank
-from headscope.pruning.options import PruneOptions, Repair, needs
+from headscope.pruning.options import FEWEST, PruneOptions, Repair, needs
 from headscope.pruning.ranking import Context, EvenRanking, Ranking
 from headscope.pruning.repair import Repaired, repair
 from headscope.pruning.result import Point
@@ -25,7 +25,8 @@ from headscope.pruning.resume import SavedWork
 from headscope.pruning.steps import Steps, counts_of
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
-from headscope.tasks.making import check_two, make_task, read_examples, select
+from headscope.tasks.encoder_tasks import Fidelity
+from headscope.tasks.making import check_task, check_two, make_task, read_examples, select
 from headscope.tasks.units import Units, units_of
 
 
@@ -38,11 +39,19 @@ class Sources:
     calibration: Examples | None  # to choose on; None where nothing is chosen
     calibration_task: str  # ``fidelity`` where the calibration file is plain text
     warnings: tuple[str, ...] = ()
+    fidelity: Examples | None = None  # text without labels that a search must stay near to
 
     def evaluation_for(self, loaded: LoadedModel) -> Task:
         """Tokenise what is measured on for a model."""
         options = self.options
         return make_task(options.task, self.data, loaded, seed=options.seed, limit=options.limit)
+
+    def fidelity_for(self, loaded: LoadedModel) -> Fidelity | None:
+        """Tokenise the text that a search must stay near to."""
+        if self.fidelity is None:
+            return None
+        check_task("fidelity", loaded)
+        return Fidelity(self.fidelity, loaded, self.options.seed)
 
     def calibration_for(self, loaded: LoadedModel) -> Task | None:
         """Tokenise what is chosen on, with other masks: both may hold the same text."""
@@ -72,10 +81,10 @@ def open_sources(options: PruneOptions) -> Sources:
             check_two(options.limit)
             evaluation = select(evaluation, range(min(options.limit, len(evaluation))))
         chosen = pick(other, limit, task, seed) if options.needs_calibration else None
-        return Sources(options, evaluation, chosen, task)
+        return Sources(options, evaluation, chosen, task, (), _fidelity_text(options, chosen))
     evaluation = read_examples(task, options.data, options.limit)
     if not options.needs_calibration:
-        return Sources(options, evaluation, None, task)
+        return Sources(options, evaluation, None, task, (), _fidelity_text(options, None))
     labelled = needs(options.method_names, "labels")
     other, other_task = open_calibration(task, options.calibration, labelled)
     chosen = pick(other, limit, other_task, seed)
@@ -85,7 +94,25 @@ def open_sources(options: PruneOptions) -> Sources:
         f"measured on ({both.share:.1%}) are among those that heads were chosen on; to that "
         "extent the values are too good: take these sentences out of calibration or data."
     )
-    return Sources(options, evaluation, chosen, other_task, (warning,) if both.shared else ())
+    # A search tests no example that shares a sentence; windows of text cannot be told apart so.
+    told = both.shared and (options.max_drop is None or task == "mlm")
+    near = _fidelity_text(options, chosen)
+    return Sources(options, evaluation, chosen, other_task, (warning,) if told else (), near)
+
+
+def _fidelity_text(options: PruneOptions, chosen: Examples | None) -> Examples | None:
+    """Read the text of ``min_fidelity``: each sentence once, none that heads were chosen on."""
+    if options.fidelity_text is None:
+        return None
+    text = read_examples("fidelity", options.fidelity_text)
+    seen = {" ".join(line.split()) for line in (() if chosen is None else chosen.texts)}
+    lines = tuple(line for line in text.texts if " ".join(line.split()) not in seen)
+    if len(lines) < FEWEST:
+        raise InputError(
+            f"{text.name} has {len(lines)} different sentences that heads were not chosen on, and "
+            f"fidelity_text needs {FEWEST} or more (better thousands)."
+        )
+    return Examples(name=text.name, sha256=text.sha256, first=lines)
 
 
 @dataclass(frozen=True)
@@ -99,6 +126,7 @@ class Inputs:
     roles: KnownRoles  # empty where nobody asked
     validation: ValidationSummary
     work: SavedWork
+    fidelity: Fidelity | None = None  # text without labels that a search must stay near to
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.options import PruneOptions, Repair
 from headscope.pruning.speed import seconds_of_shape, shapes_of
+from headscope.stats.confirm import ascending
 from headscope.tasks.base import Task
 from headscope.tasks.units import Units, units_of
 
@@ -182,9 +183,11 @@ def costs_of(
     calibration: Task | None,
     pass_seconds: float,
     traced: float,
+    fidelity: Task | None = None,
 ) -> dict[str, Cost]:
     """Price every kind of step; tracing the model for an export took ``traced`` seconds."""
     tokens = sum(map(len, evaluation.rows))
+    text = sum(map(len, fidelity.rows)) if fidelity is not None else 0
     share = sum(map(len, calibration.rows)) / tokens if calibration is not None else 0.0
     n_heads = sum(site.n_heads for site in loaded.sites)
     written = _SAVED + sum(p.numel() for p in loaded.network.parameters()) / _PARAMETERS
@@ -200,6 +203,7 @@ def costs_of(
     costs = {name: Cost(passes * share) for name, passes in calibration_passes.items()} | {
         "measured": Cost(1.0),
         "alone": Cost(1.0),
+        "fidelity": Cost(text / tokens),
         "roles": Cost(_CLASSIFIED / tokens),
         "try save": Cost(seconds=written),
         "save": Cost(2.0, written),
@@ -270,12 +274,14 @@ def _running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
     steps.update(options.scored)
     inner = sum(0 < count < n for count in counts_of(units, options)) or 1
     if options.max_drop is not None:
-        most = n // units_at_once(units, options) - 1
-        candidates = sorted((kind for _, kind in options.candidates), key=list(Repair).index)
-        for i, kind in enumerate(candidates):  # many models of the first, a few of the others
-            models = most.bit_length() + 1 if i == 0 else 3
-            steps.update({kind.value: models, "measured": models})
-        steps.update(after_search(options, candidates[-1]))
+        kinds = [kind for _, kind in options.candidates]
+        if len(kinds) > 1:  # each is made once and compared; then one of them is tested
+            steps.update(kind.value for kind in kinds)
+            steps["compared"] += len(kinds)
+        models = len(ascending(n // units_at_once(units, options)))
+        steps.update({kinds[-1].value: models, "measured": models})
+        steps["fidelity"] += models * (options.min_fidelity is not None)
+        steps.update(after_search(options, kinds[-1]))
     else:
         models = 1 if options.manual else len(options.scored) * inner * (1 + options.even)
         for kind in options.repair_kinds:

@@ -17,14 +17,14 @@ from headscope.pruning.metric_words import (
     change_words,
     number,
     percent,
-    refused_words,
+    scheme_words,
     span,
 )
 from headscope.pruning.result import (
     Area,
     AreaGap,
     Curve,
-    DropPart,
+    DropLook,
     ExportedModel,
     GraphTimes,
     HeadEffect,
@@ -137,7 +137,7 @@ def _run_lines(result: PruneResult) -> str:
     if result.baseline.ci:
         full += f" (95% interval {span(result.baseline.ci, metric)})"
     if result.measured_examples != data.examples:
-        full += f", on the {result.measured_examples:,} examples that heads were not chosen on"
+        full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])
 
 
@@ -150,24 +150,15 @@ def verdict(result: PruneResult) -> str:
     metric = result.metric
     name = SHORT_NAMES.get(metric, metric)
     if (search := result.max_drop) is not None:
-        part, more = search.confirmed, search.one_more
+        part = search.confirmed
         text = (
             f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
-            f"confirmed to cost at most {amount(search.wanted, metric)}: on {part.examples:,} "
-            f"examples that they were not chosen on, {name} {number(part.baseline, metric)} -> "
-            f"{number(part.value, metric)} without them "
+            f"confirmed to cost at most {amount(search.wanted, metric)}: {name} "
+            f"{number(part.baseline, metric)} -> {number(part.value, metric)} without them "
             f"({_name(search.method, search.repair)}); "
-            f"{change_words(metric, part.difference, part.ci, part.level)}."
-            f"{refused_words(metric, search)}"
+            f"{change_words(metric, part.difference, part.ci, part.level)}. "
         )
-        if more is None:
-            return f"{text} One more would be all of them."
-        extra = more.heads - search.count
-        return (
-            f"{text} With {'one head' if extra == 1 else f'{extra} heads'} more, on "
-            f"{'the same' if search.measured_on == 'confirming' else 'all'} examples: "
-            f"{number(more.value, metric)}, {change_words(metric, more.difference, more.ci)}."
-        )
+        return text + scheme_words(metric, search, result.data.examples)
     leading = leading_point(result)
     if leading is None:
         return "Nothing was removed."
@@ -387,54 +378,47 @@ def _decoded(result: PruneResult) -> Iterator[b.Block]:
 
 
 def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
-    """Show both halves of a search, one head more, every number that was tried, and how sure."""
+    """Show what was settled beforehand, every number that was tested, and how sure it is."""
     metric = result.metric
-    parts: list[tuple[str, DropPart | None]] = [
-        ("chosen on one half", search.chosen),
-        ("refused by the other", search.refused),
-        ("confirmed on the other", search.confirmed),
-    ]
-    if (more := search.one_more) is not None:
-        whole = (more.heads, result.measured_examples, result.baseline.value)
-        where = "the same" if search.measured_on == "confirming" else "both halves"
-        part = DropPart(*whole, more.value, more.difference, more.ci, 0.95)
-        parts.append((f"one more, {where}", part))
+    if search.near:
+        rows = [[_name(n.method, n.repair), str(n.heads), f"{n.distance:.4g}"] for n in search.near]
+        yield b.text_table(
+            ("way to prune", "heads", "squared distance"),
+            rows,
+            "Settled beforehand on the calibration data, without labels: the way whose outputs "
+            "stay nearest to the whole model's",
+        )
+    fidelity = any(look.fidelity is not None for look in search.looks)
     rows = [
         [
-            *(name, str(p.heads), f"{p.examples:,}", number(p.value, metric)),
-            *(*_change(p.difference, p.ci, metric), percent(p.level)),
+            *(_name(look.method, look.repair), str(look.heads), number(look.lost, metric)),
+            *(number(look.most_lost, metric), percent(look.level)),
+            *([_least(look)] if fidelity else []),
+            "confirmed" if look.allowed else "refused",
         ]
-        for name, p in parts
-        if p is not None
+        for look in search.looks
     ]
+    least = ("fidelity at least",) if fidelity else ()
     yield b.text_table(
-        ("", "heads", "examples", metric, "change", "interval", "level"),
+        ("", "heads", "loss", "at most", "level", *least, ""),
         rows,
         f"Heads that cost at most {amount(search.wanted, metric)}: {search.count} of "
-        f"{result.n_heads}, {_name(search.method, search.repair)}",
+        f"{result.n_heads}, on {search.confirmed.examples:,} examples",
     )
-    tried: dict[str, list[str]] = {}
-    for look in search.looks:
-        name = _name(look.method, look.repair) if look.part == "choosing" else "confirming"
-        tried.setdefault(name, []).append(f"{look.heads} {'yes' if look.allowed else 'no'}")
-    answers = "; ".join(f"{name} {', '.join(numbers)}" for name, numbers in tried.items())
-    yield b.Text(f"Numbers of heads that were tried, and whether they are allowed: {answers}.")
-    yield b.Text(
-        "At most 1 in 20 searches like this one names a number that costs more (as far as the "
-        "intervals hold). It is confirmed, not the largest: the metric need not fall with every "
-        "head, so a larger number may be allowed too.",
-        "soft",
-    )
-    if search.refused is not None:
+    if search.sequence:
+        numbers = ", ".join(map(str, search.sequence))
         yield b.Text(
-            f"{search.refused.heads} heads were chosen, and the other half did not confirm them. "
-            f"Of {search.planned} smaller numbers planned for that case, {search.count} is the "
-            f"first that holds, each at {percent(search.confirmed.level)}.",
+            f"Numbers of heads in the order settled beforehand: {numbers}. The first that is "
+            "refused ends the tests. At most 1 in 40 runs like this one confirms a number that "
+            "costs more (as far as the intervals hold). A larger number may be allowed too: it "
+            "was not tested.",
             "soft",
         )
-    if search.shared:
-        text = f"{search.shared:,} sentences stand in both halves: too many examples share them."
-        yield b.Text(text, "soft")
+
+
+def _least(look: DropLook) -> str:
+    low = look.fidelity if look.least_fidelity is None else look.least_fidelity
+    return "-" if low is None else f"{low:.4f}"
 
 
 def _even_table(result: PruneResult) -> b.Table:
@@ -826,6 +810,7 @@ def _files(result: PruneResult) -> dict[str, bytes]:
         tables["scores"] = csv_text(header, rows)
     if result.max_drop is not None:
         header = ("method", "repair", "heads", "part", "lost", "most_lost", "level", "allowed")
+        header += ("fidelity", "least_fidelity")
         looks = result.max_drop.looks
         tables["max_drop"] = csv_text(header, [[getattr(x, n) for n in header] for x in looks])
     unknown = (None, None)

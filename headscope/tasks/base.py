@@ -279,6 +279,22 @@ class Distance:
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
 
+    def agreement(self, batch: Padded, logits: Tensor) -> dict[str, Tensor]:
+        """Count each row's guesses, ``guessed``, and those that are the reference's, ``same``.
+
+        (batch,) each: one guess for a classifier, one per masked position for a language model.
+        """
+        self._prepared()
+        if self.head in TOKEN_HEADS:
+            own, full = logits[0].argmax(-1).chunk(2)
+            same, rows, size = own == full, batch.masked[0], len(batch.index)
+            counted = torch.bincount(rows, minlength=size)
+            agreed = torch.bincount(rows, weights=same.double(), minlength=size)
+            return {"same": agreed, "guessed": counted.double()}
+        stored = torch.stack([self._outputs[i] for i in batch.index])
+        agreed = (stored.argmax(-1) == logits.argmax(-1)).double()
+        return {"same": agreed, "guessed": torch.ones_like(agreed)}
+
     def constant(self) -> bool:
         """Whether the reference model's embeddings are the same for every row."""
         pooled = self._prepared()

@@ -26,15 +26,18 @@ from headscope.stats.metrics import (
     macro_f1,
     matthews,
     mean_of,
+    rate_of,
     ratio_of,
     spearman,
 )
+from headscope.stats.paired_change import MetricInterval, interval_of
 from headscope.tasks.base import LossBatch, Task, TokenTask, need_logits, numbered
 
 #: Tokens of a window of the ``mlm`` task, special tokens included, and windows unless limited.
 WINDOW, WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
+_SAME_TOKENS = TokenRate("same", "guessed")
 
 
 def tokenised(
@@ -97,7 +100,27 @@ class Fidelity(Task):
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         distances = self.distance.measure(batch, hidden, logits)
-        return {**distances, "cosine": distances["cosine"].clamp(max=1.0)}  # rounding may exceed it
+        cosines = {"cosine": distances["cosine"].clamp(max=1.0)}  # rounding may exceed it
+        if logits is None or self.nearness_of == "cosine":
+            return {**distances, **cosines}
+        return {**distances, **cosines, **self.distance.agreement(batch, logits)}
+
+    @property
+    def nearness_of(self) -> str:
+        """What :meth:`nearness` is of: ``cosine`` of embeddings, or ``agreement`` of guesses."""
+        return "agreement" if self.distance.head in ("classification", "mlm") else "cosine"
+
+    def nearness(self, outputs: Outputs, *, seed: int = 0) -> MetricInterval:
+        """Return how near a model's outputs are to the unpruned one's, 1 for the same.
+
+        The mean cosine of embeddings; for a model with a head the share of its guesses (a class of
+        each text, or a token at each mask) that are the unpruned model's.
+        """
+        if self.nearness_of == "cosine":
+            return interval_of(mean_of("cosine"), outputs, seed=seed)
+        rate = rate_of("same") if self.distance.head == "classification" else _SAME_TOKENS
+        found = interval_of(rate, outputs, seed=seed)
+        return MetricInterval(found.value / 100, found.low / 100, found.high / 100, found.level)
 
     def degenerate(self, outputs: Outputs) -> str | None:
         """Say so where the states to stay near to are the same whatever is read."""

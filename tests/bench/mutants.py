@@ -104,14 +104,14 @@ importance-abs | pruning/methods.py | signs cancel
     exact(gradient)).abs().cpu() => exact(gradient)).cpu()
 refit-judges | pruning/repair.py | judged on the fit
     held_out = [~_fitted(batch) for => held_out = [_fitted(batch) for
-budget-end | pruning/max_drop.py | the last head may go, too
-    // self.step - 1 => // self.step
-confirming-half | pruning/max_drop.py | confirms itself
-    search.judge(candidate, number, "confirming") => chosen.judged
-rungs-level | pruning/max_drop.py | looks are for free
-    1 - (1 - LEVEL) / len(rungs) => LEVEL
-drop-bound | pruning/max_drop.py | the mean, not the bound
-    above(most_lost, self.wanted) => above(-sign * change.difference, self.wanted)
+budget-end | stats/confirm.py | the last head may go, too
+    if 0 < k < n} => if 0 < k <= n} | {n}
+tested-examples | pruning/max_drop.py | examples that heads were chosen on are tested on
+    return np.flatnonzero(free) => return np.arange(len(free))
+sequence-end | stats/confirm.py | a refusal ends nothing
+    return Stopped(confirmed, number) => continue
+drop-bound | stats/confirm.py | the mean, not the bound
+    above(most, bound) => above(-sign * change.difference, bound)
 permanent-gates | models/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
 half-weights | artefacts/saving.py | weights lose digits

@@ -80,10 +80,12 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     result = run(*shlex.split(command)[1:], "--no-roles", "--no-validate", "--format", "json").json
     assert {(layer, head) for layer, head in result["saved"][0]["heads_removed"]} == IDLE
     most = result["max_drop"]
-    assert (most["count"], most["wanted"], most["refused"]) == (len(IDLE), 0.5, None)
-    for half in (most["chosen"], most["confirmed"]):
-        assert half["examples"] == 40
-        assert half["difference"] == pytest.approx(0.0, abs=1e-6)
+    assert (most["count"], most["wanted"]) == (len(IDLE), 0.5)
+    assert (most["confirmed"]["examples"], most["left_out"]) == (80, 0)
+    assert most["confirmed"]["difference"] == pytest.approx(0.0, abs=1e-6)
+    assert most["sequence"] == list(range(1, 16))
+    assert [look["heads"] for look in most["looks"]] == list(range(1, len(IDLE) + 2))
+    assert {near["repair"] for near in most["near"]} == {"none", "scale", "mean"}
     assert most["one_more"]["heads"] == len(IDLE) + 1
     assert most["one_more"]["difference"] < -0.5
     assert most["one_more"]["step"] == pytest.approx(most["one_more"]["difference"], abs=1e-6)
@@ -95,14 +97,13 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     small = headscope.load(saved["folder"])
     kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
     assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
-    # The card and its header say of the confirming half what the JSON and the terminal say.
+    # The card and its header say of these examples what the JSON and the terminal say.
     card = ModelCard.load(Path(saved["folder"]) / "README.md")
     part = most["confirmed"]
     (entry,) = card.data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
     said = metric["args"]
     assert metric["value"] == pytest.approx(part["value"], abs=5.1e-5)
-    assert entry["results"][0]["dataset"]["split"] == "confirming half"
     assert (said["examples"], said["max_drop"]) == (part["examples"], 0.5)
     assert said["full_model"] == pytest.approx(part["baseline"], abs=5.1e-5)
     assert said["difference"] == pytest.approx(part["difference"], abs=5.1e-5)
@@ -114,6 +115,7 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     for sentence in (card.text, verdict(from_dict(PruneResult, result))):
         assert most_lost in sentence
         assert "confirmed to cost at most 0.50 points" in sentence
+        assert "each on all 80 examples, up to the first refusal: 6 heads" in sentence
 
 
 def test_even_takes_one_idle_head_of_each_layer(desk):
@@ -172,6 +174,37 @@ def test_what_even_costs_at_a_fraction(run, at_desk):
     assert price["ci"][0] <= price["difference"] <= price["ci"][1]
 
 
+def test_examples_that_heads_were_chosen_on_are_left_out(run, at_desk):
+    """Ten pairs are among the calibration data; nothing is said of them."""
+    (at_desk / "both.csv").write_text(
+        (at_desk / "stsb-test.csv").read_text()
+        + "".join((at_desk / "stsb-train.csv").read_text().splitlines(keepends=True)[:10])
+    )
+    few = ("--data", "both.csv", "--max-drop", "0.5", "--repair", "none", "--format", "json")
+    result = run(*PLAIN, *few).json
+    most = result["max_drop"]
+    assert (most["count"], most["left_out"], most["near"]) == (len(IDLE), 10, [])
+    assert (result["data"]["examples"], most["confirmed"]["examples"]) == (90, 80)
+    assert result["warnings"] == []
+    same = run(*PLAIN, "--data", "stsb-train.csv", "--max-drop", "0.5")
+    refused(same, "Only 0 of the 80 examples")
+
+
+def test_a_least_fidelity_on_text_without_labels(run, at_desk):
+    """The idle heads keep every embedding as it is; one head more does not."""
+    (at_desk / "lines.txt").write_text("\n".join([*sentences(5, 90), *sentences(5, 3)]) + "\n")
+    text = ("--fidelity-text", "lines.txt", "--repair", "none", "--format", "json")
+    result = run(*PLAIN, "--max-drop", "99", *text, "--min-fidelity", "0.9999").json
+    most = result["max_drop"]
+    assert most["count"] == len(IDLE)
+    found = most["fidelity"]
+    assert (found["of"], found["sentences"], found["wanted"]) == ("cosine", 90, 0.9999)
+    assert found["ci"] is None or found["ci"][0] > 0.9999
+    last = most["looks"][-1]
+    assert last["most_lost"] < 99
+    assert last["least_fidelity"] < 0.9999
+
+
 def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
     arguments = ("--data", "stsb-test.csv", "--calibration", "stsb-train.csv", "--no-roles")
     idle = ",".join(f"L{layer}H{head}" for layer, head in sorted(IDLE))
@@ -191,6 +224,8 @@ def test_a_bound_that_no_head_meets_saves_nothing(run, at_desk):
         ({"max_drop": 0.5, "heads": "L0H0"}, "leave out fractions, step, heads"),
         ({"max_drop": 0.5, "methods": ["random"]}, "Random heads are a control"),
         ({"even": True, "heads": "L0H0"}, "even says how many"),
+        ({"fidelity_text": "a.txt", "min_fidelity": 0.9}, "a second condition of max_drop"),
+        ({"fidelity_text": "a.txt", "max_drop": 1.0}, "go together"),
     ],
 )
 def test_what_contradicts_itself_is_refused(options, says):

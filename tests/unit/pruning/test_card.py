@@ -20,7 +20,7 @@ from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.validation import ValidationSummary
 from headscope.pruning.card import CardFacts, model_card
-from headscope.pruning.result import DropLook, DropPart, MaxDrop, PruneResult
+from headscope.pruning.result import DropFidelity, DropLook, DropPart, MaxDrop, PruneResult
 from headscope.pruning.view import verdict
 
 SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"
@@ -94,29 +94,36 @@ def test_a_check_that_was_not_run_did_not_fail(model, result):
         assert f"{line}{word}\n" in card_of(said, model)
 
 
-def test_what_a_search_refused_is_told(model, result):
-    """Number, level and how much might be lost; the chosen number and all that came before."""
+def test_what_a_search_settled_tested_and_refused_is_told(model, result):
+    """How many numbers, on how many examples, what ended it, and the fidelity."""
     part = DropPart(3, 120, 1.0, 0.98, -0.02, (-0.03, -0.01), 0.975)
     looks = tuple(
-        DropLook("fisher", "none", heads, where, 0.05, lost, 0.975, allowed)
-        for heads, where, lost, allowed in (
-            (6, "choosing", 0.04, True),
-            (5, "confirming", 0.0712, False),
-            (4, "confirming", 0.0623, False),
-            (3, "confirming", 0.03, True),
-        )
+        DropLook("fisher", "none", heads, "tested", 0.02, lost, 0.975, allowed, 0.97, 0.96)
+        for heads, lost, allowed in ((2, 0.02, True), (3, 0.03, True), (4, 0.0623, False))
     )
+    near = DropFidelity("text.txt", "0" * 64, 3000, "cosine", 0.95, 0.97, (0.96, 0.98), 0.95)
     found = MaxDrop(
-        *(0.05, 3, "fisher", "none", part, part, part, 2, None, looks), measured_on="confirming"
+        *(0.05, 3, "fisher", "none", part, None, looks, None, "tested", (2, 3, 4, 5)),
+        left_out=result.data.examples - 120,
+        fidelity=near,
     )
     said = dataclasses.replace(result, max_drop=found)
     text = card_of(said, model)
-    assert "Refused before: 5 heads (up to 0.0712, 97.5%), 4 heads (up to 0.0623, 97.5%)." in text
+    words = (
+        "the order of 4 numbers of heads were settled beforehand, without these examples. The "
+        f"numbers were tested one after the other, each on the 120 of {result.data.examples} "
+        "examples that share no sentence with what heads were chosen on, up to the first refusal: "
+        "4 heads (up to 0.0623, 97.5%; fidelity at least 0.9600). On 3,000 sentences without "
+        "labels the cosine to the whole model's embeddings is at least 0.9600 (95%; 0.95 was asked "
+        "for)."
+    )
+    assert words in text
     args = ModelCard(text).data.to_dict()["model-index"][0]["results"][0]["metrics"][0]["args"]
-    assert args["refused_heads"] == [5, 4]
+    assert (args["refused_heads"], args["sequence_of_heads"]) == ([4], [2, 3, 4, 5])
+    assert (args["fidelity_interval"], args["min_fidelity"]) == ([0.96, 0.98], 0.95)
     assert (args["max_drop"], args["examples"]) == (0.05, 120)
     headline = verdict(said)
-    assert "Refused before: 5 heads (up to 0.0712, 97.5%), 4 heads" in headline
+    assert words in headline
     assert "at most 0.0300 of the cosine is lost (97.5%)" in headline
 
 

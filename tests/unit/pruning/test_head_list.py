@@ -1,13 +1,8 @@
-"""Heads as people write them, and bisection against a slow scan of every number."""
-
-import math
+"""Heads as people write them."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headscope.core.errors import InputError
-from headscope.pruning.max_drop import most_allowed
 from headscope.tasks.units import parse_heads
 
 ENCODER = "encoder"
@@ -41,27 +36,3 @@ def test_a_stack_is_named_where_there_are_several():
     found = parse_heads("cross:L0H1,encoder:L1H*,Decoder:l0h0", ALL)
     assert found == [("cross", 0, 1), ("decoder", 0, 0), (ENCODER, 1, 0), (ENCODER, 1, 2)]
     assert parse_heads("encoder:L0H1", HEADS) == [(ENCODER, 0, 1)]
-
-
-@given(st.integers(0, 300), st.integers(-5, 305), st.integers(0, 300))
-def test_where_losses_rise_it_is_what_a_scan_finds(most, limit, start):
-    start = min(start, most)
-    scanned = [n for n in range(start + 1, most + 1) if n <= limit]
-    asked: list[int] = []
-
-    def allowed(n: int) -> bool:
-        asked.append(n)
-        return n <= limit
-
-    assert most_allowed(most, allowed, start) == max(scanned, default=start)
-    assert all(start < n <= most for n in asked)
-    assert len(set(asked)) <= math.log2(most - start + 1) + 3
-
-
-@given(st.lists(st.booleans(), max_size=80))
-def test_of_any_answers_it_is_allowed_and_the_next_two_are_not(answers):
-    table = dict(enumerate([True, *answers]))
-    found = most_allowed(len(answers), table.__getitem__)
-    assert table[found]
-    assert not table.get(found + 1, False)
-    assert not table.get(found + 2, False)

@@ -10,15 +10,17 @@ import torch
 
 from headscope.core.errors import InputError
 from headscope.data.token_rows import Row
-from headscope.pruning.max_drop import Candidate, Search, choose, confirm, halves_of, smaller
+from headscope.pruning import max_drop
+from headscope.pruning.max_drop import Candidate, Search, check_enough, unseen_examples
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.stats.metrics import mean_of
+from headscope.stats.paired_change import MetricInterval
 from headscope.tasks.units import Units
 
 UNITS = Units([6, 6], [(0,), (1,)])
 N = 200
-#: What the loss of n units costs, and how much more than that it costs in an example.
+#: What the loss of n units costs.
 Cost = Callable[[int], float]
 
 
@@ -28,23 +30,19 @@ class Planted:
     def __init__(
         self, *, higher: bool = False, noise: float = 0.0, even: bool = False, **costs: Cost
     ) -> None:
-        rows = [Row(i, (i, i + 1), None, (0, 1)) for i in range(N)]
         named = {"data": SimpleNamespace(name="planted"), "table": {"value": mean_of("x")}}
-        named |= {"metric": "value", "higher_is_better": higher}
-        task = SimpleNamespace(rows_of_examples=[(r,) for r in rows], n_examples=N, **named)
-        self.inputs = SimpleNamespace(evaluation=task)
-        self.options = SimpleNamespace(seed=7, even=even)
+        named |= {"metric": "value", "higher_is_better": higher, "n_examples": N}
+        self.inputs = SimpleNamespace(evaluation=SimpleNamespace(**named))
+        self.options = SimpleNamespace(seed=7, even=even, min_fidelity=None)
         self.units = UNITS
-        self.steps = SimpleNamespace(did=lambda _: None)
+        self.did: list[str] = []
+        self.steps = SimpleNamespace(did=self.did.append)
         self.measure = SimpleNamespace(full={"x": np.zeros(N)}, outputs=self.outputs)
         self.made: list[tuple[str, int]] = []
-        self._costs, self._sign = costs or {"none": lambda n: n / 10}, -1.0 if higher else 1.0
-        self._noise = noise * np.random.default_rng(0).normal(size=N)
-        self.halves = halves_of(task, 7)
-        for part in (self.halves.choosing, self.halves.confirming):
-            self._noise[part] -= self._noise[part].mean()
-        #: Added to the cost of each unit on the confirming half.
-        self.surcharge = 0.0
+        self.measured: list[tuple[str, int]] = []
+        self.costs, self._sign = costs or {"none": lambda n: n / 10}, -1.0 if higher else 1.0
+        noises = noise * np.random.default_rng(0).normal(size=N)
+        self.noise = noises - noises.mean()
 
     def repaired(self, kind: Repair, removed: tuple[int, ...]) -> Any:
         self.made.append((kind.value, len(removed)))
@@ -52,21 +50,19 @@ class Planted:
 
     def outputs(self, made: Any, all_metrics: bool) -> dict[str, Any]:
         n = len(made.removed)
-        cost = self._costs[made.kind](n) + self._noise * np.sqrt(n)
-        cost[self.halves.confirming] += self.surcharge * n
-        return {"x": self._sign * cost}
+        self.measured.append((made.kind, n))
+        return {"x": self._sign * (self.costs[made.kind](n) + self.noise * np.sqrt(n))}
 
 
 def candidates(planted: Planted) -> list[Candidate]:
     ranking = Ranking(torch.arange(12.0))
     even = EvenRanking(ranking, UNITS.layers) if planted.options.even else ranking
-    return [Candidate("fisher", kind, even) for kind in Repair if kind.value in planted._costs]
+    return [Candidate("fisher", kind, even) for kind in Repair if kind.value in planted.costs]
 
 
-def search(planted: Planted, wanted: float) -> tuple[Search, Any, Any]:
-    tries = Search(planted, wanted)
-    chosen = choose(tries, candidates(planted))
-    return tries, chosen, confirm(tries, chosen)
+def search(planted: Planted, wanted: float) -> tuple[Search, Any]:
+    tries = Search(planted, wanted, np.arange(N))
+    return tries, tries.run(candidates(planted)[0])
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -76,92 +72,126 @@ def search(planted: Planted, wanted: float) -> tuple[Search, Any, Any]:
 def test_both_sides_of_the_bound(higher, wanted, count):
     """Each unit costs 0.1, so five cost exactly half a point."""
     planted = Planted(higher=higher)
-    tries, chosen, confirmed = search(planted, wanted)
-    assert (chosen.number, confirmed.number) == (count, count)
-    assert confirmed.judged.lost == pytest.approx(count / 10)
-    assert confirmed.judged.change.difference == pytest.approx((-count if higher else count) / 10)
+    tries, stopped = search(planted, wanted)
+    assert stopped == (count, None if count == 11 else count + 1)
+    judged = tries.judged[count]
+    assert judged.lost == pytest.approx(count / 10)
+    assert judged.change.difference == pytest.approx((-count if higher else count) / 10)
     assert len(planted.made) == len(set(planted.made)), "a model was made twice"
-    assert [look.part for look in tries.looks].count("confirming") == 1
+    assert [look.heads for look in tries.looks] == list(range(1, min(count + 1, 11) + 1))
+    assert [look.allowed for look in tries.looks].count(False) == (count < 11)
 
 
 def test_the_interval_counts_and_not_the_value():
     """A noise that says nothing on average makes fewer units allowed than the value would."""
     planted = Planted(noise=0.5)
-    _, chosen, _ = search(planted, 0.5)
-    half = 1.96 * 0.5 / np.sqrt(N / 2)
+    tries, stopped = search(planted, 0.5)
+    half = 1.96 * 0.5 / np.sqrt(N)
     expected = max(n for n in range(12) if n / 10 + half * np.sqrt(n) <= 0.5)
-    assert abs(chosen.number - expected) <= 1
-    assert chosen.number < 5
-    assert chosen.judged.lost < chosen.judged.most_lost <= 0.5
+    assert abs(stopped.confirmed - expected) <= 1
+    assert stopped.confirmed < 5
+    judged = tries.judged[stopped.confirmed]
+    assert judged.lost < judged.most_lost <= 0.5
 
 
-def test_choices_between_numbers_and_repairs():
+def test_what_lies_behind_a_refusal_is_not_looked_at():
     table = [0, 1, 1, 9, 1, 9, 9, 9, 9, 9, 9, 9, 9]
-    _, chosen, _ = search(Planted(none=lambda n: table[n]), 2.0)
-    assert chosen.number == 4, "a dip above the first refusal is found"
-    # The better repair is chosen and the worse one is not followed.
-    planted = Planted(none=lambda n: n / 10, scale=lambda n: n / 20, refit=lambda n: n)
-    tries, chosen, _ = search(planted, 0.35)
-    assert (chosen.candidate.repair, chosen.number) == (Repair.scale, 7)
-    assert [look.heads for look in tries.looks if look.repair == "refit"] == [7, 8]
-    assert tries.looks[0].repair == "none", "what costs least is tried first"
-    # Of equal numbers the smaller loss is chosen.
-    _, chosen, _ = search(Planted(none=lambda n: n / 10, scale=lambda n: 0.09 * n), 0.3)
-    assert (chosen.candidate.repair, chosen.number) == (Repair.scale, 3)
+    planted = Planted(none=lambda n: table[n])
+    _, stopped = search(planted, 2.0)
+    assert stopped == (2, 3)
+    assert planted.measured == [("none", 1), ("none", 2), ("none", 3)]
     # No loss at all can be asked for.
-    _, chosen, _ = search(Planted(none=lambda n: 0.0 if n <= 3 else 1.0), 0.0)
-    assert chosen.number == 3
+    assert search(Planted(none=lambda n: 0.0 if n <= 3 else 1.0), 0.0)[1].confirmed == 3
 
 
-def test_what_is_not_confirmed_goes_down_a_fixed_list_at_a_higher_level():
-    planted = Planted(noise=0.02)
-    planted.surcharge = 0.05
-    tries, chosen, confirmed = search(planted, 0.85)
-    assert chosen.number == 8
-    # 8, 7, 6 and 4 cost 1.2, 1.05, 0.9 and 0.6 on the other half.
-    assert smaller(8) == (7, 6, 4)
-    assert (confirmed.number, confirmed.planned) == (4, 3)
-    looks = [look for look in tries.looks if look.part == "confirming"]
-    assert [look.heads for look in looks] == [8, 7, 6, 4]
-    assert [look.allowed for look in looks] == [False, False, False, True]
-    assert looks[0].level == 0.95
-    assert [look.level for look in looks[1:]] == pytest.approx([1 - 0.05 / 3] * 3)
-    assert confirmed.judged.change.level == pytest.approx(1 - 0.05 / 3)
-    assert confirmed.first.lost == pytest.approx(1.2)
+def test_which_way_is_tested_is_settled_without_the_test_data(monkeypatch):
+    """The nearest to the full model on the calibration data, whatever the test data say."""
+    planted = Planted(none=lambda n: 0.0, scale=lambda n: n, refit=lambda n: n)
+    planted.measure.full = None  # a look at the test data would fail
+    distances = {"none": 0.3, "scale": 0.1, "refit": 0.1 + 1e-12}
+    monkeypatch.setattr(Search, "_distance", lambda self, made: distances[made.kind])
+    tries = Search(planted, 0.5, np.arange(N))
+    assert tries.settle(candidates(planted)).repair is Repair.scale, "of equals the first"
+    assert [(near.repair, near.heads) for near in tries.near] == [
+        ("none", 6),
+        ("scale", 6),
+        ("refit", 6),
+    ]
+    assert planted.measured == []
+    # A single one is not even made.
+    alone = Planted()
+    tries = Search(alone, 0.5, np.arange(N))
+    assert tries.settle(candidates(alone)).name == "fisher"
+    assert alone.made == []
 
 
-def test_a_search_that_nothing_confirms_says_how_far_off_it_is():
-    planted = Planted(noise=0.3)
-    planted.surcharge = 0.4
-    with pytest.raises(InputError, match="does not confirm") as refused:
-        search(planted, 0.45)
-    assert "give a larger max_drop" in str(refused.value)
-    assert str(refused.value).count(". ") == 0, "one sentence"
+def test_only_the_unseen_examples_count():
+    """What costs much on the others costs nothing on these."""
+    planted = Planted()
+    planted.noise = np.where(np.arange(N) < 120, 0.0, 50.0)
+    tries = Search(planted, 0.5, np.arange(120))
+    assert tries.run(candidates(planted)[0]).confirmed == 5
+    assert tries.judged[5].change.examples == 120
+
+
+def test_a_least_fidelity_refuses_besides(monkeypatch):
+    def near(self: Search, made: Any) -> MetricInterval:
+        value = 1 - len(made.removed) / 100
+        return MetricInterval(value, value - 0.005, value + 0.005, 0.95)
+
+    monkeypatch.setattr(Search, "_fidelity", near)
+    planted = Planted()
+    planted.options.min_fidelity = 0.97  # the value reaches it with 3 units, its lower end with 2
+    tries, stopped = search(planted, 0.5)
+    assert stopped == (2, 3)
+    assert tries.judged[3].allowed
+    assert not tries.looks[-1].allowed
+    assert tries.looks[-1].least_fidelity == pytest.approx(0.965)
+    planted.options.min_fidelity = 0.999
+    with pytest.raises(InputError, match=r"No head can go for a fidelity of at least 0\.999"):
+        search(planted, 0.5)
 
 
 def test_no_head_at_all_says_how_many_examples_would_do():
     planted = Planted(noise=1.0)
     with pytest.raises(InputError, match="No head can go") as refused:
-        search(planted, 0.2)
-    # 0.1 is lost and 0.1 is left; the interval reaches about 1.96 / sqrt(100) beyond the loss.
+        search(planted, 0.12)
+    # 0.1 is lost and 0.02 is left; the interval reaches about 1.96 / sqrt(200) beyond the loss.
     needed = int(str(refused.value).split("about ")[1].split(" ")[0].replace(",", ""))
-    assert needed == pytest.approx(N * (0.196 / 0.1) ** 2, rel=0.3)
+    assert needed == pytest.approx(N * (1.96 / np.sqrt(N) / 0.02) ** 2, rel=0.3)
     with pytest.raises(InputError, match=r"No head can go .*give a larger max_drop"):
         search(planted, 0.05)
 
 
 def test_even_counts_heads_of_every_layer():
     planted = Planted(even=True)
-    tries, chosen, _ = search(planted, 0.7)
-    assert (tries.step, tries.most, chosen.number) == (2, 5, 3)
-    removed = tries.model(chosen.candidate, 3).removed
-    assert removed == (0, 1, 2, 6, 7, 8)
-    assert tries.heads(chosen.candidate, 3) == 6
+    tries, stopped = search(planted, 0.7)
+    assert (tries.step, tries.numbers, stopped.confirmed) == (2, (1, 2, 3, 4, 5), 3)
+    candidate = candidates(planted)[0]
+    assert tries.model(candidate, 3).removed == (0, 1, 2, 6, 7, 8)
+    assert tries.heads(candidate, 3) == 6
 
 
-def test_an_interval_is_of_one_half_only():
-    """What happens on the other half does not touch the choice."""
-    quiet, loud = Planted(noise=0.1), Planted(noise=0.1)
-    loud.surcharge = 5.0
-    first, second = (choose(Search(p, 0.5), candidates(p)) for p in (quiet, loud))
-    assert (first.number, first.judged) == (second.number, second.judged)
+def task_of(*examples: tuple[tuple[int, ...], ...]) -> Any:
+    """Examples of sentences, each a tuple of tokens with a special one at both ends."""
+    rows = [
+        tuple(Row(i, (0, *text, 1), None, tuple(range(1, len(text) + 1))) for text in texts)
+        for i, texts in enumerate(examples)
+    ]
+    every = [row for of_example in rows for row in of_example]
+    name = SimpleNamespace(name="pairs.csv")
+    return SimpleNamespace(rows_of_examples=rows, rows=every, n_examples=len(rows), data=name)
+
+
+def test_examples_that_share_a_sentence_with_the_calibration_are_not_tested():
+    task = task_of(((5, 6), (7,)), ((8,), (9,)), ((7,), (9, 9)), ((4, 4), (6,)))
+    assert unseen_examples(task, None).tolist() == [0, 1, 2, 3]
+    assert unseen_examples(task, task_of(((7,),), ((6, 5),))).tolist() == [1, 3]
+
+
+def test_too_few_that_share_none_are_refused(monkeypatch):
+    monkeypatch.setattr(max_drop, "FEWEST", 3)
+    task = task_of(((5,),), ((6,),), ((7,),), ((8,),))
+    assert check_enough(task, task_of(((8,),))).tolist() == [0, 1, 2]
+    with pytest.raises(InputError, match=r"Only 2 of the 4 examples .* smaller"):
+        check_enough(task, task_of(((7,), (8,))))

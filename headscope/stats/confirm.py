@@ -1,0 +1,102 @@
+"""How many may go for a bounded loss: a fixed sequence of tests on all examples.
+
+The numbers ``k_1 < k_2 < ...`` and all that makes the model of each are settled before an example
+of the test data is looked at. They are tested in that order::
+
+    H_j: the model without k_j loses more than the bound
+    rejected where the upper end of the 95% interval of its loss is at most the bound
+
+and the first that is not rejected ends it; the last that was is confirmed. Each test is made on all
+examples at level :data:`ALPHA`, and no correction is due: a false answer needs the first true
+``H_j`` to be rejected, whichever that is, and that is one test that was named beforehand. So the
+probability that the confirmed number costs more than the bound is at most :data:`ALPHA`, however
+the losses rise and fall (as far as intervals hold).
+
+A second condition (the least fidelity, :func:`reaches`) may only refuse more, so it changes none of
+this; it is itself wrong with probability :data:`ALPHA` at most, by the same argument.
+
+References
+----------
+Maurer, Hothorn & Lehmacher 1995, in Biometrie in der chemisch-pharmazeutischen Industrie 6 (tests
+in a fixed order need no correction); Wiens 2003, Pharmaceutical Statistics 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headscope.core.rounding import above
+from headscope.stats.paired_change import Change, MetricInterval
+
+LEVEL = 0.95  # Of the intervals, only one end of which counts.
+ALPHA = (1 - LEVEL) / 2  # Of each test, and of all of them together.
+PARTS = 16  # Steps from nothing to everything.
+
+
+def ascending(n: int, parts: int = PARTS) -> tuple[int, ...]:
+    """List the numbers that are tested: the multiples of ``n / parts``, to the nearest, below n.
+
+    All of 1 to n - 1 where n is at most ``parts``. A refusal ends the sequence, so it begins where
+    little is lost; large steps keep the refusals few that come by chance.
+    """
+    each = ((2 * i * n + parts) // (2 * parts) for i in range(1, parts))
+    return tuple(sorted({k for k in each if 0 < k < n}))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a model loses, and the upper end of that; ``allowed`` if it is at most the bound."""
+
+    change: Change
+    lost: float  # Above 0 for a loss, whichever direction of the metric is better.
+    most_lost: float
+    allowed: bool
+
+
+def judged(change: Change, sign: int, bound: float) -> Judged:
+    """Judge a paired change; ``sign`` is 1 if a higher metric is better, else -1."""
+    most = change.most_lost(sign)
+    return Judged(change, -sign * change.difference, most, not bool(above(most, bound)))
+
+
+def reaches(interval: MetricInterval, least: float) -> bool:
+    """Whether the lower end of an interval is at least ``least``.
+
+    Where the interval is unknown although there are examples enough, every resample showed the same
+    value, and that is taken, as :meth:`~headscope.stats.paired_change.Change.most_lost` does.
+    """
+    low = interval.value if interval.ci is None else interval.low
+    return not bool(above(least, low))
+
+
+class Stopped(NamedTuple):
+    """Where a sequence ended: the last number confirmed, and the one refused after it."""
+
+    confirmed: int | None  # None where already the first was refused.
+    refused: int | None  # None where none was.
+
+
+def last_confirmed(numbers: Iterable[int], test: Callable[[int], bool]) -> Stopped:
+    """Test numbers in their order up to the first refusal; nothing after it is looked at."""
+    confirmed = None
+    for number in numbers:
+        if not test(number):
+            return Stopped(confirmed, number)
+        confirmed = number
+    return Stopped(confirmed, None)
+
+
+def examples_needed(found: Judged, bound: float) -> int | None:
+    """Guess how many examples would have allowed it, rounded up to two digits; None if none would.
+
+    The interval's half-width falls with the square root of the number of examples.
+    """
+    room = bound - found.lost
+    if room <= 0 or not math.isfinite(found.most_lost):
+        return None
+    needed = math.ceil(found.change.examples * ((found.most_lost - found.lost) / room) ** 2)
+    unit = int(10 ** max(0, len(str(needed)) - 2))
+    return -(-needed // unit) * unit
