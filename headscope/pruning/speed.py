@@ -26,9 +26,9 @@ from headscope.core.progress import Progress, silent
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import use_implementation
 from headscope.pruning.result import GraphTimes, SpeedResult, SpeedRow
+from headscope.pruning.turns import IMPLEMENTATION, wait
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
-_IMPLEMENTATION = "sdpa"
 #: Passes of each model and kind: at least, at most, and seconds after which no more are started.
 _FEWEST, _MOST, _SECONDS = 5, 101, 6.0
 
@@ -62,8 +62,8 @@ def benchmark(
     sessions = [Graph(path) for path in graphs or () if path is not None]
     rows = []
     with (
-        use_implementation(full.network, _IMPLEMENTATION),
-        use_implementation(pruned.network, _IMPLEMENTATION),
+        use_implementation(full.network, IMPLEMENTATION),
+        use_implementation(pruned.network, IMPLEMENTATION),
         torch.inference_mode(),
     ):
         for done, (n, size) in enumerate(shapes):
@@ -78,7 +78,7 @@ def benchmark(
         device=full.device,
         dtype=full.dtype,
         threads=torch.get_num_threads(),
-        implementation=_IMPLEMENTATION,
+        implementation=IMPLEMENTATION,
         heads_full=heads[0],
         heads_pruned=heads[1],
         parameters_full=sizes[0],
@@ -200,11 +200,11 @@ def _attention_in_turns(
         spent: list[float] = []
 
         def started(_module: nn.Module, _args: object) -> None:
-            _wait(ids.device)
+            wait(ids.device)
             spent.append(-time.perf_counter())
 
         def ended(_module: nn.Module, _args: object, _output: object) -> None:
-            _wait(ids.device)
+            wait(ids.device)
             spent[-1] += time.perf_counter()
 
         with ExitStack() as hooks:
@@ -222,15 +222,7 @@ def _pass(loaded: LoadedModel, ids: Tensor, mask: Tensor) -> None:
     """Run one whole pass, and wait until it is done."""
     # The decoder of an encoder-decoder model reads as many tokens as its encoder.
     loaded.run(ids, mask, decoder_input_ids=ids if loaded.encoder_decoder else None)
-    _wait(ids.device)
-
-
-def _wait(device: torch.device) -> None:
-    """Let a device that works on its own finish."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
+    wait(ids.device)
 
 
 # --- multiplications ----------------------------------------------------------------------------
