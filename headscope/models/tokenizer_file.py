@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -92,7 +93,7 @@ class TokenizerFile:
         for row in sorted(kept.intersection(self._pieces)):
             parts = self._symbols(self._pieces[row])
             made = [*parts]
-            while pairs := [(order[p], i) for i, p in enumerate(_pairs(parts)) if p in order]:
+            while pairs := [(order[p], i) for i, p in enumerate(pairwise(parts)) if p in order]:
                 _, place = min(pairs)
                 parts[place : place + 2] = [self._joined(*parts[place : place + 2])]
                 made.append(parts[place])
@@ -143,10 +144,6 @@ class TokenizerFile:
     def _merges(self) -> list[tuple[str, str]]:
         pairs = (m.split(" ") if isinstance(m, str) else m for m in self._model["merges"])
         return [(str(first), str(second)) for first, second in pairs]
-
-
-def _pairs(parts: list[str]) -> Iterator[tuple[str, str]]:
-    return zip(parts, parts[1:], strict=False)
 
 
 def renumber_frame(node: Any, number: Callable[[int, str], int | None]) -> None:

@@ -22,7 +22,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from headscope.core.errors import ArtefactError, CorpusError, InputError, UnsupportedModelError
+from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.common_words import common_words
 from headscope.data.pieces import tokenise
 from headscope.models.compact import as_before
@@ -36,6 +36,7 @@ COMMON_WORDS = 10_000
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round otherwise.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
+_AT_ONCE = 256  # Texts handed to a tokenizer at a time.
 #: Settings of a configuration that hold one token id or a list of them.
 _TOKEN_SETTING = re.compile(
     r"_token_ids?$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
@@ -138,12 +139,11 @@ def plan_vocabulary(
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    named = _named(loaded, file)
-    groups = [named, file.spelling()]
+    groups = [_named(loaded, file), file.spelling()]
     for group in (kept, _with_spaces(words, file)):
         used = (encoding.ids for encoding in tokenise(loaded, group, special=False))
         groups.append(file.with_steps(chain.from_iterable(used)))
-    counts, stay = [], set[int]()
+    counts, stay = list[int](), set[int]()
     for rows in groups:
         before = len(stay)
         stay |= {row for row in rows if row < loaded.vocab_size}
@@ -154,7 +154,17 @@ def plan_vocabulary(
     tokenizer = file.renumbered(new_ids)
     _check_ids(loaded, old, tokenizer, new_ids, kept)
     proof = kept[:: max(1, len(kept) // _PROOF_TEXTS)][:_PROOF_TEXTS]
-    return VocabularyPlan(tuple(order), loaded.vocab_size, *counts, tokenizer, tuple(proof))
+    named, spelling, from_texts, from_words = counts
+    return VocabularyPlan(
+        kept=tuple(order),
+        rows_before=loaded.vocab_size,
+        named=named,
+        spelling=spelling,
+        texts=from_texts,
+        words=from_words,
+        tokenizer=tokenizer,
+        proof=tuple(proof),
+    )
 
 
 def cut_vocabulary(
@@ -245,14 +255,14 @@ def _opened(loaded: LoadedModel) -> tuple[Any, TokenizerFile]:
         )
     if loaded.tokenizer is None:
         raise InputError(
-            f"{loaded.name} has no tokenizer, so it is not known which rows its texts use; save the "
-            "model's fast tokenizer beside it."
+            f"{loaded.name} has no tokenizer, so it is not known which rows its texts use; save "
+            "the model's fast tokenizer beside it."
         )
     backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise InputError(
-            f"The tokenizer of {loaded.name} is not a fast one (tokenizer.json), and only these can "
-            "be renumbered; convert it and save it beside the model."
+            f"The tokenizer of {loaded.name} is not a fast one (tokenizer.json), and only these "
+            "can be renumbered; convert it and save it beside the model."
         )
     file = TokenizerFile(backend.to_str())
     if file.kind not in KINDS:
@@ -290,12 +300,11 @@ def _named(loaded: LoadedModel, file: TokenizerFile) -> set[int]:
 
 def _settings(network: Any) -> list[Any]:
     """Return every configuration of a network and its parts, each once."""
-    owners = (getattr(module, "config", None) for module in network.modules())
-    configs = [config for config in owners if hasattr(config, "to_dict")]
-    generation = getattr(network, "generation_config", None)
-    inner = [config.get_text_config() for config in configs if hasattr(config, "get_text_config")]
-    every = [*configs, *inner, *([] if generation is None else [generation])]
-    return list({id(settings): settings for settings in every}.values())
+    owners: list[Any] = [getattr(module, "config", None) for module in network.modules()]
+    configs = [config for config in owners if hasattr(config, "get_text_config")]
+    inner = [config.get_text_config() for config in configs]
+    every = [*configs, *inner, getattr(network, "generation_config", None)]
+    return list({id(settings): settings for settings in every if settings is not None}.values())
 
 
 def _token_settings(settings: Any) -> Iterator[tuple[str, Any]]:
@@ -355,14 +364,19 @@ def _check_ids(
     """Prove that every piece has its new id, and that the texts are read as before."""
     try:
         new = Tokenizer.from_str(tokenizer)
-        same = all(old.id_to_token(row) == new.id_to_token(to) for row, to in new_ids.items())
     except BaseException as error:  # tokenizers raises no more special kind, and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        same, new = False, None
-    for text in texts if same else ():
-        before, after = old.encode(text), new.encode(text)
-        same = same and [new_ids[row] for row in before.ids] == after.ids
+        same = False
+    else:
+        for backend in (old, new):  # a file may ask for every text to be padded or cut
+            backend.no_padding()
+            backend.no_truncation()
+        same = all(old.id_to_token(row) == new.id_to_token(to) for row, to in new_ids.items())
+        for start in range(0, len(texts) if same else 0, _AT_ONCE):
+            chunk = texts[start : start + _AT_ONCE]
+            for before, after in zip(old.encode_batch(chunk), new.encode_batch(chunk), strict=True):
+                same = same and [new_ids.get(row) for row in before.ids] == after.ids
     if not same:
         raise UnsupportedModelError(
             f"The tokenizer of {loaded.name} reads calibration texts otherwise once its unused "
