@@ -40,14 +40,11 @@ class TokenizerFile:
             self._pieces = {int(row): str(piece) for piece, row in vocabulary.items()}
         else:
             self._pieces = {row: str(piece) for row, (piece, _) in enumerate(vocabulary)}
+        added = {int(token["id"]): str(token["content"]) for token in self._data["added_tokens"]}
+        #: Every piece by its id, those included that were added to the vocabulary.
+        self.pieces = self._pieces | added
         self._prefix = str(self._model.get("continuing_subword_prefix") or "")
         self._suffix = str(self._model.get("end_of_word_suffix") or "")
-
-    @property
-    def pieces(self) -> dict[int, str]:
-        """Every piece by its id, those included that were added to the vocabulary."""
-        added = {int(token["id"]): str(token["content"]) for token in self._data["added_tokens"]}
-        return self._pieces | added
 
     @property
     def unknown(self) -> str | None:
