@@ -36,7 +36,7 @@ def common_words(language: str, count: int) -> list[str]:
     found = wordfreq_list(language)
     if found is None:
         raise InputError(
-            f"wordfreq counts no words of the language {language!r}; name another language, or keep "
-            "the words of a file."
+            f"wordfreq counts no words of the language {language!r}; name another language, or "
+            "keep the words of a file."
         )
     return list(wordfreq.top_n_list(found, count))

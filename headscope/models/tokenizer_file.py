@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -39,14 +40,11 @@ class TokenizerFile:
             self._pieces = {int(row): str(piece) for piece, row in vocabulary.items()}
         else:
             self._pieces = {row: str(piece) for row, (piece, _) in enumerate(vocabulary)}
+        added = {int(token["id"]): str(token["content"]) for token in self._data["added_tokens"]}
+        #: Every piece by its id, those included that were added to the vocabulary.
+        self.pieces = self._pieces | added
         self._prefix = str(self._model.get("continuing_subword_prefix") or "")
         self._suffix = str(self._model.get("end_of_word_suffix") or "")
-
-    @property
-    def pieces(self) -> dict[int, str]:
-        """Every piece by its id, those included that were added to the vocabulary."""
-        added = {int(token["id"]): str(token["content"]) for token in self._data["added_tokens"]}
-        return self._pieces | added
 
     @property
     def unknown(self) -> str | None:
@@ -92,7 +90,7 @@ class TokenizerFile:
         for row in sorted(kept.intersection(self._pieces)):
             parts = self._symbols(self._pieces[row])
             made = [*parts]
-            while pairs := [(order[p], i) for i, p in enumerate(_pairs(parts)) if p in order]:
+            while pairs := [(order[p], i) for i, p in enumerate(pairwise(parts)) if p in order]:
                 _, place = min(pairs)
                 parts[place : place + 2] = [self._joined(*parts[place : place + 2])]
                 made.append(parts[place])
@@ -143,10 +141,6 @@ class TokenizerFile:
     def _merges(self) -> list[tuple[str, str]]:
         pairs = (m.split(" ") if isinstance(m, str) else m for m in self._model["merges"])
         return [(str(first), str(second)) for first, second in pairs]
-
-
-def _pairs(parts: list[str]) -> Iterator[tuple[str, str]]:
-    return zip(parts, parts[1:], strict=False)
 
 
 def renumber_frame(node: Any, number: Callable[[int, str], int | None]) -> None:

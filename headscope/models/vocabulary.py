@@ -36,6 +36,8 @@ COMMON_WORDS = 10_000
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round otherwise.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
+_PROOF_TOKENS = 128  # Of each of these texts at most.
+_AT_ONCE = 256  # Texts handed to a tokenizer at a time.
 #: Settings of a configuration that hold one token id or a list of them.
 _TOKEN_SETTING = re.compile(
     r"_token_ids?$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
@@ -138,12 +140,11 @@ def plan_vocabulary(
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    named = _named(loaded, file)
-    groups = [named, file.spelling()]
+    groups = [_named(loaded, file), file.spelling()]
     for group in (kept, _with_spaces(words, file)):
         used = (encoding.ids for encoding in tokenise(loaded, group, special=False))
         groups.append(file.with_steps(chain.from_iterable(used)))
-    counts, stay = [], set[int]()
+    counts, stay = list[int](), set[int]()
     for rows in groups:
         before = len(stay)
         stay |= {row for row in rows if row < loaded.vocab_size}
@@ -154,7 +155,17 @@ def plan_vocabulary(
     tokenizer = file.renumbered(new_ids)
     _check_ids(loaded, old, tokenizer, new_ids, kept)
     proof = kept[:: max(1, len(kept) // _PROOF_TEXTS)][:_PROOF_TEXTS]
-    return VocabularyPlan(tuple(order), loaded.vocab_size, *counts, tokenizer, tuple(proof))
+    named, spelling, from_texts, from_words = counts
+    return VocabularyPlan(
+        kept=tuple(order),
+        rows_before=loaded.vocab_size,
+        named=named,
+        spelling=spelling,
+        texts=from_texts,
+        words=from_words,
+        tokenizer=tokenizer,
+        proof=tuple(proof),
+    )
 
 
 def cut_vocabulary(
@@ -245,14 +256,14 @@ def _opened(loaded: LoadedModel) -> tuple[Any, TokenizerFile]:
         )
     if loaded.tokenizer is None:
         raise InputError(
-            f"{loaded.name} has no tokenizer, so it is not known which rows its texts use; save the "
-            "model's fast tokenizer beside it."
+            f"{loaded.name} has no tokenizer, so it is not known which rows its texts use; save "
+            "the model's fast tokenizer beside it."
         )
     backend = getattr(loaded.tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, Tokenizer):
         raise InputError(
-            f"The tokenizer of {loaded.name} is not a fast one (tokenizer.json), and only these can "
-            "be renumbered; convert it and save it beside the model."
+            f"The tokenizer of {loaded.name} is not a fast one (tokenizer.json), and only these "
+            "can be renumbered; convert it and save it beside the model."
         )
     file = TokenizerFile(backend.to_str())
     if file.kind not in KINDS:
@@ -290,12 +301,11 @@ def _named(loaded: LoadedModel, file: TokenizerFile) -> set[int]:
 
 def _settings(network: Any) -> list[Any]:
     """Return every configuration of a network and its parts, each once."""
-    owners = (getattr(module, "config", None) for module in network.modules())
-    configs = [config for config in owners if hasattr(config, "to_dict")]
-    generation = getattr(network, "generation_config", None)
-    inner = [config.get_text_config() for config in configs if hasattr(config, "get_text_config")]
-    every = [*configs, *inner, *([] if generation is None else [generation])]
-    return list({id(settings): settings for settings in every}.values())
+    owners: list[Any] = [getattr(module, "config", None) for module in network.modules()]
+    configs = [config for config in owners if hasattr(config, "get_text_config")]
+    inner = [config.get_text_config() for config in configs]
+    every = [*configs, *inner, getattr(network, "generation_config", None)]
+    return list({id(settings): settings for settings in every if settings is not None}.values())
 
 
 def _token_settings(settings: Any) -> Iterator[tuple[str, Any]]:
@@ -355,14 +365,19 @@ def _check_ids(
     """Prove that every piece has its new id, and that the texts are read as before."""
     try:
         new = Tokenizer.from_str(tokenizer)
-        same = all(old.id_to_token(row) == new.id_to_token(to) for row, to in new_ids.items())
     except BaseException as error:  # tokenizers raises no more special kind, and panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        same, new = False, None
-    for text in texts if same else ():
-        before, after = old.encode(text), new.encode(text)
-        same = same and [new_ids[row] for row in before.ids] == after.ids
+        same = False
+    else:
+        for backend in (old, new):  # a file may ask for every text to be padded or cut
+            backend.no_padding()
+            backend.no_truncation()
+        same = all(old.id_to_token(row) == new.id_to_token(to) for row, to in new_ids.items())
+        for start in range(0, len(texts) if same else 0, _AT_ONCE):
+            chunk = texts[start : start + _AT_ONCE]
+            for before, after in zip(old.encode_batch(chunk), new.encode_batch(chunk), strict=True):
+                same = same and [new_ids.get(row) for row in before.ids] == after.ids
     if not same:
         raise UnsupportedModelError(
             f"The tokenizer of {loaded.name} reads calibration texts otherwise once its unused "
@@ -374,20 +389,19 @@ def _check_ids(
 def _check_outputs(whole: LoadedModel, cut: LoadedModel, plan: VocabularyPlan) -> None:
     """Prove that states and logits of calibration texts are the whole model's."""
     limit = _TOLERANCE if whole.dtype in ("float32", "float64") else _HALF_TOLERANCE
-    for text in plan.proof:
-        for before, after in zip(_outputs(whole, text), _outputs(cut, text), strict=True):
-            largest = max(1.0, float(before.abs().max()))
-            if not float((before - after).abs().max()) <= limit * largest:
-                raise ArtefactError(
-                    f"Without its unused rows {whole.name} computes something else for a "
-                    "calibration text, so its vocabulary is left whole; please report this."
-                )
+    for before, after in zip(_outputs(whole, plan), _outputs(cut, plan), strict=True):
+        largest = max(1.0, float(before.abs().max()))
+        if not float((before - after).abs().max()) <= limit * largest:
+            raise ArtefactError(
+                f"Without its unused rows {whole.name} computes something else for calibration "
+                "texts, so its vocabulary is left whole; please report this."
+            )
 
 
-def _outputs(loaded: LoadedModel, text: str) -> list[Tensor]:
-    (encoding,) = tokenise(loaded, [text])
-    if not encoding.ids:
-        return []
-    ids, mask = loaded.pad([encoding.ids[: min(128, loaded.max_length)]])
-    state, logits = loaded.run(ids, mask)
-    return [tensor.double() for tensor in (state, logits) if tensor is not None]
+def _outputs(loaded: LoadedModel, plan: VocabularyPlan) -> list[Tensor]:
+    """Return the states of real tokens, and logits, of the plan's texts."""
+    longest = min(_PROOF_TOKENS, loaded.max_length)
+    rows = [encoding.ids[:longest] for encoding in tokenise(loaded, plan.proof)]
+    ids, mask = loaded.pad([row for row in rows if row])
+    states, logits = loaded.run(ids, mask)
+    return [states[mask.bool()].double(), *([] if logits is None else [logits.double()])]

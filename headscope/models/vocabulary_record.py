@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from headscope.models.manifest import MANIFEST
 ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
 #: Key of ``headscope.json``.
 VOCABULARY = "vocabulary"
+_MOST_ROWS = 1 << 24  # More than any vocabulary has.
 
 
 def vocabulary_record(model: Any) -> dict[str, Any] | None:
     """Return what ``headscope.json`` says of a base model's vocabulary; None if it is whole.
 
-    ``kept`` lists runs of original ids, [first, last], in the order of the rows.
+    ``kept`` lists runs of original ids, in the order of the rows.
     """
     state = vars(model.get_input_embeddings())
     if ROW_IDS not in state:
@@ -37,7 +38,7 @@ def recall_rows(model: Any, folder: Path) -> None:
     table = model.get_input_embeddings()
     try:
         before, ids = int(record["rows"]), from_ranges(record["kept"])
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         before, ids = 0, ()
     n = table.num_embeddings
     if len(ids) != n or len(set(ids)) != n or min(ids) < 0 or max(ids) >= before:
@@ -48,22 +49,24 @@ def recall_rows(model: Any, folder: Path) -> None:
     vars(table)[ROW_IDS], vars(table)[ROWS_BEFORE] = ids, before
 
 
-def as_ranges(ids: Iterable[int]) -> list[list[int]]:
-    """Write numbers as runs, in their order: 3, 4, 5, 9 as [[3, 5], [9, 9]]."""
+def as_ranges(ids: Iterable[int]) -> str:
+    """Write numbers as runs, in their order: 3, 4, 5, 9 as ``3-5,9``."""
     runs: list[list[int]] = []
     for number in ids:
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
-    return runs
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
-def from_ranges(runs: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Read what :func:`as_ranges` wrote; ValueError or TypeError if it is none of that."""
-    limit, found = 1 << 24, list[int]()  # more rows than any vocabulary has
-    for first, last in runs:
-        if not 0 <= last - first < limit - len(found):
-            raise ValueError("not a run of numbers")
-        found += range(first, last + 1)
+def from_ranges(text: str) -> tuple[int, ...]:
+    """Read what :func:`as_ranges` wrote; ValueError if it is none of that."""
+    found: list[int] = []
+    for run in text.split(","):
+        first, _, last = run.partition("-")
+        end = int(last or first) + 1
+        if end - int(first) > _MOST_ROWS:
+            raise ValueError("no run of a vocabulary's rows")
+        found += range(int(first), end)
     return tuple(found)
