@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headscope.artefacts.onnx_graph import ATTENTION, HIDDEN, INPUTS, LOGITS, OPSET
-from headscope.artefacts.saving import kept_and_removed, write_manifest
+from headscope.artefacts.saving import kept_and_removed, what_is_left, write_manifest
 from headscope.models.compact import origin_of
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
@@ -116,6 +116,7 @@ def describe_folder(loaded: LoadedModel, folder: Path, graph: Graph, **record: A
         "outputs": list(graph.outputs),
         "pooling": str(loaded.pooling),
         "attention": attention,
+        **what_is_left(loaded.whole or loaded),
         "source": origin_of(loaded),
     }
     write_manifest(folder, "onnx", {**about, **record})

@@ -169,7 +169,7 @@ def write_model(
         "n_heads": original_heads(whole),
         "d_head": whole.sites[0].d_head,
         "attention": attention,
-        **_neurons_and_layers(whole),
+        **what_is_left(whole),
         VOCABULARY: vocabulary_record(whole.model),
         "method": method,
         "repair": repair,
@@ -213,7 +213,7 @@ def _write_config(
     family.pop("pruned_heads", None)
     opens, more = TRANSFORMERS, dict[str, Any]()
     original = before
-    left = _neurons_and_layers(whole)
+    left = what_is_left(whole)
     if compact and (removed_heads(whole) or left):
         with quiet_transformers():
             plain = plain_settings(whole, {**family, **now})
@@ -241,7 +241,7 @@ def _write_config(
     return opens, original
 
 
-def _neurons_and_layers(whole: LoadedModel) -> dict[str, Any]:
+def what_is_left(whole: LoadedModel) -> dict[str, Any]:
     """Describe the neurons and layers that are left, for both files; empty where none is gone."""
     layers = [site.layer for site in whole.sites] if removed_layers(whole) else None
     return neurons_and_layers(record_of(whole.model), layers, layers_before(whole))

@@ -20,6 +20,7 @@ from headscope.pruning.metric_words import (
     scheme_words,
     span,
 )
+from headscope.pruning.mix import view as mix
 from headscope.pruning.result import (
     Area,
     AreaGap,
@@ -65,6 +66,9 @@ _MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
 def blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the answer first, then every table behind it."""
     yield b.Text(verdict(result), "lead")
+    if result.smaller is not None:
+        yield from _mix(result)
+        return
     if result.speed is not None:
         yield b.Text(_speed_sentence(result.speed), on=b.TERMINAL)
     yield b.Text(stacks_sentence(result))
@@ -78,6 +82,19 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     if not result.saved:
         yield next_step(result, "keep a smaller model:", "prune {} --fraction 0.5 --save smaller")
+
+
+def _mix(result: PruneResult) -> Iterator[b.Block]:
+    """Show a mix of units in place of curves."""
+    for warning in result.warnings:
+        yield b.Text(f"Warning: {visible(warning)}", "warning")
+    yield from mix.blocks(result)
+    if result.speed is not None:
+        yield from b.behind(_speed(result.speed))
+    yield from _kept(result)
+    yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
+    if not result.saved:
+        yield next_step(result, "keep it:", "prune {} --target-speed 2 --save small")
 
 
 def _tables(result: PruneResult) -> Iterator[b.Block]:
@@ -147,6 +164,8 @@ def verdict(result: PruneResult) -> str:
     That is the number that ``max_drop`` confirmed, the model that is kept, the heads that were
     named, or else :func:`leading_point`. What may be lost is the bad end of the paired interval.
     """
+    if result.smaller is not None:
+        return mix.verdict(result)
     metric = result.metric
     name = SHORT_NAMES.get(metric, metric)
     if (search := result.max_drop) is not None:
@@ -796,6 +815,8 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     tables = {"curves": to_csv(result)}
+    if result.smaller is not None:
+        tables["mix"] = mix.csv_of(result.smaller)
     header: tuple[str, ...]
     rows: list[Sequence[Any]]
     if result.scores:
@@ -851,7 +872,17 @@ VIEW = View(
     lambda result: terminal(blocks(result)),
     _files,
     stale=names_of(
-        *("areas", "stacks", "scores", "survivors", "ablation", "kept_alone", "max_drop", "even")
+        *(
+            "areas",
+            "stacks",
+            "scores",
+            "survivors",
+            "ablation",
+            "kept_alone",
+            "max_drop",
+            "even",
+            "mix",
+        )
     ),
     facts=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),

@@ -19,7 +19,7 @@ INT8_SHARE = 0.25  # Bytes of an 8-bit weight by those of a float32
 class Budget:
     """One target."""
 
-    name: str  # ``speed``, ``ms``, ``mb`` or ``fraction``
+    name: str  # ``speed``, ``ms``, ``mb``, ``max_drop`` or ``fraction``
     wanted: float  # As it was asked for
     limit: float  # In the unit of the costs
 
@@ -48,6 +48,8 @@ def budget_of(options: PruneOptions, whole_cost: float) -> Budget:
         return Budget("ms", options.target_ms, options.target_ms)
     if options.target_mb is not None:
         return Budget("mb", options.target_mb, options.target_mb)
+    if options.max_drop is not None:
+        return Budget("max_drop", options.max_drop, 0.0)
     fraction = max(options.fractions or (0.5,))
     return Budget("fraction", fraction, whole_cost * (1 - fraction))
 
@@ -67,7 +69,7 @@ def check_reachable(
     if heads:
         least[heads[0]] = 1
     smallest = costs.total(layers, least)
-    if smallest <= budget.limit:
+    if budget.name == "max_drop" or smallest <= budget.limit:
         return
     reached = {
         "speed": f"{whole_cost / smallest:.2g} times as fast",

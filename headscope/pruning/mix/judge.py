@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from headscope.core.accumulator import Array
 from headscope.models.loaded import LoadedModel
+from headscope.pruning.measure import at
 from headscope.pruning.mix.result import MixModel
 from headscope.pruning.result import Baseline, Point
+from headscope.stats.confirm import Judged, judged
 from headscope.stats.metrics import Outputs
-from headscope.stats.paired_change import Change
+from headscope.stats.paired_change import Change, paired_change
 from headscope.tasks.base import Task
 
 
@@ -72,6 +74,13 @@ class Judge:
         value = task.interval(outputs, seed=seed, values=values)
         change = task.change(self._full, outputs, seed=seed, drawn=self._drawn, values=values)
         return Measured(value.value, value.ci, change, task.metrics(outputs))
+
+    def loss(self, outputs: Outputs, examples: Array, bound: float) -> Judged:
+        """Test whether a version loses at most ``bound``, on some of the examples."""
+        task, sign = self.task, 1 if self.task.higher_is_better else -1
+        pair = at(self._full, examples), at(outputs, examples)
+        change = paired_change(task.table[task.metric], *pair, seed=self._seed)
+        return judged(change, sign, bound)
 
     def point(
         self, measured: Measured, fraction: float, heads_removed: tuple[tuple[object, ...], ...]

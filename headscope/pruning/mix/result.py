@@ -69,6 +69,16 @@ class Tuned:
 
 
 @dataclass(frozen=True)
+class MixLook:
+    """One mix that was tested for the most that may be lost, in an order settled beforehand."""
+
+    arithmetic: float  # Multiplications of the layers that are left, a share of the whole's
+    lost: float  # What it loses of the metric, and the upper end of the interval.
+    most_lost: float
+    allowed: bool
+
+
+@dataclass(frozen=True)
 class MixResult:
     """Heads, neurons, layers and vocabulary removed together for one budget."""
 
@@ -92,6 +102,7 @@ class MixResult:
     seconds: dict[str, float]  # What choosing, tuning and comparing took
     #: The table of times that proposed the mix; None where the budget is no time.
     latency: LatencyTable | None = None
+    looks: tuple[MixLook, ...] = ()  # Every mix that ``max_drop`` tested, in order
 
     @property
     def whole(self) -> MixModel:

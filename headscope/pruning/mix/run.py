@@ -24,8 +24,9 @@ from headscope.models.feed_forward import feed_forwards
 from headscope.models.loaded import LoadedModel
 from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
 from headscope.pruning.confirm_speed import confirm_speed
-from headscope.pruning.latency import measure_table
+from headscope.pruning.latency import Runtime, measure_table
 from headscope.pruning.latency_result import Confirmed, LatencyTable
+from headscope.pruning.max_drop import check_enough
 from headscope.pruning.measure import original_names
 from headscope.pruning.mix.budget import budget_of, check_reachable
 from headscope.pruning.mix.build import build, check_equal
@@ -33,7 +34,14 @@ from headscope.pruning.mix.choose import ROUNDS, Choice, Shrinking, distance_to,
 from headscope.pruning.mix.controls import KINDS, fewer_layers, random_mixes, single_kinds
 from headscope.pruning.mix.costs import Costs, Milliseconds, PerUnit, megabytes, multiplications
 from headscope.pruning.mix.judge import Judge, Measured, megabytes_of
-from headscope.pruning.mix.result import LayerLeft, MixModel, MixResult, Tuned, VocabularyLeft
+from headscope.pruning.mix.result import (
+    LayerLeft,
+    MixLook,
+    MixModel,
+    MixResult,
+    Tuned,
+    VocabularyLeft,
+)
 from headscope.pruning.mix.sublayers import HEADS, sublayers
 from headscope.pruning.mix.tune import distil
 from headscope.pruning.options import PruneOptions
@@ -48,6 +56,7 @@ from headscope.tasks.encoder_tasks import Fidelity
 from headscope.tasks.making import make_task, select
 
 AHEAD = 1.03  # How much faster than asked for the first proposal is
+SHARES = tuple(i / 10 for i in range(1, 10))  # Of arithmetic: what max_drop tests, in order
 ATTEMPTS = 3  # Proposals until the speed is confirmed
 MOST_TUNED = 20_000  # Texts that distillation reads at most
 WORDS = 10_000  # Common words whose pieces stay in the vocabulary
@@ -78,6 +87,7 @@ class _Run:
     options: PruneOptions
     steps: Steps
     seconds: dict[str, float] = field(default_factory=dict)
+    looks: list[MixLook] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.whole = self.inputs.loaded
@@ -132,6 +142,7 @@ class _Run:
             zeroed_difference=self.zeroed_difference,
             seconds=self.seconds,
             latency=self.table,
+            looks=tuple(self.looks),
         )
         point = self.judge.point(measured, len(removed) / n_heads, removed)
         task = self._task_of(small)
@@ -209,10 +220,11 @@ class _Run:
         self.costs: Costs
         if options.target in ("speed", "ms"):
             found: dict[str, LatencyTable] = {}
+            runtime: Runtime = "onnxruntime" if options.runtime == "onnxruntime" else "torch"
             batches = usual_batches(self.calibration.rows, base)
             for precision in ("float32", *(["int8"] if "int8" in self.units else [])):
                 found[precision] = measure_table(
-                    base, batches, runtime=options.runtime, precision=precision, kinds=self.kinds
+                    base, batches, runtime=runtime, precision=precision, kinds=self.kinds
                 )
                 self.steps.did("table")
             self.table = found["float32"]
@@ -252,6 +264,8 @@ class _Run:
             did=lambda: self.steps.did("round"),
             targets=outputs_of(whole_shape, self.calibration),
         )
+        if self.budget.name == "max_drop":
+            return self._confirmed_drop(), gone, "float32", None
         precision, speed, rounds = "float32", None, ROUNDS
         for _ in range(ATTEMPTS):
             choices, precision = self._at(limit, rounds)
@@ -263,6 +277,31 @@ class _Run:
             limit *= self._short(speed) * 0.99
             rounds = 1
         return choices, gone, precision, speed
+
+    def _confirmed_drop(self) -> list[Choice]:
+        """Shrink step by step, in an order settled beforehand, up to the first that is refused."""
+        task, bound = self.inputs.evaluation, self.budget.wanted
+        examples = check_enough(task, self.inputs.calibration)
+        best: list[Choice] | None = None
+        for share in SHARES:
+            choices = self.shrinking.to(self.whole_cost * (1 - share), rounds=1)
+            small = self._build(choices)
+            outputs = self._task_of(small).outputs(small)
+            self.steps.did("measured")
+            found = self.judge.loss(outputs, examples, bound)
+            left = self._arithmetic(small) / self._arithmetic(self.whole)
+            self.looks.append(MixLook(left, found.lost, found.most_lost, found.allowed))
+            if not found.allowed:
+                break
+            best = choices
+        if best is None:
+            raise InputError(
+                f"Even with {SHARES[0]:.0%} of the layers' multiplications gone up to "
+                f"{self.looks[0].most_lost:.2f} of {task.metric} may be lost, more than "
+                f"{bound:g}; give a larger max_drop, or more examples."
+            )
+        self.shrinking.restore(best)
+        return best
 
     def _at(self, limit: float, rounds: int) -> tuple[list[Choice], str]:
         """Shrink to a budget, in whole numbers or in 8 bits: whichever stays nearer."""

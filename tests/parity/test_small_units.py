@@ -1,0 +1,385 @@
+"""Neurons and whole layers removed for real: equal to zeroed or bypassed, saved, opened again."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import BY_NAME, COVERED, Family
+from torch import Tensor, nn
+from transformers import AutoModel
+
+import headscope
+from headscope.artefacts.onnx_graph import write_graph
+from headscope.artefacts.onnx_session import Graph
+from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
+from headscope.core.spans import as_spans, from_spans
+from headscope.models.compact import removed_heads
+from headscope.models.copies import random_twin
+from headscope.models.feed_forward import FeedForward, gated_neurons, removed_neurons
+from headscope.models.layers import removed_layers
+from headscope.models.loaded import LoadedModel
+
+NAMES = [family.name for family in COVERED]
+#: Families of one stack whose layers have weights of their own.
+LAYERED = [f.name for f in COVERED if len(f.stacks) == 1 and f.kind != "albert"]
+#: One of each way of keeping neurons and layers, where every family would take too long.
+FEW = ("bert", "modernbert", "gpt2", "xlm", "t5")
+
+
+def opened(name: str) -> LoadedModel:
+    return headscope.wrap(BY_NAME[name].model(), name=f"tiny {name}")
+
+
+def load(folder: Path) -> LoadedModel:
+    return headscope.load(str(folder), need_tokenizer=False, device="cpu")
+
+
+def states(loaded: LoadedModel) -> Tensor:
+    """Return the last states of real tokens; an encoder-decoder's are those of its decoder."""
+    ids, mask = loaded.pad([[5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [11, 12, 13]])
+    given = (ids, mask) if loaded.start_id is None else (ids, mask, *loaded.pad([[0, 5, 6, 9]] * 2))
+    with torch.no_grad():
+        return loaded.forward(*given)[given[-1].bool()]
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    size = max(1.0, float(expected.abs().max()))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * size)
+
+
+def some(items: tuple[FeedForward, ...], *, even: bool = False) -> dict[str, list[int]]:
+    """Choose other neurons in each network, equally many where ``even``; none in the second."""
+    chosen = {}
+    for place, item in enumerate(items):
+        if even or place != 1:
+            chosen[item.name] = [j for j in range(item.width) if (j + place) % 4 == 0]
+    return chosen
+
+
+@contextmanager
+def zeroed(item: FeedForward, numbers: list[int]) -> Iterator[None]:
+    """Set by hand what these neurons hand on to zero: rows of the second map."""
+    kept = item.W_out.detach().clone()
+    with torch.no_grad():
+        item.W_out[numbers] = 0.0
+        yield
+        item.W_out.copy_(kept)
+
+
+# --- neurons --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "squeezebert"])
+def test_removed_neurons_are_zeroed_neurons(name: str) -> None:
+    loaded = opened(name)
+    items = headscope.feed_forwards(loaded)
+    chosen = some(items)
+    with ExitStack() as stack:
+        for item in items:
+            stack.enter_context(zeroed(item, chosen.get(item.name, [])))
+        expected = states(loaded)
+    assert float((states(loaded) - expected).abs().max()) > 1e-3  # they matter
+    gates = {item.second: torch.ones(item.width) for item in items}
+    for item in items:
+        gates[item.second][chosen.get(item.name, [])] = 0.0
+    with gated_neurons(gates):
+        close(states(loaded), expected)
+    cut = headscope.remove_neurons(loaded, chosen)
+    close(states(cut), expected)
+    assert removed_neurons(cut) == {key: tuple(value) for key, value in chosen.items()}
+    assert removed_neurons(loaded) == {}
+    fewer = [sum(p.numel() for p in one.model.parameters()) for one in (loaded, cut)]
+    each = {item.name: item.numbers_per_neuron for item in items}
+    assert fewer[0] - fewer[1] == sum(each[key] * len(gone) for key, gone in chosen.items())
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Path) -> None:
+    loaded = opened(name)
+    first = headscope.remove_neurons(loaded, some(headscope.feed_forwards(loaded)))
+    headscope.save(first, tmp_path / "a")
+    again = load(tmp_path / "a")
+    assert removed_neurons(again) == removed_neurons(first)
+    close(states(again), states(first))
+    assert headscope.validate(again).passed
+    item = headscope.feed_forwards(again)[0]
+    less = headscope.remove_neurons(again, {item.name: [item.neuron_ids[5]]})
+    assert removed_neurons(less)[item.name][-1] != item.neuron_ids[5] or item.width == 6
+    assert item.neuron_ids[5] in removed_neurons(less)[item.name]
+    with pytest.raises(InputError, match=r"has no neuron .* \(any more\)"):
+        headscope.remove_neurons(less, {item.name: [item.neuron_ids[5]]})
+    headscope.save_dense(less, tmp_path / "dense")
+    dense = load(tmp_path / "dense")
+    assert {f.width for f in headscope.feed_forwards(dense)} == {item.width_before}
+    close(states(dense), states(less))
+    twin = random_twin(less, seed=0)
+    assert removed_neurons(twin) == removed_neurons(less)
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "bart", "t5", "nomic_bert"])
+def test_even_neurons_need_no_headscope(name: str, tmp_path: Path) -> None:
+    loaded = opened(name)
+    cut = headscope.remove_neurons(loaded, some(headscope.feed_forwards(loaded), even=True))
+    folder = headscope.save(cut, tmp_path / "x")
+    manifest = json.loads((folder / "headscope.json").read_text())
+    assert manifest["opens"] == "transformers"
+    assert json.loads((folder / "config.json").read_text())["model_type"] == BY_NAME[name].kind
+    assert set(manifest["config"].values()) <= {48, None, 128}
+    assert removed_neurons(load(folder)) == removed_neurons(cut)
+
+
+# --- layers ---------------------------------------------------------------------------------------
+
+
+def bypassed(family: Family, network: Any, gone: list[int]) -> None:
+    """Let layers return their input, by exchanged forwards of the family's own layers."""
+    if family.layout == "xlm":  # no module is a layer: its sums lose their second term
+        for layer in gone:
+            for part in (network.attentions[layer], network.ffns[layer]):
+                part.register_forward_hook(
+                    lambda _, args, out: (
+                        (0 * args[0], *out[1:]) if isinstance(out, tuple) else 0 * out
+                    )
+                )
+            for norms in (network.layer_norm1, network.layer_norm2):
+                norms[layer] = nn.Identity()
+        return
+    stack: Any = next(
+        module
+        for module in network.modules()
+        if isinstance(module, nn.ModuleList) and len(module) == network.config.num_hidden_layers
+    )
+
+    def instead(own: Callable[..., Any]) -> Callable[..., Any]:
+        def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+            out = own(x, *args, **kwargs)
+            if isinstance(out, dict):
+                return {"feature_map": x}
+            return (x, *out[1:]) if isinstance(out, tuple) else x
+
+        return forward
+
+    for layer in gone:
+        stack[layer].forward = instead(stack[layer].forward)
+
+
+@pytest.mark.parametrize("gone", [[1], [0, 2]], ids=str)
+@pytest.mark.parametrize("name", LAYERED)
+def test_a_removed_layer_returns_its_input(name: str, gone: list[int]) -> None:
+    loaded = opened(name)
+    cut = headscope.remove_layers(loaded, gone)
+    windows = {site.layer: site.window for site in loaded.sites}
+    left = [layer for layer in windows if layer not in gone]
+    assert [site.layer for site in cut.sites] == left
+    assert [site.window for site in cut.sites] == [windows[layer] for layer in left]
+    assert [site.row for site in cut.sites] == list(range(len(left)))
+    assert removed_layers(cut) == tuple(gone)
+    assert cut.model.config.num_hidden_layers == len(left)
+    whole = states(loaded)
+    bypassed(BY_NAME[name], loaded.model, gone)
+    expected = states(loaded)
+    assert float((whole - expected).abs().max()) > 1e-3  # the layers matter
+    close(states(cut), expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2", "xlm", "nomic_bert", "squeezebert"])
+def test_layers_saved_and_removed_again_keep_their_numbers(name: str, tmp_path: Path) -> None:
+    loaded = opened(name)
+    cut = headscope.remove_layers(loaded, [0])
+    folder = headscope.save(cut, tmp_path / "a")
+    again = load(folder)
+    assert [(s.layer, s.head_ids) for s in again.sites] == [
+        (s.layer, s.head_ids) for s in cut.sites
+    ]
+    close(states(again), states(cut))
+    assert headscope.validate(again).passed
+    # ModernBERT's first layer has no norm of its own, so its plain class cannot start elsewhere.
+    plain = json.loads((folder / "headscope.json").read_text())["opens"] == "transformers"
+    assert plain == (name != "modernbert")
+    less = headscope.remove_layers(again, [2])
+    headscope.save(less, tmp_path / "b")
+    twice = load(tmp_path / "b")
+    assert removed_layers(twice) == (0, 2)
+    assert [site.layer for site in twice.sites] == [1, 3][: len(twice.sites)]
+    close(states(twice), states(headscope.remove_layers(loaded, [0, 2])))
+    if name == "modernbert":
+        with pytest.raises(UnsupportedModelError, match="layers differ by place; save it compact"):
+            headscope.save_dense(cut, tmp_path / "dense")
+        with pytest.raises(UnsupportedModelError, match="standalone is not possible"):
+            headscope.save(headscope.remove_heads(cut, [(1, 0)]), tmp_path / "s", standalone=True)
+        return
+    headscope.save_dense(less, tmp_path / "dense")
+    dense = load(tmp_path / "dense")
+    assert [site.layer for site in dense.sites] == [1]
+    close(states(dense), states(less))
+
+
+# --- together -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("standalone", [False, True])
+@pytest.mark.parametrize("name", ["bert", "xlm"])
+def test_heads_neurons_and_layers_together(name: str, standalone: bool, tmp_path: Path) -> None:
+    """In any order; opened by transformers after ``import headscope``, and saved by it again."""
+    loaded = opened(name)
+    names = [item.name for item in headscope.feed_forwards(loaded)]
+    heads = [(0, 1), (2, 0), (2, 3)]
+    one = headscope.remove_heads(loaded, heads)
+    one = headscope.remove_neurons(one, {names[2]: [0, 9], names[0]: [3]})
+    one = headscope.remove_layers(one, [1])
+    other = headscope.remove_layers(loaded, [1])
+    later = [item.name for item in headscope.feed_forwards(other)]
+    other = headscope.remove_neurons(other, {later[1]: [0, 9], later[0]: [3]})
+    other = headscope.remove_heads(other, heads)
+    for cut in (one, other):
+        assert [(s.layer, s.head_ids) for s in cut.sites] == [(0, (0, 2, 3)), (2, (1, 2))]
+        assert removed_neurons(cut) == {later[0]: (3,), later[1]: (0, 9)}
+    close(states(one), states(other))
+    folder = headscope.save(one, tmp_path / "x", standalone=standalone)
+    theirs = AutoModel.from_pretrained(folder).eval()
+    assert theirs.config.num_hidden_layers == 2
+    theirs.save_pretrained(tmp_path / "y")
+    for again in (headscope.wrap(theirs), load(folder), load(tmp_path / "y")):
+        close(states(again), states(one))
+        assert removed_layers(again) == (1,)
+        assert len(removed_heads(again)) == 3
+        assert removed_neurons(again) == removed_neurons(one)
+    model = headscope.validate(load(folder)).provenance["model"]
+    assert model["removed_layers"] == [1]
+    assert model["removed_heads"] == [[0, 1], [2, 0], [2, 3]]
+    assert model["removed_neurons"] == {later[0]: 1, later[1]: 2}
+
+
+def test_the_demo_elsewhere(demo: LoadedModel, tmp_path: Path) -> None:
+    """sentence-transformers and onnxruntime compute what we do; every command's names have gaps."""
+    from sentence_transformers import SentenceTransformer
+
+    cut = headscope.remove_heads(headscope.remove_layers(demo, [1, 4]), [(5, 3)])
+    items = headscope.feed_forwards(cut)
+    cut = headscope.remove_neurons(cut, {item.name: range(0, item.width, 3) for item in items})
+    folder = headscope.save(cut, tmp_path / "small")
+    texts = ["The report came out in March.", "Rain again."]
+    ids, mask = cut.pad(cut.tokenizer(texts)["input_ids"])
+    with torch.no_grad():
+        expected = cut.pooling.embed(cut.forward(ids, mask), mask)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, expected, rtol=0, atol=1e-5)
+    write_graph(cut, tmp_path / "model.onnx")
+    given = {"input_ids": np.asarray(ids), "attention_mask": np.asarray(mask)}
+    found = Graph(tmp_path / "model.onnx")._session.run(["embedding"], given)[0]
+    torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=1e-5)
+    again = headscope.load(str(folder), device="cpu")
+    classified = headscope.classify(again, limit=12, validate=False)
+    assert sorted({head.layer for head in classified.heads}) == [0, 2, 3, 5]
+    entropy = {(h.layer, h.head): h.entropy for h in classified.heads}
+    assert (5, 3) not in entropy
+    whole = headscope.classify(demo, limit=12, validate=False)  # layer 0 reads the same states
+    for head in whole.heads:
+        if head.layer == 0:
+            assert entropy[0, head.head] == pytest.approx(head.entropy, abs=1e-5)
+    ranked = headscope.rank(again, fresh=False, validate=False)
+    assert [layer.layer for layer in ranked.layers] == [0, 2, 3, 5]
+    explained = headscope.explain(again, "Rain fell.", head="L5H4", validate=False)
+    assert (explained.layer, explained.head) == (5, 4)
+    with pytest.raises(InputError, match="has no layer 4; it has layers 0, 2, 3, 5"):
+        headscope.explain(again, "Rain fell.", layer=4, validate=False)
+
+
+# --- wrong input ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "do", "words"),
+    [
+        ("squeezebert", headscope.feed_forwards, "cannot be taken apart into neurons"),
+        ("albert", lambda m: headscope.remove_layers(m, [1]), "share their weights"),
+        ("albert, inner group", lambda m: headscope.remove_layers(m, [0]), "share their weights"),
+        ("bart", lambda m: headscope.remove_layers(m, [0]), "several stacks"),
+        ("t5", lambda m: headscope.remove_layers(m, [0]), "several stacks"),
+        (  # its convolution reads the embeddings, and what the first layer makes of them
+            "deberta-v2, as v3, short",
+            lambda m: headscope.remove_layers(m, [0]),
+            "Layer 0 of .* cannot be removed: other layers would compute something else",
+        ),
+    ],
+)
+def test_models_that_cannot(name: str, do: Callable[[LoadedModel], Any], words: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=words):
+        do(opened(name))
+
+
+def test_parts_that_cannot_go() -> None:
+    bert = opened("bert")
+    name = "encoder.layer.1.output.dense"
+    with pytest.raises(InputError, match=r"every neuron of .*; keep at least one, or remove the"):
+        headscope.remove_neurons(bert, {name: range(48)})
+    with pytest.raises(InputError, match="has no neuron 48"):
+        headscope.remove_neurons(bert, {name: [48]})
+    with pytest.raises(InputError, match=r"has no feed-forward network encoder\.layer\.9"):
+        headscope.remove_neurons(bert, {"encoder.layer.9": [0]})
+    for layer in (3, -1):
+        with pytest.raises(InputError, match=f"no layer {layer}; it has layers 0 to 2"):
+            headscope.remove_layers(bert, [layer])
+    with pytest.raises(InputError, match=r"every layer of .*; keep at least one"):
+        headscope.remove_layers(bert, [0, 1, 2])
+    with pytest.raises(InputError, match="no layer 1; it has layers 0, 2"):
+        headscope.remove_layers(headscope.remove_layers(bert, [1]), [1])
+    with pytest.raises(InputError, match="layers 0, 2 with heads 0 to 3"):
+        headscope.remove_heads(headscope.remove_layers(bert, [1]), [(1, 0)])
+
+
+NETWORK = "encoder.layer.1.output.dense"
+
+
+def neurons(**changes: Any) -> dict[str, Any]:
+    entry = {"first": ["encoder.layer.1.intermediate.dense"], "before": 48, "kept": "1-47"}
+    return {"kept_neurons": {NETWORK: {**entry, **changes}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (neurons(kept="1-48"), "kept of .* is not a list of neurons below 48"),
+        (neurons(kept="1-3,2"), "kept of .* is not a list of neurons"),
+        (neurons(kept=""), "kept of .* is not a list of neurons"),
+        (neurons(kept=[1, 2]), "kept of .* is not a list of neurons"),
+        (neurons(before="many"), "does not say which first maps and how many"),
+        (neurons(first="x"), "does not say which first maps and how many"),
+        (neurons(before=49), "of 49 neurons, but config.json describes none such"),
+        (neurons(first=["encoder.layer.7.x"]), "but config.json describes none such"),
+        (
+            neurons(first=["encoder.layer.0.intermediate.dense"]),
+            "47 rows of .*0.intermediate.dense.weight are kept, but the weights have 48",
+        ),
+        (neurons(kept="1-46"), "46 rows of .* are kept, but the weights have 47"),
+        ({"kept_neurons": {}}, "wrong shape"),
+        ({"kept_neurons": []}, "kept_neurons is not an object"),
+        ({"kept_layers": [0, 3]}, "is not a list of different numbers below 3"),
+        ({"kept_layers": []}, "kept_layers names no layer"),
+        ({"layers_before": "x"}, "layers_before is 'x'"),
+        ({"layers_before": 4}, "4 layers before some were removed, config.json of 3"),
+        ({"kept_layers": [0]}, "has a tensor .* but only 1 layers are kept|another number"),
+        ({"kept_layers": [1, 2]}, "lists 2 layers|kept heads|attention runs"),
+    ],
+)
+def test_a_manifest_that_lies(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    loaded = headscope.remove_layers(opened("bert"), [1])
+    small = headscope.remove_neurons(loaded, {NETWORK: [0]})
+    folder = headscope.save(headscope.remove_heads(small, [(0, 0)]), tmp_path / "x")
+    path = folder / "headscope.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(CheckpointError, match=words):
+        load(folder)
+
+
+def test_spans() -> None:
+    for numbers in ((), (0,), (3, 4, 5), (0, 2, 3, 9), tuple(range(3000))):
+        assert from_spans(as_spans(reversed(numbers)), 3000) == numbers
+    assert as_spans([0, 1, 2, 5, 8, 9]) == "0-2,5,8-9"
+    for wrong in ("5-3", "1,1", "2,1", "3000", "1-", "-1", "1,,2", "a", None, 3, "1-999999999999"):
+        assert from_spans(wrong, 3000) is None
