@@ -113,8 +113,8 @@ def _speed(mix: MixResult) -> str:
     weights = "" if mix.precision == "float32" else f" ({mix.precision} against float32)"
     return (
         f"Confirmed by {speed.runs} pairs of runs in {mix.runtime} with {speed.threads} "
-        f"{plural(speed.threads, 'thread')}{weights}: {speed.ms_whole:.2f} -> {speed.ms_cut:.2f} ms "
-        "a text, on evaluation texts that had no say in the choice."
+        f"{plural(speed.threads, 'thread')}{weights}: {speed.ms_whole:.2f} -> {speed.ms_cut:.2f} "
+        "ms a text, on evaluation texts that had no say in the choice."
     )
 
 
@@ -252,8 +252,8 @@ def _details(result: PruneResult, mix: MixResult) -> Iterator[b.Block]:
         title = (
             f"Milliseconds a text of one layer ({table.runtime}, {table.precision}, "
             f"{table.threads} {plural(table.threads, 'thread')}); everything else "
-            f"{table.rest:.2f}; a model with no say in the table took {table.checked:.2f}, the table said "
-            f"{table.checked_predicted:.2f}"
+            f"{table.rest:.2f}; a model with no say in the table took {table.checked:.2f}, the "
+            f"table said {table.checked_predicted:.2f}"
         )
         yield b.text_table(("units", "stack", "left", "ms"), rows, title)
     if result.task == "similarity":
