@@ -26,7 +26,7 @@ import numpy as np
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.rounding import above
-from headscope.data.token_rows import halve, sentences_of, shared_sentences
+from headscope.data.token_rows import halve, shared_sentences
 from headscope.pruning.curves import (
     Outcome,
     Version,
@@ -89,9 +89,7 @@ class Halves:
 
 def halves_of(task: Task, seed: int) -> Halves:
     """Split the examples of a task at random, no sentence on both sides where that can be."""
-    sentences = [
-        [text for row in rows for text in sentences_of(row)] for rows in task.rows_of_examples
-    ]
+    sentences = task.sentences
     first, second = halve(sentences, seed)
     shared = shared_sentences(sentences, first, second)
     return Halves(np.array(first), np.array(second), shared)

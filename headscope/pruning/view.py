@@ -126,7 +126,7 @@ def _run_lines(result: PruneResult) -> str:
     lines.append(f"Task    {result.task}: {METRIC_NAMES[metric]}")
     pooling, origin = model.get("pooling"), model.get("pooling_from")
     usual = origin != "option" and pooling in (None, "mean", "mean, normalize")
-    if result.task in ("fidelity", "similarity") and not usual:
+    if result.task in ("fidelity", "similarity", "retrieval") and not usual:
         source = "as asked for" if origin == "option" else f"as the model's {origin} says"
         lines.append(f"Pooling {pooling}, {source}")
     lines.append(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
