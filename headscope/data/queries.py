@@ -219,7 +219,7 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
                 f"{folder} holds no {file.name}; a folder of queries and documents has "
                 "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has them."
             )
-    documents, queries = ({name: text for name, text in _read_texts(file)} for file in files)
+    documents, queries = (dict(_read_texts(file)) for file in files)
     judged: list[_Judged] = []
     if qrels.exists():
         files.append(qrels)
@@ -337,6 +337,7 @@ def _kept(examples: Examples, kept: Sequence[int], lack: str, fewest: int) -> Ex
             f"{examples.name}: {len(kept)} of {len(examples)} queries can be measured, the others "
             f"have {what}; give two queries or more (better hundreds)."
         )
-    note = f"{len(examples) - len(kept):,} of {len(examples):,} queries are left out: they have {what}."
-    notes = (*examples.notes, *((note,) if len(kept) < len(examples) else ()))
+    out = len(examples) - len(kept)
+    note = f"{out:,} of {len(examples):,} queries are left out: they have {what}."
+    notes = (*examples.notes, *((note,) if out else ()))
     return replace(examples.pick(kept), notes=notes)

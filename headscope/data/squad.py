@@ -34,7 +34,7 @@ def read_questions(path: str | Path, limit: int | None = None) -> Examples:
         whole = None
     if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
         raise CorpusError(
-            f'{path} is not JSON in the form of SQuAD ({{"data": [{{"paragraphs": [...]}}]}}); give '
+            f'{path} is not JSON in the form of SQuAD ({{"data": [{{"paragraphs": ...}}]}}); give '
             "such a file, version 1.1 or 2."
         )
     rows = list(_questions(path, whole["data"]))
@@ -71,8 +71,8 @@ def _questions(path: Path, articles: list[Any]) -> Iterator[tuple[str, str, str,
                     yield str(item.get("id", "")), item["question"].strip(), context, answers
         except (KeyError, TypeError, AttributeError):
             raise CorpusError(
-                f"{where}: not in the form of SQuAD, a paragraph with a context and questions (qas) "
-                "with their answers (text, answer_start)."
+                f"{where}: not in the form of SQuAD, a paragraph with a context and questions "
+                "(qas) with their answers (text, answer_start)."
             ) from None
 
 

@@ -31,8 +31,8 @@ def read_tagged(path: str | Path, limit: int | None = None) -> Examples:
     different = {tag for row in tags for tag in row}
     if len(different) == 1:
         raise CorpusError(
-            f"{path}: every word has the tag {different.pop()!r}, so nothing can be told from them; "
-            "give words of several tags."
+            f"{path}: every word has the tag {different.pop()!r}, so nothing can be told from "
+            "them; give words of several tags."
         )
     return Examples(
         str(path),

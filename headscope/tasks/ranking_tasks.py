@@ -44,7 +44,7 @@ class Retrieval(Task):
 
     * ``ndcg_at_10``: mean over queries; the grade is the gain. The task's value.
     * ``recall_at_10``: share of a query's relevant documents that are among the first ten, mean.
-    * ``top_10_changed``: share of queries whose first ten documents, or their order, are not the
+    * ``top_10_changed``: share of queries whose first ten documents, in whatever order, are not the
       whole model's.
 
     An example is a query: all documents are there for each of them. The loss of a query with a
@@ -122,7 +122,7 @@ class Retrieval(Task):
         return {
             "ndcg": np.array([ndcg(*pair) for pair in judged]),
             "recall": np.array([recall(*pair) for pair in judged]),
-            "changed": (top != self._whole).any(axis=1).astype(float),
+            "changed": (np.sort(top) != np.sort(self._whole)).any(axis=1).astype(float),
             "top": top,
             "query": np.arange(len(top)),
         }
