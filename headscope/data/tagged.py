@@ -65,7 +65,7 @@ def _sentences(path: Path) -> Iterator[list[_Row]]:
             continue
         if universal is None:
             cells = line.split("\t")
-            universal = len(cells) == 10 and cells[0].isdecimal()
+            universal = len(cells) == 10 and cells[0].replace("-", "").isdecimal()
         if universal:
             cells = line.split("\t")
             if len(cells) != 10:
