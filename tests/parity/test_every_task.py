@@ -11,6 +11,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.errors import InputError
 from headscope.pruning.options import METHODS
+from headscope.pruning.view import blocks, changed_sentence
+from headscope.show.blocks import Table
 
 TEXTS = [f"the {a} {b} on the {c}" for a in ("cat", "dog", "mat", "house") for b in ("sat", "ran",
          "was") for c in ("big mat", "red house")]  # fmt: skip
@@ -96,6 +98,12 @@ def test_every_way_of_choosing(case, files, model, tmp_path):
     assert any(point.difference for point in changed)
     assert all(point.p_value <= 1 for point in changed)
     assert all((point.changed is None) == (case.task != "retrieval") for point in changed)
+    titles = [block.title for block in blocks(found) if isinstance(block, Table)]
+    others = [metric for metric in found.baseline.metrics if metric != case.metric]
+    assert any(title.startswith("Also, ") for title in titles) == bool(others)
+    assert not any("decoding" in title for title in titles)
+    said = changed_sentence(found)
+    assert ("of 16 queries find other documents" in said) == (case.task == "retrieval")
     if case.metric == "kendall_tau":
         assert found.baseline.value == 100
         with pytest.raises(InputError, match="label"):
