@@ -20,7 +20,7 @@ METRIC_NAMES = {
     "spearman": "Spearman correlation with gold (x 100)",
     "token_accuracy": "token accuracy (%), each token after the true ones before it",
     "exact_match": "exact match (%)",
-    "ndcg_at_10": "nDCG@10 (x 100)",
+    "ndcg_at_10": "mean nDCG@10 (x 100)",
     "recall_at_10": "recall@10 (%)",
     "top_10_changed": "queries whose first ten documents changed (%)",
     "kendall_tau": "Kendall's tau with the full model's order (x 100; 100 is unchanged)",

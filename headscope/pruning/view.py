@@ -402,8 +402,8 @@ def changed_sentence(result: PruneResult) -> str:
     few = ", ".join(visible(name) for name in names[:_MOST_QUERIES])
     more = f" and {len(names) - _MOST_QUERIES:,} more" if len(names) > _MOST_QUERIES else ""
     return (
-        f"Without {len(point.heads_removed)} heads {len(names):,} of {result.measured_examples:,} "
-        f"queries find other documents among their first ten{': ' if names else ''}{few}{more}."
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed {len(names):,} of "
+        f"{result.measured_examples:,} queries find other documents among their first ten{': ' if names else ''}{few}{more}."
     )
 
 

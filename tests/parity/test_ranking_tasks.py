@@ -1,5 +1,6 @@
 """Retrieval and reranking on tiny models, against plain transformers, one text at a time."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -121,6 +122,21 @@ def test_scored_pairs_are_a_small_set(tmp_path):
     path.write_text("a cat,the cat,1\nit,the mat,0.5\n")
     with pytest.raises(CorpusError, match="no pair has a score of 4 or more"):
         read_retrieval(path)
+
+
+def test_another_split_and_equal_documents(bert, beir, tmp_path):
+    """A file of qrels names its split; equal documents are tied, and the first comes first."""
+    train = beir / "qrels" / "train.tsv"
+    train.write_text("query-id\tcorpus-id\tscore\nq1\td2\t1\nq3\td5\t1\nq3\tgone\t1\n")
+    data = read_retrieval(train)
+    assert (data.ids, data.relevance) == (("q1", "q3"), ({2: 1.0}, {5: 1.0}))
+    assert "1 of 3 judgements" in data.notes[0]
+    same = dataclasses.replace(data, documents=(*DOCUMENTS, *reversed(DOCUMENTS)))
+    top = make_task("retrieval", same, bert).outputs(bert)["top"]
+    alone = make_task("retrieval", data, bert).outputs(bert)["top"]
+    last = 2 * len(DOCUMENTS) - 1
+    twice = [[place for first in row[:5] for place in (first, last - first)] for row in alone]
+    assert top.tolist() == twice
 
 
 def test_bm25_by_hand():
