@@ -403,7 +403,8 @@ def changed_sentence(result: PruneResult) -> str:
     more = f" and {len(names) - _MOST_QUERIES:,} more" if len(names) > _MOST_QUERIES else ""
     return (
         f"With {len(point.heads_removed)} of {result.n_heads} heads removed {len(names):,} of "
-        f"{result.measured_examples:,} queries find other documents among their first ten{': ' if names else ''}{few}{more}."
+        f"{result.measured_examples:,} queries find other documents among their first "
+        f"ten{': ' if names else ''}{few}{more}."
     )
 
 
