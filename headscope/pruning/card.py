@@ -33,6 +33,10 @@ _HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
     "mlm": "fill-mask",
+    "retrieval": "sentence-similarity",
+    "rerank": "text-ranking",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }

@@ -320,7 +320,9 @@ def _same_outputs(
     embedding; refuses a difference (or a NaN) that is more than rounding.
     """
     differences: list[tuple[float, float]] = []
-    embeds = task.name in ("fidelity", "similarity") and measured.pooling.problem is None
+    embeds = (
+        task.name in ("fidelity", "similarity", "retrieval") and measured.pooling.problem is None
+    )
 
     def run(
         *inputs: Tensor, select: Select | None = None, **more: Tensor

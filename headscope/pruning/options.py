@@ -168,6 +168,7 @@ class PruneOptions(ResumableOptions):
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",
         "headscope prune demo --task similarity --data test.csv --calibration train.csv",
+        "headscope prune demo --task retrieval --data ./scifact",
         "headscope prune demo --step 0.1 --draws 20",
         "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
         "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
@@ -182,7 +183,8 @@ class PruneOptions(ResumableOptions):
     data: Annotated[
         Data | None,
         Option(
-            help="What curves are measured on: text, or CSV, TSV, JSONL with labels or targets."
+            help="What curves are measured on: text, CSV, TSV, JSONL with labels or targets, or "
+            "what the task reads."
         ),
     ] = None
     calibration: Annotated[
