@@ -817,6 +817,9 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
             change_words(metric, part.difference, part.ci, part.level),
             Estimate(search.count),
         )
+    if result.smaller is not None:
+        yield from mix.key_numbers(result)
+        return
     leading = leading_point(result)
     if leading is None or leading[0].method == "random":
         return
