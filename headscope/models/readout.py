@@ -42,6 +42,7 @@ class Held(TorchFunctionMode):
         super().__init__()
         self._kept: list[Tensor] = []
         self._next: int | None = None
+        self._inside = False  # one exchanged function: what it calls runs as it is
 
     def again(self) -> None:
         """Let the next run use what the first one kept."""
@@ -52,6 +53,8 @@ class Held(TorchFunctionMode):
     ) -> Any:
         """Run one function of torch, or what stands for it."""
         kwargs = kwargs or {}
+        if self._inside:
+            return func(*args, **kwargs)
         if func in _ELEMENTWISE:
             u, *rest = args
             return self.secant(lambda x: func(x, *rest, **_own(kwargs)), u)
@@ -63,8 +66,12 @@ class Held(TorchFunctionMode):
 
     def secant(self, function: Callable[[Tensor], Tensor], u: Tensor) -> Tensor:
         """Return ``f(0) + slope u`` with the slope of the first run."""
-        zero = function(torch.zeros_like(u.detach()))
-        slope = self._hold(lambda: _slope(function, u.detach(), zero))
+        self._inside = True
+        try:
+            zero = function(torch.zeros_like(u.detach()))
+            slope = self._hold(lambda: _slope(function, u.detach(), zero))
+        finally:
+            self._inside = False
         return zero + slope * u
 
     def _layer_norm(

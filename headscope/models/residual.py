@@ -89,7 +89,8 @@ def find_stream(loaded: LoadedModel) -> Stream:
         found = None
         written = by_module[site.projections.out.module]
         parts = names.get(site.module, "").split(".")
-        if len(written) > turn:
+        plain = site.projections.out.in_features == site.n_heads * site.d_head
+        if len(written) > turn and plain:
             for end in range(len(parts) - 1, 0, -1):
                 around = loaded.model.get_submodule(".".join(parts[:end]))
                 for call in by_module[around]:
