@@ -15,6 +15,7 @@ import headscope
 
 if TYPE_CHECKING:
     from headscope import (
+        AttributeResult,
         ClassifyResult,
         DepthResult,
         ExplainResult,
@@ -38,6 +39,7 @@ class Sections:
 
     validate: ValidationResult | None = None
     explain: ExplainResult | None = None
+    attribute: AttributeResult | None = None
     classify: ClassifyResult | None = None
     rank: RankResult | None = None
     spectrum: SpectrumResult | None = None
@@ -61,6 +63,7 @@ SECTIONS = tuple(field.name for field in dataclasses.fields(Sections))  # Their 
 _MARKS = {
     "validate": "passed layers tolerance",
     "explain": "steps sentence patterns",
+    "attribute": "parts spearman shuffled",
     "classify": "heads corpus thresholds",
     "rank": "heads layers controls",
     "spectrum": "heads sampling verdict",
