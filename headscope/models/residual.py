@@ -157,7 +157,11 @@ def _layer(
     site: AttentionSite, around: _Call, written: Tensor, calls: Sequence[_Call]
 ) -> StreamLayer | None:
     """Take the call of a module apart as one layer; None where it is not what we know."""
-    if around.x is None or not _near(around.x, around.x, written) or around.y.shape != written.shape:
+    if (
+        around.x is None
+        or not _near(around.x, around.x, written)
+        or around.y.shape != written.shape
+    ):
         return None
     inside = {module for module in around.place.module.modules()}
     summed = around.x + written
@@ -257,7 +261,9 @@ class _Written:
     """What one layer wrote: its pieces before W_O and its feed-forward output."""
 
     z: Tensor  # (batch, n_heads, pos, d_head)
-    pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos) and v, where tokens are told apart
+    pattern: (
+        Tensor | None
+    )  # (batch, n_heads, query_pos, key_pos) and v, where tokens are told apart
     v: Tensor | None
     feed_forward: Tensor  # (batch, pos, d_model)
     norms: list[HeldNorm]

@@ -23,7 +23,7 @@ from headscope.models.intervene import intervene
 from headscope.models.loaded import LoadedModel
 from headscope.session.texts import handy_sentences
 
-CALIBRATION = 128  # Sentences that heads' means are taken over, spread evenly over the text.
+CALIBRATION = 64  # Sentences that heads' means are taken over, spread evenly over the text.
 OTHERS = 16  # Texts that one example's are paired with, or exchanged for, as a control.
 
 
@@ -50,7 +50,9 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
     kind = _kind(loaded, options)
     loaded = _stack(loaded, kind)
     if kind != "cosine" and options.against is not None:
-        raise InputError("against compares cosines; give two texts to a model without a classifier.")
+        raise InputError(
+            "against compares cosines; give two texts to a model without a classifier."
+        )
     if kind == "cosine" and (options.label is not None or options.flip):
         name = "flip" if options.flip else "label"
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
@@ -71,7 +73,9 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
     examples: list[Example] = []
     if kind == "cosine":
         assert second is not None
-        sides = [list(encode_rows(loaded, [prompt + t for t in side], None)) for side in (first, second)]
+        sides = [
+            list(encode_rows(loaded, [prompt + t for t in side], None)) for side in (first, second)
+        ]
         for a, b in zip(*sides, strict=True):
             if a is not None and b is not None:
                 examples.append(Example(kind, (a, b)))
@@ -164,17 +168,17 @@ def _check_found(
     loaded: LoadedModel, kind: str, examples: Sequence[Example], data: Examples | None
 ) -> None:
     if not examples:
-        where = "The text" if data is None else f"No example of {data.name}"
-        how = f"fits the {loaded.max_length} tokens that {loaded.name} reads"
-        if kind == "token":
-            how += f" and has its mask, {loaded.tokenizer.mask_token}"
-        verb = "does not fit" if data is None else ""
-        sentence = f"{where} {how}" if data is not None else f"{where} is too long or has no mask"
-        del verb
-        raise InputError(f"{sentence}; give a shorter one (nothing is ever cut).")
+        mask = f" or lacks the mask {loaded.tokenizer.mask_token}" if kind == "token" else ""
+        raise InputError(
+            f"{'A text' if data is None else f'Every example of {data.name}'} is longer than the "
+            f"{loaded.max_length} tokens that {loaded.name} reads{mask}; give another (nothing is "
+            "ever cut)."
+        )
     for example in examples:
         if not all(row.content for row in example.rows):
-            raise InputError(f"The tokenizer of {loaded.name} makes no token of a text; give another.")
+            raise InputError(
+                f"The tokenizer of {loaded.name} makes no token of a text; give another."
+            )
 
 
 def _labelled(
@@ -279,7 +283,7 @@ def _searched(
     if not options.flip:
         return []
     others = _others(loaded, own, drawn)[: options.shuffles]
-    return [own, *_labelled(loaded, own.kind, others, None)[0]]
+    return _labelled(loaded, own.kind, [own, *others], None)[0]
 
 
 def _spread(n: int, most: int) -> list[int]:

@@ -48,9 +48,7 @@ class Parts:
         """How far the sum is from the output, relative to the sum of absolute parts."""
         each = (self.embeddings[:, None], self.heads, self.feed_forward, self.biases[:, None])
         flat = [part.reshape(len(self.output), -1) for part in each]
-        total, absolute = (
-            sum(f(part).sum(1) for part in flat) for f in (np.asarray, np.abs)
-        )
+        total, absolute = (sum(f(part).sum(1) for part in flat) for f in (np.asarray, np.abs))
         return np.asarray(np.abs(total - self.output) / np.maximum(absolute, 1e-300))
 
 

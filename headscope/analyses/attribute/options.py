@@ -47,9 +47,7 @@ class AttributeOptions(RunOptions):
 
     first: Annotated[
         str | None,
-        Option(
-            help="The text. Default: of the built-in sample.", metavar="TEXT", argument=True
-        ),
+        Option(help="The text. Default: of the built-in sample.", metavar="TEXT", argument=True),
     ] = None
     second: Annotated[
         str | None,

@@ -208,11 +208,15 @@ class AttributeResult(Measured):
         import pandas as pd
 
         pairs = self.pairs
-        rows = [] if pairs is None else [
-            (i, row, j, column, pairs.values[i][j])
-            for i, row in enumerate(pairs.rows)
-            for j, column in enumerate(pairs.columns)
-        ]
+        rows = (
+            []
+            if pairs is None
+            else [
+                (i, row, j, column, pairs.values[i][j])
+                for i, row in enumerate(pairs.rows)
+                for j, column in enumerate(pairs.columns)
+            ]
+        )
         columns = ["first_pos", "first", "second_pos", "second", "contribution"]
         return pd.DataFrame(rows, columns=columns)
 

@@ -83,9 +83,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     primary = _roles(loaded, classified)
     return AttributeResult(
         schema=SCHEMA,
-        provenance=provenance(
-            loaded, command=options.command, seed=options.seed, data=opened.data
-        ),
+        provenance=provenance(loaded, command=options.command, seed=options.seed, data=opened.data),
         validation=validation,
         kind=opened.kind,
         texts=opened.texts,
