@@ -35,7 +35,7 @@ _CLOSE = 1e-4  # Of the largest entry: float32 sums in another order; other part
 
 
 class Place(NamedTuple):
-    """One call of a module in every pass: the ``turn``-th (ALBERT runs one module several times)."""
+    """One call of a module in every pass: the ``turn``-th, as ALBERT runs one several times."""
 
     module: nn.Module
     turn: int
@@ -163,7 +163,7 @@ def _layer(
         or around.y.shape != written.shape
     ):
         return None
-    inside = {module for module in around.place.module.modules()}
+    inside = set(around.place.module.modules())
     summed = around.x + written
     own = [c for c in calls if c.place.module in inside and c.start > around.start]
     norms = [c for c in own if _is_norm(c.place.module)]
@@ -172,7 +172,7 @@ def _layer(
         return None
     after = [c for c in norms if c.start > first.start and _near(around.y, c.y)]
     if after and after[0].x is not None:
-        places = (first.place, after[0].place)
+        places: tuple[Place, ...] = (first.place, after[0].place)
         added = after[0].x - first.y
     else:
         places, added = (), around.y - summed
@@ -315,7 +315,8 @@ class RecordedRun:
     def _of_heads(self, written: _Written, g: Tensor, by_source: bool) -> Tensor:
         read = torch.einsum("bqm,hdm->bhqd", g, written.W_O)
         if by_source:
-            assert written.pattern is not None and written.v is not None
+            assert written.pattern is not None
+            assert written.v is not None
             found = (written.pattern * (read @ written.v.transpose(-1, -2))).sum(2)
         else:
             found = (written.z * read).sum(-1)
@@ -332,7 +333,8 @@ class RecordedRun:
         own = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
         states, biases = own * self.start[:, :, None], torch.zeros_like(self.start)
         for written in self.layers:
-            assert written.pattern is not None and written.v is not None
+            assert written.pattern is not None
+            assert written.v is not None
             values = written.v @ written.W_O  # (batch, n_heads, key_pos, d_model)
             states = states + torch.einsum("bhqk,bhkm->bqkm", written.pattern, values)
             biases = biases + written.b_O

@@ -145,8 +145,8 @@ def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[s
     given = tuple(t for t in (options.first, options.second, options.against) if t is not None)
     if kind == "cosine" and len(given) == 1:
         raise InputError(
-            f"{loaded.name} has no classifier, and the text has no mask, so two texts are compared: "
-            "give a second one."
+            f"{loaded.name} has no classifier, and the text has no mask, so two texts are "
+            "compared: give a second one."
         )
     if given:
         return given

@@ -47,7 +47,12 @@ class AttributeOptions(RunOptions):
 
     first: Annotated[
         str | None,
-        Option(help="The text. Default: of the built-in sample.", metavar="TEXT", argument=True),
+        Option(
+            help="The text. Default: of the built-in sample.",
+            metavar="TEXT",
+            argument=True,
+            required=False,
+        ),
     ] = None
     second: Annotated[
         str | None,
@@ -55,6 +60,7 @@ class AttributeOptions(RunOptions):
             help="The text that it is compared with, or, for a classifier, that it is paired with.",
             metavar="TEXT",
             argument=True,
+            required=False,
         ),
     ] = None
     _: KW_ONLY

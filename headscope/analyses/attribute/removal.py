@@ -121,12 +121,10 @@ class Versions:
             )
             return torch.where(own, z, torch.where(content[:, None, :, None], ordinary, special))
 
-        ids, real, types = self._batch.inputs
-        inputs = [None if x is None else x.repeat(n, 1) for x in (ids, real, types)]
+        repeated = pad_rows(self._example.rows * n, self._loaded.pad_id, self._loaded.device)
         select = select_mask([self._example] * rows, n)
         with intervene(self._loaded, z=change) as router:
-            hidden, logits = router.checked(self._loaded.run, *inputs, select=select)
-        repeated = pad_rows(self._example.rows * n, self._loaded.pad_id, self._loaded.device)
+            hidden, logits = router.checked(self._loaded.run, *repeated.inputs, select=select)
         found = vectors(self._loaded, self._example.kind, repeated, hidden, logits)
         return found.reshape(n, rows, -1)
 

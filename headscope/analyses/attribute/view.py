@@ -14,6 +14,7 @@ from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 
 _TOP = 8  # Heads in the table of the largest effects.
+_BARS = 24  # Heads in the figure of bars.
 _TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the terminal.
 
 
@@ -93,9 +94,10 @@ def _other_searches(reversal: Reversal) -> str:
         f"more than {reversal.most}" if other.heads is None else str(other.heads)
         for other in reversal.others
     ]
+    margins = joined([decimal(other.margin, 2) for other in reversal.others])
     return (
         f"Control: the same search on {len(sizes)} {kind} of the calibration text needs "
-        f"{joined(sizes)} heads (margins {joined([decimal(o.margin, 2) for o in reversal.others])})."
+        f"{joined(sizes)} heads (margins {margins})."
     )
 
 
@@ -186,20 +188,24 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
             file=f"attribute_{field}",
             on=on,
         )
-    heads = sorted(result.heads, key=_size, reverse=True)[:24]
-    x = [head.name for head in heads]
-    yield b.Chart(
-        f"Removed and direct, {model_name(result)}",
-        f"of {_of(result)}",
-        "",
-        [
-            b.Series("removed", x, [head.removed for head in heads], "bars", b.BLUE),
-            b.Series("direct part", x, [head.direct for head in heads], "bars", b.ORANGE),
-        ],
-        alt="The heads whose removal changes the output most, and their direct parts; the numbers "
-        "are in attribute.csv.",
-        file="attribute_heads",
-        size=(6.6, 5.6),
+    heads = sorted(result.heads, key=_size, reverse=True)[:_BARS]
+    panels: list[b.Chart] = []
+    for title, field, colour in (
+        ("lost when it is removed", "removed", b.BLUE),
+        ("direct part", "direct", b.ORANGE),
+    ):
+        values = [getattr(head, field) for head in heads]
+        series = b.Series(title, [head.name for head in heads], values, "bars", colour)
+        panels.append(b.Chart(title, f"of {_of(result)}", "", [series]))
+    yield b.Panels(
+        f"The heads that change {_of(result)} most when removed, {model_name(result)}",
+        panels,
+        "attribute_heads",
+        across=2,
+        size=(9.0, 5.6),
+        alt="What is lost without each head, and its direct part; the numbers are in "
+        "attribute.csv.",
+        on=b.PAGE,
     )
 
 
