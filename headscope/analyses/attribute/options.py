@@ -131,9 +131,9 @@ class AttributeOptions(RunOptions):
 
     def check(self) -> None:
         """Refuse options that do not fit together."""
-        given = [name for name in ("first", "against") if getattr(self, name) is not None]
-        if self.data is not None and (given or self.flip):
-            name = given[0] if given else "flip"
+        given = [name for name in ("first", "against", "flip", "tokens") if getattr(self, name)]
+        if self.data is not None and given:
+            name = given[0]
             raise InputError(f"data holds many examples and {name} is for one; give one of them.")
         if self.against is not None and self.second is None:
             raise InputError("against compares a third text with the second; give two texts.")
