@@ -76,6 +76,7 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
         "flow": partial(headscope.flow, bert, limit=2, control=False),
         "linear": partial(headscope.linear, bert, text, sentences=1, control=False),
         "symmetric": partial(headscope.symmetric, bert, text, sentences=1),
+        "attribute": partial(headscope.attribute, bert, "the cat sat", "a dog ran"),
         "explain": partial(headscope.explain, bert, "the cat sat"),
         "prune": partial(headscope.prune, bert, methods=["fisher"], repairs=["none"], **short),
         "transfer": partial(headscope.transfer, bert, *labelled, **once, **few),

@@ -139,14 +139,19 @@ class Found:
 
 
 def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
-    """Remove the head that lowers the margin most, again and again, until it is below zero."""
+    """Remove the head that lowers the margin most, again and again, until it is below zero.
+
+    All heads are tried at first; then those that lowered it most, a third of all but 12 at least.
+    """
     chosen: list[Place] = []
-    margins = [float(versions.margins([()])[0])]
+    tried, margins = list(heads), [float(versions.margins([()])[0])]
     while margins[-1] >= 0 and len(chosen) < min(most, len(heads)):
-        rest = [place for place in heads if place not in chosen]
+        rest = [place for place in tried if place not in chosen]
         without = versions.margins([(*chosen, place) for place in rest])
-        best = int(np.argmin(without))
-        chosen.append(rest[best])
+        order = np.argsort(without, kind="stable")
+        if not chosen:
+            tried = [rest[i] for i in order[: max(12, len(heads) // 3)]]
+        chosen.append(rest[int(order[0])])
         # Checked in a run of its own: it is this number that decides.
         margins.append(float(versions.margins([tuple(chosen)])[0]))
     return Found(tuple(chosen), tuple(margins), margins[-1] < 0)
