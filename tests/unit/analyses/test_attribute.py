@@ -1,4 +1,4 @@
-"""``attribute``: the exact sum against an oracle that carries parts forwards, and planted models."""
+"""``attribute``: the exact sum against an oracle that goes forwards, and planted models."""
 
 import dataclasses
 import math
@@ -155,13 +155,13 @@ def test_the_mean_that_is_left_tells_special_tokens_apart(bert):
     assert removed == pytest.approx(cosines[0] - cosines[1], abs=1e-9)
 
 
-# --- every family, and what follows the layers -----------------------------------------------------
+# --- every family, and what follows the layers ------------------------------------------------
 
 POST = ("bert", "distilbert", "albert", "mpnet", "electra", "roformer, rotated values")
 PRE = ("roberta-prelayernorm", "megatron-bert", "modernbert", "gpt2", "eurobert, shared keys")
 
 
-@pytest.mark.parametrize("name", (*POST, *PRE, "t5", "bart", "mbart"))
+@pytest.mark.parametrize("name", [*POST, *PRE, "t5", "bart", "mbart"])
 def test_the_parts_of_every_family_add_up(name):
     loaded = headscope.wrap(BY_NAME[name].model("float64"))
     loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
