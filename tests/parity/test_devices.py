@@ -86,7 +86,16 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
 #: Those that take a second or more each only where they are asked for: a simulated device is slow.
 _SLOW = ("efficient", "flow", "linear", "symmetric", "prune")
 _EVERY = bool(os.environ.get("HEADSCOPE_EVERY_COMMAND"))
-NAMES = ("validate", "rank", "spectrum", "depth", "explain", "transfer", *(_SLOW if _EVERY else ()))
+NAMES = (
+    "validate",
+    "rank",
+    "spectrum",
+    "depth",
+    "explain",
+    "attribute",
+    "transfer",
+    *(_SLOW if _EVERY else ()),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,5 @@
 """``attribute`` on real models and pairs of STS-B: the sum is exact, and says what was measured."""
 
-import re
-
 import pytest
 
 import headscope
@@ -25,17 +23,16 @@ def test_sts_b_pairs(demo, shared):
 
 
 def test_a_classifier_and_a_masked_token(shared):
+    few = {"calibration": ["The cat sat.", "He saw a dog.", "It rained."], "validate": False}
     film = headscope.attribute(
-        str(shared / "models/minilm-sst2"), "A dull and lifeless film.", validate=False
+        str(shared / "models/minilm-sst2"), "A dull and lifeless film.", **few
     )
     assert (film.kind, film.label) == ("class", "negative")
     masked = headscope.attribute(
-        str(shared / "models/minilm-mlm"), "Paris is the [MASK] of France.", validate=False
+        str(shared / "models/minilm-mlm"), "Paris is the [MASK] of France.", **few
     )
     assert (masked.kind, masked.label) == ("token", "city")
     for found in (film, masked):
         assert found.check.error < 1e-10
         assert found.part("heads").value > 0.1 * found.output.value > 0
-        assert found.shuffled.examples == 16
-    page = re.sub(r"\s+", " ", repr(masked))
-    assert "AttributeResult" in page
+        assert found.shuffled.examples == 3

@@ -17,6 +17,7 @@ from headscope.analyses.attribute.measure import (
     vectors,
 )
 from headscope.core.accumulator import Array
+from headscope.core.widest import exact
 from headscope.data.token_rows import Row, pad_rows
 from headscope.models.intervene import intervene
 from headscope.models.layouts import AttentionSite
@@ -51,7 +52,7 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
 
         def add(site: AttentionSite, z: Tensor, masks: Sequence[Tensor] = masks) -> Tensor:
             for i, mask in enumerate(masks):
-                sums[site.row][i] += z.transpose(1, 2)[mask].double().sum(0).cpu()
+                sums[site.row][i] += exact(z.transpose(1, 2)[mask]).sum(0).cpu()
             return z
 
         with intervene(loaded, z=add) as router:
@@ -102,7 +103,7 @@ class Versions:
             for i, heads in enumerate(part):
                 for place in heads:
                     keep[(i, *place)] = 0
-            found.append(read(self._example, self._run(keep.bool())).double().cpu().numpy())
+            found.append(exact(read(self._example, self._run(keep.bool()))).cpu().numpy())
         return np.concatenate(found)
 
     def _run(self, keep: Tensor) -> Tensor:
