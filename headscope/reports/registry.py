@@ -39,8 +39,8 @@ class Sections:
 
     validate: ValidationResult | None = None
     explain: ExplainResult | None = None
-    attribute: AttributeResult | None = None
     classify: ClassifyResult | None = None
+    attribute: AttributeResult | None = None
     rank: RankResult | None = None
     spectrum: SpectrumResult | None = None
     depth: DepthResult | None = None
@@ -63,8 +63,8 @@ SECTIONS = tuple(field.name for field in dataclasses.fields(Sections))  # Their 
 _MARKS = {
     "validate": "passed layers tolerance",
     "explain": "steps sentence patterns",
-    "attribute": "parts spearman shuffled",
     "classify": "heads corpus thresholds",
+    "attribute": "parts spearman shuffled",
     "rank": "heads layers controls",
     "spectrum": "heads sampling verdict",
     "depth": "variants protected decomposition",
@@ -77,6 +77,7 @@ _MARKS = {
 }
 #: Sections whose result another makes use of.
 _USES = {
+    "attribute": "classify",
     "spectrum": "classify",
     "prune": "classify",
     "insights": "classify rank spectrum depth flow transfer linear symmetric prune",

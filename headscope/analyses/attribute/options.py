@@ -40,7 +40,8 @@ class AttributeOptions(RunOptions):
 
     examples: ClassVar[tuple[str, ...]] = (
         'headscope attribute demo "A man plays a guitar." "Someone plays music."',
-        'headscope attribute demo "A man plays." "Music is made." --against "It rains." --tokens',
+        'headscope attribute demo "A man plays." "Music is made." --tokens',
+        'headscope attribute demo "A man plays." "Music is made." --against Rain',
         "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
         'headscope attribute ./my-classifier "A dull film." --flip',
     )
