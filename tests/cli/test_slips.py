@@ -58,6 +58,15 @@ SLIPS: dict[str, list[Row]] = {
         (["cat " * 63], "65 tokens"),
         (["\ud800"], "lone surrogate"),
     ],
+    "attribute": [
+        ("'the cat'", "give a second one"),
+        ("'the cat' 'a dog' --flip", "this output is a cosine"),
+        ("'the cat' 'a dog' --of class", "has no classification head"),
+        ("'the cat' --data x.csv", "give one of them", 2),
+        ("'the cat' --against 'a dog'", "give two texts", 2),
+        ("'the cat' 'a dog' --draws 4", "draws is 4; give 5 or more", 2),
+        (["the cat", "cat " * 63], "longer than the 64 tokens"),
+    ],
     "flow": [("--limit 0", "1 sentence", 2), ("--control-seeds 1", "2 or more", 2)],
     "insights": [
         ("--skip transfers", "no section 'transfers' to skip", 2),
