@@ -24,7 +24,23 @@ from headscope.pruning.mix.tune import distil
 from headscope.tasks.encoder_tasks import Fidelity
 
 KINDS = (HEADS, NEURONS)
-WORDS = "the a big red cat dog house mat sat ran saw it she he on in to was is".split()
+WORDS = (
+    "the",
+    "a",
+    "big",
+    "red",
+    "cat",
+    "dog",
+    "house",
+    "mat",
+    "sat",
+    "ran",
+    "saw",
+    "it",
+    "she",
+    "on",
+    "was",
+)
 
 
 def texts(n: int, seed: int) -> Examples:
