@@ -32,7 +32,7 @@ from headscope.models.tokenizer_file import KINDS, TokenizerFile
 from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
 
 #: How many of a language's most common words stay by default.
-COMMON_WORDS = 10_000
+COMMON_WORDS = 20_000
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round otherwise.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
@@ -137,10 +137,10 @@ def plan_vocabulary(
             "There is no calibration text to tell which pieces of the vocabulary are used; give at "
             "least one sentence."
         )
+    groups = [_named(loaded, file), file.spelling()]
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    groups = [_named(loaded, file), file.spelling()]
     for group in (kept, _with_spaces(words, file)):
         used = (encoding.ids for encoding in tokenise(loaded, group, special=False))
         groups.append(file.with_steps(chain.from_iterable(used)))
