@@ -34,13 +34,13 @@ from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
 #: How many of a language's most common words stay by default.
 COMMON_WORDS = 20_000
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
-#: difference, relative to the largest output above 1; half precision may round otherwise.
+#: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
 _PROOF_TOKENS = 128  # Of each of these texts at most.
 _AT_ONCE = 256  # Texts handed to a tokenizer at a time.
-#: Settings of a configuration that hold one token id or a list of them.
+#: Settings of a configuration, or attributes of a module, that hold token ids.
 _TOKEN_SETTING = re.compile(
-    r"_token_ids?$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
+    r"_token_ids?$|^padding_idx$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
 )
 
 
@@ -215,8 +215,8 @@ def cut_vocabulary(
                 module.padding_idx = plan.new_ids.get(module.padding_idx)
             vars(module)[ROW_IDS] = tuple(ids[row] for row in plan.kept)
             vars(module)[ROWS_BEFORE] = vars(table).get(ROWS_BEFORE, plan.rows_before)
-        elif vars(module).get("vocab_size") == plan.rows_before:
-            vars(module)["vocab_size"] = plan.rows
+        elif not isinstance(module, nn.Embedding):  # a table of positions counts its own rows
+            _renumber(module, plan)
     for settings in _settings(network):
         _renumber(settings, plan)
     tokenizer = copy.deepcopy(loaded.tokenizer)
@@ -323,7 +323,7 @@ def _numbers(value: Any) -> Iterator[int]:
 
 
 def _renumber(settings: Any, plan: VocabularyPlan) -> None:
-    """Write new ids, and the new number of rows, into a configuration in place."""
+    """Write new ids, and the new number of rows, into a configuration or a module in place."""
 
     def new(value: Any) -> Any:
         if isinstance(value, list | tuple):

@@ -395,7 +395,7 @@ def test_a_manifest_that_belongs_to_other_weights_is_refused(tmp_path):
     data = json.loads(path.read_text())
     for kept in ("0-3", "0-99999999999", "x", None, [1]):
         path.write_text(json.dumps({**data, "vocabulary": {"rows": 90, "kept": kept}}))
-        with pytest.raises(CheckpointError, match="does not list the .* rows of the vocabulary"):
+        with pytest.raises(CheckpointError, match=r"does not list the .* rows of the vocabulary"):
             headscope.load(str(path.parent))
 
 
@@ -426,7 +426,7 @@ def test_files_of_words(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("cat\n\n  a big dog \n", encoding="utf-8")
     assert read_words(path) == ["cat", "a big dog"]
-    with pytest.raises(InputError, match="no file .*gone.txt; check the path"):
+    with pytest.raises(InputError, match=r"no file .*gone.txt; check the path"):
         read_words(tmp_path / "gone.txt")
     path.write_bytes(b"cat\ncaf\xe9\n")
     with pytest.raises(InputError, match="line 2: not UTF-8; convert the file"):
@@ -468,13 +468,13 @@ def test_tokenizers_that_cannot_be_renumbered_are_refused():
     refused(PreTrainedTokenizerFast(tokenizer_object=without), r"special token \[UNK\], for which")
     beyond = tiny_tokenizer()
     beyond.add_special_tokens({"bos_token": "<a>", "extra_special_tokens": [*"ÄÖÜß"]})
-    refused(beyond, "special token Ü, for which the vocabulary of .* rows has none")
+    refused(beyond, r"special token Ü, for which the vocabulary of .* rows has none")
     with pytest.raises(InputError, match="no calibration text to tell"):
         headscope.plan_vocabulary(whole, [" "])
     plan = headscope.plan_vocabulary(whole, ["a"], common=0)
     smaller = headscope.cut_vocabulary(whole, plan)
     with pytest.raises(
-        InputError, match="plan was made for a vocabulary of .* rows, and in memory"
+        InputError, match=r"plan was made for a vocabulary of .* rows, and in memory"
     ):
         headscope.cut_vocabulary(smaller, plan)
     with pytest.raises(InputError, match="plan was made for a vocabulary"):
