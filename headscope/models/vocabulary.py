@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.common_words import common_words
-from headscope.data.pieces import tokenise
+from headscope.data.pieces import encodings_of, tokenise
 from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
@@ -129,10 +129,12 @@ def plan_vocabulary(
     InputError
         If there is no text, the tokenizer is missing or cannot be renumbered, or the model puts out
         its vocabulary: a smaller softmax lowers a loss for free.
+    UnsupportedModelError
+        If a smaller tokenizer would read a calibration text otherwise.
     """
     old, file = _opened(loaded)
-    kept = list(texts)
-    if not any(text.strip() for text in kept):
+    kept = [text for text in texts if text.strip()]
+    if not kept:
         raise InputError(
             "There is no calibration text to tell which pieces of the vocabulary are used; give at "
             "least one sentence."
@@ -141,13 +143,13 @@ def plan_vocabulary(
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    for group in (kept, _with_spaces(words, file)):
-        used = (encoding.ids for encoding in tokenise(loaded, group, special=False))
-        groups.append(file.with_steps(chain.from_iterable(used)))
+    read = (encoding.ids for encoding in tokenise(loaded, kept, special=False))
+    spoken = _read_words(loaded, _with_spaces(words, file))
+    groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, spoken)]
     counts, stay = list[int](), set[int]()
     for rows in groups:
         before = len(stay)
-        stay |= {row for row in rows if row < loaded.vocab_size}
+        stay |= {row for row in rows if 0 <= row < loaded.vocab_size}
         counts.append(len(stay) - before)
     # Rows without a piece go last: the ids of a tokenizer have no gaps.
     order = sorted(stay, key=lambda row: (row not in file.pieces, row))
@@ -194,15 +196,8 @@ def cut_vocabulary(
     _opened(loaded)
     _check_plan(loaded, plan)
     table = loaded.model.get_input_embeddings()
-    memo = (
-        {}
-        if not share
-        else {
-            id(tensor): tensor
-            for tensor in (*loaded.network.parameters(), *loaded.network.buffers())
-        }
-    )
-    network = copy.deepcopy(loaded.network, memo)
+    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
+    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
     base = getattr(network, "base_model", network)
     weight = base.get_input_embeddings().weight
     rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
@@ -240,9 +235,6 @@ def tokens_removed(
         n, affected = n + 1, affected + bool(missing)
         tokens, gone = tokens + len(encoding.ids), gone + missing
     return RemovedTokens(n, affected, tokens, gone)
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 def _opened(loaded: LoadedModel) -> tuple[Any, TokenizerFile]:
@@ -351,6 +343,13 @@ def _with_spaces(words: list[str], file: TokenizerFile) -> list[str]:
     return [form for word in words for form in (word, f" {word}")]
 
 
+def _read_words(loaded: LoadedModel, words: list[str]) -> Iterator[list[int]]:
+    """Yield the ids of each word; those that the tokenizer does not know do no harm."""
+    for start in range(0, len(words), _AT_ONCE):
+        chunk = words[start : start + _AT_ONCE]
+        yield from (e.ids for e in encodings_of(loaded, chunk, add_special_tokens=False))
+
+
 def _check_plan(loaded: LoadedModel, plan: VocabularyPlan) -> None:
     if loaded.vocab_size != plan.rows_before:
         raise InputError(
@@ -402,6 +401,8 @@ def _outputs(loaded: LoadedModel, plan: VocabularyPlan) -> list[Tensor]:
     """Return the states of real tokens, and logits, of the plan's texts."""
     longest = min(_PROOF_TOKENS, loaded.max_length)
     rows = [encoding.ids[:longest] for encoding in tokenise(loaded, plan.proof)]
+    if not any(rows):
+        return []  # a tokenizer may pass over a text, and put nothing around it
     ids, mask = loaded.pad([row for row in rows if row])
     states, logits = loaded.run(ids, mask)
     return [states[mask.bool()].double(), *([] if logits is None else [logits.double()])]

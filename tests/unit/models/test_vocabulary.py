@@ -116,13 +116,13 @@ def test_special_tokens_at_the_end_move_everywhere():
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
     tokenizer.add_tokens(["snow man"])
     stated = {"pad_token_id": ids["[PAD]"], "eos_token_id": [ids["[SEP]"], ids["[CLS]"]]}
-    whole = model_with(tokenizer, **stated, bos_token_id=10**6)
+    whole = model_with(tokenizer, **stated, bos_token_id=10**6, mask_token_id=-1)
     cut = headscope.cut_vocabulary(whole, headscope.plan_vocabulary(whole, ["the cat"], common=0))
     same_as(cut, whole, ["the cat", "the cat snow man"])
     new, config = cut.tokenizer.convert_tokens_to_ids, cut.model.config
     assert config.pad_token_id == new("[PAD]") == ids["[PAD]"] - 1  # "dog" is gone
     assert config.eos_token_id == [new("[SEP]"), new("[CLS]")]
-    assert config.bos_token_id == 10**6  # a row that there never was
+    assert (config.bos_token_id, config.mask_token_id) == (10**6, -1)  # rows that there never were
     assert config.vocab_size == cut.vocab_size == len(cut.tokenizer)
     table = cut.model.get_input_embeddings()
     assert (table.padding_idx, table.num_embeddings) == (config.pad_token_id, cut.vocab_size)
@@ -420,6 +420,14 @@ def test_common_words_stay_capitalised_where_case_counts():
     plan = headscope.plan_vocabulary(whole, ["a"], common=2)
     gone = {whole.tokenizer.convert_ids_to_tokens(i) for i in range(len(ids)) if i not in plan.kept}
     assert gone == {"and", "And"}
+
+
+def test_common_words_in_another_script_do_no_harm():
+    pieces = {"[UNK]": 0, "д": 1, "дж": 2, "щж": 3}
+    backend = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    whole = model_with(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
+    plan = headscope.plan_vocabulary(whole, ["", "дж"], common=5)
+    assert (plan.words, plan.texts + plan.spelling) == (0, 3)
 
 
 def test_files_of_words(tmp_path):
