@@ -23,6 +23,7 @@ from headscope.pruning.repair import Repaired, repair
 from headscope.pruning.result import Point
 from headscope.pruning.resume import SavedWork
 from headscope.pruning.steps import Steps, counts_of
+from headscope.pruning.surgeon import refitted_maps
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
 from headscope.tasks.encoder_tasks import Fidelity
@@ -164,6 +165,8 @@ class Pruner:
         loaded, calibration = self.inputs.loaded, self.inputs.calibration
         what = [list(loaded.stacks), kind.value, list(removed)]
         run = partial(repair, kind, loaded, calibration, self.context, removed)
+        if kind is Repair.surgeon and 0 < len(removed) < len(self.units):
+            run = partial(refitted_maps, self.context, removed)
         made = self.inputs.work.repaired(what, loaded, run)
         self._did(kind.value, made)
         return made

@@ -300,7 +300,7 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
         yield from b.behind([b.text_table(heads, rows)])
     methods = dict.fromkeys(curve.method for curve in _chosen(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
-    dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":"}
+    dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":", "surgeon": "-"}
     alone = len({curve.repair for curve in result.curves}) == 1
     series = []
     for curve in result.curves:

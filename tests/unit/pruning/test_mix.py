@@ -213,7 +213,7 @@ def test_half_of_a_model_is_nearer_than_random_units_and_the_whole_stays_as_it_w
             tuple(sorted(rng.choice(c.item.n_units, len(c.kept), replace=False).tolist()))
             for c in choices
         ]
-        random = build(wide, Shrinking(wide, task, KINDS, costs).set(kept))
+        random = build(wide, Shrinking(wide, task, KINDS, costs).keep(kept))
         drawn_ones.append(distance_to(random, other, outputs_of(wide, other)))
     assert distance < min(drawn_ones)
     assert all(torch.equal(*pair) for pair in zip(before, wide.network.parameters(), strict=True))
