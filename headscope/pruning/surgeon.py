@@ -4,8 +4,7 @@ Unlike gates, which can only turn a head up, W_O as a whole may change: what a h
 by the others as far as they know it (:mod:`headscope.pruning.mix.eliminate` has the equations). The
 method walks in eighths of the heads; after each the model is run again as it stands, refitted, and
 *all* heads are ranked anew. The repair refits W_O and b_O of every layer to what attention puts out
-with all heads on the same input, again where the model then stands, as long as the outputs come
-nearer to the whole model's. No labels are used and no weight outside W_O and b_O changes.
+with all heads on the same input, and once more where the model then stands. No labels are used and no weight outside W_O and b_O changes.
 
 Hassibi & Stork 1993; of blocks of rows, Kurtic et al. 2023, arXiv:2302.04089.
 """
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 import torch
 
 from headscope.models.output_maps import OutputMap
-from headscope.pruning.mix.choose import REFITS, Shrinking
+from headscope.pruning.mix.choose import Shrinking
 from headscope.pruning.mix.costs import PerUnit
 from headscope.pruning.mix.eliminate import Elimination
 from headscope.pruning.mix.sublayers import HEADS, Sublayer, sublayers
@@ -102,14 +101,9 @@ def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
         tuple(i for i in range(item.n_units) if units[item.name][i] not in gone)
         for item in shrinking.layers
     ]
-    shrinking.keep(kept)
-    best, choices = shrinking.distance(), shrinking.choices()
-    for _ in range(REFITS):
-        shrinking.refit()
-        now = shrinking.distance()
-        if now >= best:
-            break
-        best, choices = now, shrinking.choices()
+    shrinking.keep(kept)  # by what passes through the whole model
+    shrinking.refit()  # and once more by what passes through the model as it then stands
+    choices = shrinking.choices()
     loaded = context.calibration.loaded
     rows = {site.name: site.row for site in reversed(loaded.sites)}
     maps = {}
