@@ -111,6 +111,7 @@ class ClassifyOptions(ResumableOptions):
         "headscope classify ./my-marian --text pairs.tsv --control -o out/",
         "headscope classify demo --ablate --prefix-matching",
         "headscope classify demo --norm-weighted --control",
+        "headscope classify demo --distances --control",
     )
     in_report: ClassVar[dict[str, Any]] = {
         "control": True,
@@ -167,6 +168,17 @@ class ClassifyOptions(ResumableOptions):
             flags=("--prefix-matching",),
         ),
     ] = False
+    distances: Annotated[
+        bool,
+        Option(
+            help="Measure how differently every two heads look (Jensen-Shannon), and whether heads "
+            "of one role lie together.",
+            flags=("--distances",),
+        ),
+    ] = False
+    distance_limit: Annotated[
+        int, Option(help="Most sentences that distances are measured on.", at_least=1)
+    ] = 64
     ablate: Annotated[
         bool,
         Option(
@@ -210,4 +222,6 @@ class ClassifyOptions(ResumableOptions):
         """One pass; with controls a second; with causes a pass for each head."""
         steps = {"model": 1.5}
         steps |= {"control": 2.3} if self.control else {}
+        if self.distances:
+            steps |= {"distances": 1.0} | ({"distances, control": 1.0} if self.control else {})
         return steps | ({"removing heads": 10.2} if self.ablate else {})
