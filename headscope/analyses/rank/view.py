@@ -241,8 +241,8 @@ def _copying(result: RankResult) -> Iterator[b.Block]:
             "warning",
         )
     yield b.HeadMap(
-        f"Copying score; random heads {span}",
-        "eigenvalues of W_E W_V W_O W_U, sum / sum of sizes: 1 copies, 0 neither, -1 suppresses",
+        f"Copying score: eigenvalues of W_E W_V W_O W_U, sum / sum of sizes; random heads {span}",
+        "1 copies, -1 suppresses",
         {(h.layer_name, h.head): h.copying for h in result.heads if h.stack == copying.stack},
         digits=2,
         file="copying",
