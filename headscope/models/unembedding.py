@@ -67,6 +67,6 @@ def token_maps(loaded: LoadedModel) -> TokenMaps:
         raise InputError(
             f"{loaded.name} ({loaded.family}) has embeddings of another size than its states or "
             "its unembedding, with a map between them, so W_E W_V W_O W_U is not what its heads "
-            "do; leave --copying out."
+            "do; leave copying out."
         )
     return TokenMaps(read, write, own)

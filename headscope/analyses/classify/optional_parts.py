@@ -149,7 +149,7 @@ def _distances(result: ClassifyResult) -> Iterator[b.Block]:
         ("adj. p", "in_layers_p_adjusted", lambda p: "-" if p is None else p_text(p)),
     ]
     for part in result.distances:
-        random = "not measured (--control does that)"
+        random = "not measured (control does that)"
         if part.random_weights is not None:
             random = decimal(part.random_weights)
         stack = f"{part.stack.capitalize()}: two" if len(result.distances) > 1 else "Two"
