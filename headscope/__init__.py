@@ -12,6 +12,8 @@ from headscope.artefacts.registration import register
 
 if TYPE_CHECKING:
     from headscope import plot as plot
+    from headscope.analyses.attribute import AttributeResult as AttributeResult
+    from headscope.analyses.attribute import attribute as attribute
     from headscope.analyses.classify import ClassifyResult as ClassifyResult
     from headscope.analyses.classify import classify as classify
     from headscope.analyses.classify.options import Thresholds as Thresholds
@@ -57,7 +59,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ANALYSES = (
-    *("classify", "depth", "explain", "flow", "linear"),
+    *("attribute", "classify", "depth", "explain", "flow", "linear"),
     *("rank", "spectrum", "symmetric", "transfer"),
 )
 #: Public names by the module that they are taken from when they are first used.

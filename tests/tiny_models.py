@@ -17,8 +17,10 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     BartConfig,
     BartForConditionalGeneration,
     MarianConfig,
@@ -95,6 +97,8 @@ _WITH_HEAD = {
     None: AutoModel,
     "mlm": AutoModelForMaskedLM,
     "classification": AutoModelForSequenceClassification,
+    "token-classification": AutoModelForTokenClassification,
+    "question-answering": AutoModelForQuestionAnswering,
 }
 
 
@@ -105,7 +109,7 @@ def tiny_bert(
     heads: int = 4,
     seed: int = 0,
     task_head: str | None = None,
-    **config: int | float | str,
+    **config: Any,
 ) -> Path:
     """Write a random BERT and its tokenizer to ``folder``; returns the folder."""
     more: Any = {"max_position_embeddings": 64, "initializer_range": 0.2, **config}

@@ -16,6 +16,7 @@ from headscope.models.compact import origin_of
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
 from headscope.models.task_heads import Joined, Select
+from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
 
 #: The graphs of a folder, by what their weights are.
 FLOAT32, INT8 = "model.onnx", "model.int8.onnx"
@@ -117,6 +118,7 @@ def describe_folder(loaded: LoadedModel, folder: Path, graph: Graph, **record: A
         "pooling": str(loaded.pooling),
         "attention": attention,
         **what_is_left(loaded.whole or loaded),
+        VOCABULARY: vocabulary_record(loaded.model),
         "source": origin_of(loaded),
     }
     write_manifest(folder, "onnx", {**about, **record})

@@ -23,7 +23,7 @@ from headscope.reports.registry import SECTIONS, section_of
 #: is the function of that name in the module of that name beside this one, with its EXAMPLES.
 GROUPS = {
     "Look at heads": (
-        *("validate", "explain", "classify", "rank", "spectrum", "depth", "flow"),
+        *("validate", "explain", "attribute", "classify", "rank", "spectrum", "depth", "flow"),
         *("symmetric", "linear"),
     ),
     "Change the model": ("prune", "transfer"),

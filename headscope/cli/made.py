@@ -36,8 +36,9 @@ def parameters_of(kind: type) -> list[inspect.Parameter]:
         hint, default = _on_command_line(option)
         extra: Any
         if marker.argument:
-            hint = typing.get_args(hint)[0] if default is None else hint
-            default = inspect.Parameter.empty
+            if marker.required:
+                hint = typing.get_args(hint)[0] if default is None else hint
+                default = inspect.Parameter.empty
             extra = typer.Argument(metavar=marker.metavar, help=marker.help, show_default=False)
         else:
             extra = typer.Option(

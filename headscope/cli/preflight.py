@@ -16,7 +16,12 @@ from headscope.session.options import ModelOptions
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
 #: Tasks that the built-in sample cannot show, and what their file holds.
-_LABELLED = {"classification": "labels", "similarity": "labels", "seq2seq": "sources and targets"}
+_LABELLED = {
+    **{"classification": "labels", "similarity": "labels", "seq2seq": "sources and targets"},
+    **{"retrieval": "queries, documents and relevance", "rerank": "queries and documents"},
+    "token-classification": "tagged words",
+    "question-answering": "questions, contexts and answers",
+}
 
 
 def preflight(

@@ -58,6 +58,7 @@ class Option:
     spelled: type | None = None
     folder: bool = False  # A path that has to be a folder, where there is one.
     argument: bool = False  # An argument of the command line, not a flag.
+    required: bool = True  # Whether the command line needs it, if it is an argument.
     panel: str | None = None  # Heading in the help of the command line; None for the common one.
     python_only: bool = False  # Python alone has it.
     #: Says how a model is opened, so a model that is in memory does without it.

@@ -1,15 +1,19 @@
-"""Examples that a task is measured on: labelled sentences, scored pairs, translations, or text."""
+"""Examples that a task is measured on: labelled sentences, scored pairs, translations, or text.
+
+Queries with documents, tagged words and questions are read in modules of their own:
+:mod:`~headscope.data.queries`, :mod:`~headscope.data.tagged`, :mod:`~headscope.data.squad`.
+"""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of, sha256_of_file
@@ -60,6 +64,19 @@ class Examples:
     labels: tuple[str, ...] | None = None  # Class names or numbers, as the file spells them
     scores: tuple[float, ...] | None = None  # Gold similarities
     lines: tuple[int, ...] = ()  # Where each example stands in the file; empty for the sample
+    ids: tuple[str, ...] | None = None  # What the file calls each query or question
+    #: What the queries in ``first`` are answered from, the same for all of them.
+    documents: tuple[str, ...] = ()
+    #: Of each query: the grades of the documents that were judged for it, by their places.
+    relevance: tuple[Mapping[int, float], ...] | None = None
+    candidates: tuple[tuple[int, ...], ...] | None = None  # Of each query: documents to be ordered
+    words: tuple[tuple[str, ...], ...] | None = None  # Of each sentence, and their tags
+    tags: tuple[tuple[str, ...], ...] | None = None
+    #: Of each question in ``first``: the right answers and where they begin in the context, which
+    #: is in ``second``. None where no answer is right.
+    answers: tuple[tuple[tuple[int, str], ...], ...] | None = None
+    may_have_no_answer: bool = False  # Whether any question of the file has none
+    notes: tuple[str, ...] = ()  # What was left out of the file
 
     def __len__(self) -> int:
         return len(self.first)
@@ -71,9 +88,24 @@ class Examples:
 
     def top(self, limit: int | None) -> Examples:
         """Return the first examples alone; all of them without a limit."""
-        columns = ("first", "second", "labels", "scores", "lines")
-        parts = {name: getattr(self, name) for name in columns}
-        return replace(self, **{k: v and v[:limit] for k, v in parts.items()})
+        return self.pick(range(len(self))[:limit])
+
+    def pick(self, rows: Iterable[int]) -> Examples:
+        """Return some examples, with everything that is known of each."""
+        rows = tuple(rows)
+        columns: dict[str, Any] = {
+            name: tuple(column[i] for i in rows) for name, column in self._columns()
+        }
+        return replace(self, **columns)
+
+    def _columns(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield the fields that hold something of each example."""
+        for name in (
+            *("first", "second", "labels", "scores", "lines", "ids"),
+            *("relevance", "candidates", "words", "tags", "answers"),
+        ):
+            if column := getattr(self, name):
+                yield name, column
 
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""
@@ -136,7 +168,7 @@ def _read(
 ) -> tuple[Examples, list[Record]]:
     path = Path(path)
     rows = list(islice(read_records(path, columns), limit))
-    _check_size(path, len(rows))
+    check_size(path, len(rows))
     texts, others = (
         None if name is None else tuple(cells[name] for _, cells in rows)
         for name in (first, second)
@@ -188,11 +220,12 @@ def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...
 
 def _texts(name: str, sha256: str, lines: Iterable[str], limit: int | None) -> Examples:
     first = tuple(islice(lines, limit))
-    _check_size(name, len(first))
+    check_size(name, len(first))
     return Examples(name=name, sha256=sha256, first=first)
 
 
-def _check_size(name: str | Path, n: int) -> None:
+def check_size(name: str | Path, n: int) -> None:
+    """Refuse less than two examples."""
     if n < 2:
         raise CorpusError(
             f"{name} holds {'one example' if n else 'no example'}; at least two (better hundreds) "

@@ -55,6 +55,7 @@ class Encoding(Protocol):
     type_ids: list[int]
     special_tokens_mask: list[int]
     word_ids: list[int | None]  # (tokens,): Index of each token's word, None for special tokens
+    sequence_ids: list[int | None]  # (tokens,): 0 or 1 for the first or second text
     #: (int, int), (tokens,): Where each token begins and ends in the text
     offsets: list[tuple[int, int]]
 

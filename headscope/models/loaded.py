@@ -58,7 +58,7 @@ class LoadedModel:
     tokenizer: Any  # A fast one; None where the folder has none and the caller allowed it
     #: Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
     sites: tuple[AttentionSite, ...]
-    task_head: str | None  # ``mlm``, ``classification``, ``seq2seq`` or None
+    task_head: str | None  # One of TASK_HEADS (models/task_heads.py), or None
     dtype: str  # Of its weights, as torch spells them.
     device: str
     revision: str | None = None  # The hub's commit, where it is known

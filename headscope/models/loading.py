@@ -69,8 +69,9 @@ def load(
     need_tokenizer : bool
         If False, a folder without tokenizer files gives ``tokenizer=None``.
     task_head : str, optional
-        The task head to keep: ``mlm``, ``classification``, ``seq2seq``, ``auto`` (what the
-        checkpoint has, if it is one of these) or None for the base model alone.
+        The task head to keep: ``mlm``, ``classification``, ``seq2seq``, ``token-classification``,
+        ``question-answering``, ``auto`` (what the checkpoint has, if it is one of these) or None
+        for the base model alone.
     pooling : str, optional
         How a text's last states become one embedding: ``mean``, ``cls``, ``max`` or ``weighted``;
         by default what the modules.json of a sentence-transformers folder says, else the mean.

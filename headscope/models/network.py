@@ -227,7 +227,9 @@ def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> d
             before, place, after = found.groups()
             if int(place) >= len(kept):
                 raise CheckpointError(
-                    f"The weights have a tensor {key}, but only {len(kept)} layers are kept."
+                    f"The weights have a tensor {key}, but only {len(kept)} of its layers "
+                    f"{'is' if len(kept) == 1 else 'are'} kept; the folder's files do not belong "
+                    "together."
                 )
             filled[f"{before}{kept[int(place)]}{after}"] = tensor
         else:

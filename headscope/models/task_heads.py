@@ -21,11 +21,15 @@ TASK_HEADS = {
     "mlm": "ForMaskedLM",
     "classification": "ForSequenceClassification",
     "seq2seq": "ForConditionalGeneration",
+    "token-classification": "ForTokenClassification",
+    "question-answering": "ForQuestionAnswering",
 }
 _NAMES = {
     "mlm": "masked-language-model",
     "classification": "classification",
     "seq2seq": "sequence-to-sequence",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
 }
 #: Classes of other names, by their endings.
 _OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm"}
@@ -102,6 +106,9 @@ def run_with_task_head(
 
     with last.register_forward_hook(keep):
         output = network(**inputs, return_dict=True)
+    begin = getattr(output, "start_logits", None)
+    if begin is not None:  # where an answer begins and ends: (batch, pos, 2)
+        return kept[0], torch.stack([begin, output.end_logits], dim=-1)
     return kept[0], getattr(output, "logits", None)
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.common_words import common_words
-from headscope.data.pieces import tokenise
+from headscope.data.pieces import encodings_of, tokenise
 from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
@@ -32,15 +32,15 @@ from headscope.models.tokenizer_file import KINDS, TokenizerFile
 from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
 
 #: How many of a language's most common words stay by default.
-COMMON_WORDS = 10_000
+COMMON_WORDS = 20_000
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
-#: difference, relative to the largest output above 1; half precision may round otherwise.
+#: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
 _PROOF_TOKENS = 128  # Of each of these texts at most.
 _AT_ONCE = 256  # Texts handed to a tokenizer at a time.
-#: Settings of a configuration that hold one token id or a list of them.
+#: Settings of a configuration, or attributes of a module, that hold token ids.
 _TOKEN_SETTING = re.compile(
-    r"_token_ids?$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
+    r"_token_ids?$|^padding_idx$|^(pad|bos|eos|unk|mask|sep|cls)_index$|^bad_words_ids$|suppress_tokens$"
 )
 
 
@@ -129,25 +129,27 @@ def plan_vocabulary(
     InputError
         If there is no text, the tokenizer is missing or cannot be renumbered, or the model puts out
         its vocabulary: a smaller softmax lowers a loss for free.
+    UnsupportedModelError
+        If a smaller tokenizer would read a calibration text otherwise.
     """
     old, file = _opened(loaded)
-    kept = list(texts)
-    if not any(text.strip() for text in kept):
+    kept = [text for text in texts if text.strip()]
+    if not kept:
         raise InputError(
             "There is no calibration text to tell which pieces of the vocabulary are used; give at "
             "least one sentence."
         )
+    groups = [_named(loaded, file), file.spelling()]
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    groups = [_named(loaded, file), file.spelling()]
-    for group in (kept, _with_spaces(words, file)):
-        used = (encoding.ids for encoding in tokenise(loaded, group, special=False))
-        groups.append(file.with_steps(chain.from_iterable(used)))
+    read = (encoding.ids for encoding in tokenise(loaded, kept, special=False))
+    spoken = _read_words(loaded, _with_spaces(words, file))
+    groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, spoken)]
     counts, stay = list[int](), set[int]()
     for rows in groups:
         before = len(stay)
-        stay |= {row for row in rows if row < loaded.vocab_size}
+        stay |= {row for row in rows if 0 <= row < loaded.vocab_size}
         counts.append(len(stay) - before)
     # Rows without a piece go last: the ids of a tokenizer have no gaps.
     order = sorted(stay, key=lambda row: (row not in file.pieces, row))
@@ -194,15 +196,8 @@ def cut_vocabulary(
     _opened(loaded)
     _check_plan(loaded, plan)
     table = loaded.model.get_input_embeddings()
-    memo = (
-        {}
-        if not share
-        else {
-            id(tensor): tensor
-            for tensor in (*loaded.network.parameters(), *loaded.network.buffers())
-        }
-    )
-    network = copy.deepcopy(loaded.network, memo)
+    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
+    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
     base = getattr(network, "base_model", network)
     weight = base.get_input_embeddings().weight
     rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
@@ -215,8 +210,8 @@ def cut_vocabulary(
                 module.padding_idx = plan.new_ids.get(module.padding_idx)
             vars(module)[ROW_IDS] = tuple(ids[row] for row in plan.kept)
             vars(module)[ROWS_BEFORE] = vars(table).get(ROWS_BEFORE, plan.rows_before)
-        elif vars(module).get("vocab_size") == plan.rows_before:
-            vars(module)["vocab_size"] = plan.rows
+        elif not isinstance(module, nn.Embedding):  # a table of positions counts its own rows
+            _renumber(module, plan)
     for settings in _settings(network):
         _renumber(settings, plan)
     tokenizer = copy.deepcopy(loaded.tokenizer)
@@ -240,9 +235,6 @@ def tokens_removed(
         n, affected = n + 1, affected + bool(missing)
         tokens, gone = tokens + len(encoding.ids), gone + missing
     return RemovedTokens(n, affected, tokens, gone)
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 def _opened(loaded: LoadedModel) -> tuple[Any, TokenizerFile]:
@@ -323,7 +315,7 @@ def _numbers(value: Any) -> Iterator[int]:
 
 
 def _renumber(settings: Any, plan: VocabularyPlan) -> None:
-    """Write new ids, and the new number of rows, into a configuration in place."""
+    """Write new ids, and the new number of rows, into a configuration or a module in place."""
 
     def new(value: Any) -> Any:
         if isinstance(value, list | tuple):
@@ -349,6 +341,13 @@ def _with_spaces(words: list[str], file: TokenizerFile) -> list[str]:
     if file.kind == "WordPiece":
         return words
     return [form for word in words for form in (word, f" {word}")]
+
+
+def _read_words(loaded: LoadedModel, words: list[str]) -> Iterator[list[int]]:
+    """Yield the ids of each word; those that the tokenizer does not know do no harm."""
+    for start in range(0, len(words), _AT_ONCE):
+        chunk = words[start : start + _AT_ONCE]
+        yield from (e.ids for e in encodings_of(loaded, chunk, add_special_tokens=False))
 
 
 def _check_plan(loaded: LoadedModel, plan: VocabularyPlan) -> None:
@@ -402,6 +401,8 @@ def _outputs(loaded: LoadedModel, plan: VocabularyPlan) -> list[Tensor]:
     """Return the states of real tokens, and logits, of the plan's texts."""
     longest = min(_PROOF_TOKENS, loaded.max_length)
     rows = [encoding.ids[:longest] for encoding in tokenise(loaded, plan.proof)]
+    if not any(rows):
+        return []  # a tokenizer may pass over a text, and put nothing around it
     ids, mask = loaded.pad([row for row in rows if row])
     states, logits = loaded.run(ids, mask)
     return [states[mask.bool()].double(), *([] if logits is None else [logits.double()])]

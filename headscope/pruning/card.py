@@ -25,14 +25,21 @@ from headscope.pruning.metric_words import (
     scheme_words,
     span,
 )
+from headscope.pruning.mix import view as mix
+from headscope.pruning.mix.result import budget_words
 from headscope.pruning.result import ExportedModel, Point, PruneResult, SpeedResult
 
 CARD = "README.md"
+PICTURE = "mix.png"  # Of a mix, beside the card
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
 _HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
     "mlm": "fill-mask",
+    "retrieval": "sentence-similarity",
+    "rerank": "text-ranking",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
@@ -90,6 +97,8 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
     source = _base(result) or str(result.provenance["model"]["id"])
     name = markdown(source.rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
+    if result.smaller is not None:
+        title = f"{name}, smaller: {budget_words(result.smaller.budget, result.smaller.wanted)}"
     codes = list(_OPEN[facts.opens])
     if facts.sentences:
         first = "import headscope\n" if facts.opens == "import headscope" else ""
@@ -113,6 +122,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
         "## Opening it\n\n" + "\n\n".join(opening),
         "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
         "## What it costs\n\n" + "\n".join(_metric_table(result, point, facts)),
+        *_weighed(result),
         *([] if result.speed is None else [_speed(result.speed)]),
         "## How it was made\n\n" + "\n".join(_made(result)),
     ]
@@ -217,7 +227,22 @@ def _answer(result: PruneResult, point: Point) -> str:
     return f"**{text[0].upper()}{text[1:]}.**"
 
 
+def _weighed(result: PruneResult) -> Iterator[str]:
+    """Show a mix beside what it was weighed with, as a picture and in numbers."""
+    if result.smaller is None:
+        return
+    heads, *rows = mix.table(result)
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
+    lines += [f"| {' | '.join(map(markdown, row))} |" for row in rows]
+    alt = "The metric of the mix and of each kind of unit alone, against cost"
+    text = "\n".join(lines)
+    yield f"## What it was weighed with\n\n![{alt}]({PICTURE})\n\n{text}"
+
+
 def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
+    made_by = "Made by [headscope](https://pypi.org/project/headscope/)."
+    if result.smaller is not None:
+        return "\n\n".join([mix.verdict(result), *mix.sentences(result), made_by])
     metric, full = result.metric, result.baseline.value
     lost = "are gone from the weights" if facts.form != "dense" else "are zeros"
     change = change_words(metric, point.difference, point.difference_ci, point.level)
@@ -233,7 +258,7 @@ def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
             f"{scheme_words(metric, search, result.data.examples)} All values are of these "
             "examples. "
         )
-    return f"{text}Made by [headscope](https://pypi.org/project/headscope/)."
+    return f"{text}{made_by}"
 
 
 def _name(metric: str) -> str:
@@ -313,7 +338,16 @@ def _made(result: PruneResult) -> Iterator[str]:
         f", weights SHA-256 `{weights}`" if weights else ""
     )
     if kept is not None:
-        yield f"* Heads chosen by `{kept.method}`, repair `{kept.repair}`"
+        what = "Heads" if result.smaller is None else "Units"
+        how = f"`{kept.method}`, repair `{kept.repair}`"
+        if result.smaller is not None:
+            how = "the Gauss-Newton matrix, second maps refitted, no labels"
+        yield f"* {what} chosen by {how}"
+    if result.smaller is not None and (tuned := result.smaller.tuned) is not None:
+        yield (
+            f"* Distilled from the whole model's own outputs for {tuned.minutes:.1f} minutes on "
+            f"{tuned.sentences:,} sentences of {markdown(Path(visible(tuned.text)).name)}"
+        )
     if (chosen := result.calibration) is not None:
         how = "with labels" if chosen.labels else "no labels used"
         data = _data(chosen.name, chosen.sha256)

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from headscope.core.errors import InputError
+from headscope.core.rounding import EPS
 from headscope.pruning.latency_result import Confirmed
 from headscope.pruning.turns import Clock, Pass, in_turns
 
@@ -90,7 +91,8 @@ def ratio_interval(
 ) -> tuple[float, float | None, float | None]:
     """Return the median ratio of adjacent times, in their order, with its 95% interval.
 
-    Both ends are None where all ratios are equal, as those of a clock without digits are.
+    Both ends are None where no resample differs from another but by rounding: a clock with too few
+    digits says nothing about noise.
     """
     ratios = np.log(np.asarray(whole, dtype=float) / np.asarray(cut, dtype=float))
     n, estimate = len(ratios), math.exp(np.median(ratios))
@@ -98,7 +100,7 @@ def ratio_interval(
     starts = np.random.default_rng(abs(seed)).integers(n, size=(_RESAMPLES, blocks, 1))
     places = ((starts + np.arange(_BLOCK)) % n).reshape(_RESAMPLES, -1)[:, :n]
     values = np.median(ratios[places], axis=1)
-    if np.ptp(values) == 0:
+    if np.ptp(values) <= EPS:
         return estimate, None, None
     quantile = stats.t.isf(0.025, blocks - 1) * math.sqrt(blocks / (blocks - 1))
     tail = float(stats.norm.sf(quantile))

@@ -36,10 +36,11 @@ from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.sentence_folder import MODULES
 from headscope.models.task_heads import Select
-from headscope.pruning.card import CARD, CardFacts, model_card
+from headscope.pruning.card import CARD, PICTURE, CardFacts, model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.export import export_measured, graphs_of_both, write_and_open
 from headscope.pruning.measure import at
+from headscope.pruning.mix.view import picture
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import (
     Candidate,
@@ -234,6 +235,8 @@ def keep(
             with attempt(room.option, room.folder):
                 assert room.facts is not None
                 with room.stack:  # at whose end it gets its name, or goes
+                    if result.smaller is not None:
+                        (room.path / PICTURE).write_bytes(picture(result))
                     card = model_card(described, full, room.facts)
                     (room.path / CARD).write_text(card, encoding="utf-8")
                 done.append(room)
@@ -320,7 +323,9 @@ def _same_outputs(
     embedding; refuses a difference (or a NaN) that is more than rounding.
     """
     differences: list[tuple[float, float]] = []
-    embeds = task.name in ("fidelity", "similarity") and measured.pooling.problem is None
+    embeds = (
+        task.name in ("fidelity", "similarity", "retrieval") and measured.pooling.problem is None
+    )
 
     def run(
         *inputs: Tensor, select: Select | None = None, **more: Tensor

@@ -66,10 +66,7 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
     if calibration is None:
         return np.arange(task.n_examples)
     seen = {text for row in calibration.rows for text in sentences_of(row)}
-    free = [
-        seen.isdisjoint(text for row in rows for text in sentences_of(row))
-        for rows in task.rows_of_examples
-    ]
+    free = [seen.isdisjoint(texts) for texts in task.sentences]
     return np.flatnonzero(free)
 
 

@@ -98,6 +98,7 @@ class Measurer:
             p_value=1.0 if itself else change.p_value,
             metrics=task.metrics(outputs),
             roles_left=dict(sorted(left.items())) if self._roles else None,
+            changed=task.changed(outputs),
         )
         self._measured[id(point)] = (point, outputs, values)
         return point

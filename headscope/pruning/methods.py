@@ -63,6 +63,7 @@ from headscope.pruning.elimination import (
 )
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
+from headscope.pruning.surgeon import surgeon
 
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
 EPOCHS, PATIENCE = 40, 4
@@ -392,6 +393,7 @@ _RUN: dict[str, Callable[..., Ranking]] = {
     "fisher-joint": fisher_joint,
     "fisher-relinearised": fisher_relinearised,
     "fisher-mean": fisher_mean,
+    "surgeon": surgeon,
     "fisher": fisher,
     "importance-token": partial(importance, "token"),
     "importance-example": partial(importance, "example"),

@@ -20,6 +20,13 @@ METRIC_NAMES = {
     "spearman": "Spearman correlation with gold (x 100)",
     "token_accuracy": "token accuracy (%), each token after the true ones before it",
     "exact_match": "exact match (%)",
+    "ndcg_at_10": "mean nDCG@10 (x 100)",
+    "recall_at_10": "recall@10 (%)",
+    "top_10_changed": "queries whose first ten documents changed (%)",
+    "kendall_tau": "Kendall's tau with the full model's order (x 100; 100 is unchanged)",
+    "entity_f1": "F1 of entities (%)",
+    "word_accuracy": "accuracy over words (%)",
+    "answer_f1": "F1 of the words of answers (%)",
     "bleu": "BLEU",
     "bleu_characters": "BLEU of characters",
 }
@@ -29,6 +36,11 @@ SHORT_NAMES = {
     "loss": "the loss",
     "spearman": "Spearman",
     "token_accuracy": "token accuracy",
+    "ndcg_at_10": "nDCG@10",
+    "kendall_tau": "Kendall's tau",
+    "entity_f1": "the F1 of entities",
+    "word_accuracy": "word accuracy",
+    "answer_f1": "the F1 of answers",
 }
 
 

@@ -29,6 +29,7 @@ else:
     Data = Roles = Path
 
 DEFAULT = "fisher-joint"  # The method of a run that names none.
+SEARCHED = "surgeon"  # Method, and repair, of a search that names none.
 CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.
 STEP = 0.25  # Between the fractions of a curve.
 #: Fewest evaluation examples of a search: with 20 of them, in two halves, 7% of searches named a
@@ -68,6 +69,10 @@ METHODS = {
     "fisher-mean": MethodInfo(
         "the same for heads that leave their mean behind; goes with the repair mean", _HASSIBI
     ),
+    "surgeon": MethodInfo(
+        "the same for blocks of W_O, which is refitted; goes with the repair surgeon",
+        "Hassibi & Stork 1993; Kurtic et al. 2023, arXiv:2302.04089",
+    ),
     "fisher": MethodInfo(
         "diagonal of the Fisher matrix, then exchanges inside each layer",
         "Kwon et al. 2022, arXiv:2204.09656",
@@ -104,6 +109,7 @@ class Repair(enum.StrEnum):
     scale = "scale"
     mean = "mean"
     refit = "refit"
+    surgeon = "surgeon"
 
 
 def check_methods(methods: Sequence[str]) -> None:
@@ -168,6 +174,7 @@ class PruneOptions(ResumableOptions):
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",
         "headscope prune demo --task similarity --data test.csv --calibration train.csv",
+        "headscope prune demo --task retrieval --data ./scifact",
         "headscope prune demo --step 0.1 --draws 20",
         "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
         "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
@@ -182,7 +189,8 @@ class PruneOptions(ResumableOptions):
     data: Annotated[
         Data | None,
         Option(
-            help="What curves are measured on: text, or CSV, TSV, JSONL with labels or targets."
+            help="What curves are measured on: text, CSV, TSV, JSONL with labels or targets, or "
+            "what the task reads."
         ),
     ] = None
     calibration: Annotated[
@@ -201,8 +209,8 @@ class PruneOptions(ResumableOptions):
     repairs: Annotated[
         Sequence[str] | None,
         Option(
-            help="Repeatable. Default: none and scale, with a largest drop also mean; none for "
-            "heads by hand.",
+            help="Repeatable. Default: none and scale, with a largest drop surgeon; none for heads "
+            "by hand.",
             flags=("--repair",),
             choices=tuple(Repair),
         ),
@@ -433,7 +441,8 @@ class PruneOptions(ResumableOptions):
         """Methods, each once; none where heads are removed by hand."""
         if self.manual or self.mixes:
             return ()
-        return tuple(dict.fromkeys(self.methods or (DEFAULT, "random")))
+        usual = DEFAULT if self.max_drop is None else SEARCHED
+        return tuple(dict.fromkeys(self.methods or (usual, "random")))
 
     @property
     def scored(self) -> tuple[str, ...]:
@@ -447,6 +456,8 @@ class PruneOptions(ResumableOptions):
             return tuple(dict.fromkeys(Repair(name) for name in self.repairs))
         if self.manual:
             return (Repair.none,)
+        if self.method_names[:1] == ("surgeon",) and not self.methods:
+            return (Repair.surgeon,)
         searched = self.max_drop is not None  # then the best repair is worth its time
         return (Repair.none, Repair.scale, *((Repair.mean,) if searched else ()))
 

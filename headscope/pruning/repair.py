@@ -80,7 +80,7 @@ def repair(
     ``task`` is on the calibration data, as ``context`` is; none is needed for ``none``.
     """
     units = context.units
-    if kind is Repair.none or task is None or not removed:
+    if kind in (Repair.none, Repair.surgeon) or task is None or not removed:
         return Repaired.bare(units, removed)
     context.targets()  # the same for heads that leave their mean behind
     if kind is Repair.mean:

@@ -46,6 +46,9 @@ class Point:
     metrics: dict[str, float] | None = None  # Every metric of the task
     #: Kept heads with each role; None where the model was not classified.
     roles_left: dict[str, int] | None = None
+    #: ``retrieval``: the queries whose first ten documents, in whatever order, are not the unpruned
+    #: model's, by their names in the file; None for other tasks, and for ``random``.
+    changed: tuple[str, ...] | None = None
     draws: tuple[Draw, ...] = ()  # Empty unless ``random``
     spread: float | None = None  # Standard deviation over draws
     #: Of ``difference_ci``: higher where smaller numbers of heads were tried after a refusal.

@@ -114,7 +114,7 @@ def measure(
     model : str, path, LoadedModel
         As :func:`headscope.prune` takes it.
     task : str
-        ``fidelity``, ``mlm``, ``classification``, ``similarity`` or ``seq2seq``.
+        As ``headscope prune --task`` takes it: ``fidelity``, ``mlm``, ``retrieval`` and so on.
     data : path, optional
         The built-in sample if missing.
     without : str, optional

@@ -23,10 +23,11 @@ from headscope.pruning.repair import Repaired, repair
 from headscope.pruning.result import Point
 from headscope.pruning.resume import SavedWork
 from headscope.pruning.steps import Steps, counts_of
+from headscope.pruning.surgeon import refitted_maps
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
 from headscope.tasks.encoder_tasks import Fidelity
-from headscope.tasks.making import check_task, check_two, make_task, read_examples, select
+from headscope.tasks.making import check_task, check_two, make_task, read_examples
 from headscope.tasks.units import Units, units_of
 
 
@@ -79,7 +80,7 @@ def open_sources(options: PruneOptions) -> Sources:
         )
         if options.limit is not None and task != "mlm":
             check_two(options.limit)
-            evaluation = select(evaluation, range(min(options.limit, len(evaluation))))
+            evaluation = evaluation.pick(range(min(options.limit, len(evaluation))))
         chosen = pick(other, limit, task, seed) if options.needs_calibration else None
         return Sources(options, evaluation, chosen, task, (), _fidelity_text(options, chosen))
     evaluation = read_examples(task, options.data, options.limit)
@@ -164,6 +165,8 @@ class Pruner:
         loaded, calibration = self.inputs.loaded, self.inputs.calibration
         what = [list(loaded.stacks), kind.value, list(removed)]
         run = partial(repair, kind, loaded, calibration, self.context, removed)
+        if kind is Repair.surgeon and 0 < len(removed) < len(self.units):
+            run = partial(refitted_maps, self.context, removed)
         made = self.inputs.work.repaired(what, loaded, run)
         self._did(kind.value, made)
         return made

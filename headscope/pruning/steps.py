@@ -35,6 +35,7 @@ _CALIBRATION_PASSES = {
     "confidence": 1.0,
     "fisher-relinearised": 55.0,
     "fisher-mean": 58.0,
+    "surgeon": 60.0,
     "gates": 60.0,
     "topk": 60.0,
     "none": 0.0,

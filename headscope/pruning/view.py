@@ -60,6 +60,12 @@ _OPENS = {
 }
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
 _MOST_ALONE = 8  # Heads named in the table of heads removed alone: those that hurt most.
+_MOST_QUERIES = 8  # Queries named in a sentence; all of them are in the JSON.
+#: Metrics beside a task's value that stand in a table of their own.
+_OTHERS = (
+    *("exact_match", "bleu", "bleu_characters", "ndcg_at_10", "recall_at_10", "top_10_changed"),
+    *("kendall_tau", "word_accuracy"),
+)
 _MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
 
 
@@ -101,7 +107,7 @@ def _tables(result: PruneResult) -> Iterator[b.Block]:
     """Show what stands behind the answer."""
     if result.stacks:
         yield from _stacks(result)
-    yield from _decoded(result)
+    yield from _other_metrics(result)
     if result.max_drop is not None:
         yield from _search(result, result.max_drop)
     if result.even:
@@ -143,7 +149,7 @@ def _run_lines(result: PruneResult) -> str:
     lines.append(f"Task    {result.task}: {METRIC_NAMES[metric]}")
     pooling, origin = model.get("pooling"), model.get("pooling_from")
     usual = origin != "option" and pooling in (None, "mean", "mean, normalize")
-    if result.task in ("fidelity", "similarity") and not usual:
+    if result.task in ("fidelity", "similarity", "retrieval") and not usual:
         source = "as asked for" if origin == "option" else f"as the model's {origin} says"
         lines.append(f"Pooling {pooling}, {source}")
     lines.append(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
@@ -294,7 +300,7 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
         yield from b.behind([b.text_table(heads, rows)])
     methods = dict.fromkeys(curve.method for curve in _chosen(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
-    dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":"}
+    dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":", "surgeon": "-"}
     alone = len({curve.repair for curve in result.curves}) == 1
     series = []
     for curve in result.curves:
@@ -373,10 +379,10 @@ def _stacks(result: PruneResult) -> Iterator[b.Block]:
     )
 
 
-def _decoded(result: PruneResult) -> Iterator[b.Block]:
-    """Show what only decoding tells: exact matches and BLEU; draws of random heads have none."""
+def _other_metrics(result: PruneResult) -> Iterator[b.Block]:
+    """Show a task's other metrics, such as what decoding tells; draws of random heads have none."""
     full = result.baseline.metrics
-    names = [name for name in ("exact_match", "bleu", "bleu_characters") if name in full]
+    names = [name for name in _OTHERS if name in full and name != result.metric]
     if not names:
         return
 
@@ -392,8 +398,24 @@ def _decoded(result: PruneResult) -> Iterator[b.Block]:
         cells = (values(points[stack].metrics if stack in points else None) for stack in parts)
         rows.append([_short_name(*name), f"{share:.0%}", *cells])
     what = " / ".join(METRIC_NAMES[name] for name in names)
-    title = f"Greedy decoding, {what}: full model {values(full)}"
-    yield b.text_table(("chosen by", "removed", *parts), rows, title)
+    title = f"{'Greedy decoding' if result.task == 'seq2seq' else 'Also'}, {what}: full model "
+    yield b.text_table(("chosen by", "removed", *parts), rows, title + values(full))
+    yield b.Text(changed_sentence(result))
+
+
+def changed_sentence(result: PruneResult) -> str:
+    """Name the queries whose first ten documents changed, at the point that headlines speak of."""
+    leading = leading_point(result)
+    if leading is None or leading[1].changed is None:
+        return ""
+    point, names = leading[1], leading[1].changed
+    few = ", ".join(visible(name) for name in names[:_MOST_QUERIES])
+    more = f" and {len(names) - _MOST_QUERIES:,} more" if len(names) > _MOST_QUERIES else ""
+    return (
+        f"With {len(point.heads_removed)} of {result.n_heads} heads removed {len(names):,} of "
+        f"{result.measured_examples:,} queries find other documents among their first "
+        f"ten{': ' if names else ''}{few}{more}."
+    )
 
 
 def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
@@ -795,6 +817,9 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
             change_words(metric, part.difference, part.ci, part.level),
             Estimate(search.count),
         )
+    if result.smaller is not None:
+        yield from mix.key_numbers(result)
+        return
     leading = leading_point(result)
     if leading is None or leading[0].method == "random":
         return

@@ -15,6 +15,7 @@ import headscope
 
 if TYPE_CHECKING:
     from headscope import (
+        AttributeResult,
         ClassifyResult,
         DepthResult,
         ExplainResult,
@@ -39,6 +40,7 @@ class Sections:
     validate: ValidationResult | None = None
     explain: ExplainResult | None = None
     classify: ClassifyResult | None = None
+    attribute: AttributeResult | None = None
     rank: RankResult | None = None
     spectrum: SpectrumResult | None = None
     depth: DepthResult | None = None
@@ -62,6 +64,7 @@ _MARKS = {
     "validate": "passed layers tolerance",
     "explain": "steps sentence patterns",
     "classify": "heads corpus thresholds",
+    "attribute": "parts spearman shuffled",
     "rank": "heads layers controls",
     "spectrum": "heads sampling verdict",
     "depth": "variants protected decomposition",
@@ -74,6 +77,7 @@ _MARKS = {
 }
 #: Sections whose result another makes use of.
 _USES = {
+    "attribute": "classify",
     "spectrum": "classify",
     "prune": "classify",
     "insights": "classify rank spectrum depth flow transfer linear symmetric prune",

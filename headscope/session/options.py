@@ -24,7 +24,10 @@ else:
     Text, AnyCorpus = Path, Path | None
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-TASKS = ("fidelity", "mlm", "classification", "similarity", "seq2seq")
+TASKS = (
+    *("fidelity", "mlm", "classification", "similarity", "retrieval", "rerank"),
+    *("token-classification", "question-answering", "seq2seq"),
+)
 STACKS = ("encoder", "decoder", "cross", "all")
 MODEL = "Model"
 POOLING = Option(

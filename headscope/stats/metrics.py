@@ -118,6 +118,36 @@ class TokenRate(Counted):
 
 
 @dataclass(frozen=True)
+class CountedF1(Counted):
+    """F1 of what is predicted and what is right, 2 TP / (predicted + right), times 100.
+
+    Of an array (n, 3) of each example's true positives, predictions and right ones; 0 where
+    nothing is predicted and nothing right.
+    """
+
+    counts: str  # Name of the array.
+
+    def __call__(self, outputs: Outputs, counts: Array) -> Array:
+        """Give one value per resample."""
+        hits, predicted, right = (counts @ outputs[self.counts]).T
+        return np.asarray(200.0 * hits / np.maximum(predicted + right, 1e-300))
+
+    def with_two_more(
+        self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
+    ) -> Outputs:
+        """Add two sentences of as many entities as differ in a sentence that differs.
+
+        That is the mean over those that were seen and one of a single entity.
+        """
+        size = 1.0
+        if other is not None:
+            differ = np.abs(outputs[self.counts] - other[self.counts]).max(axis=1)
+            size = float((1.0 + differ.sum()) / (1 + np.count_nonzero(differ)))
+        more = [(size * hit, size, size) for hit in right]
+        return {self.counts: np.concatenate([outputs[self.counts], np.array(more)])}
+
+
+@dataclass(frozen=True)
 class ClassMetric(Counted):
     """A metric of how often each class is predicted for each."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import joined_rows, share
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
-from headscope.data.token_rows import Padded, Row, padded
+from headscope.data.token_rows import Padded, Row, padded, sentences_of
 from headscope.models.intervene import Means, Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
@@ -27,8 +28,10 @@ from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
-#: Task heads that make a token at each position that a batch asks for.
-TOKEN_HEADS = ("mlm", "seq2seq")
+#: Task heads that make a token, or a tag, at each position that a batch asks for.
+TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
+#: The task head that says where an answer begins and ends: it chooses one of all positions.
+SPAN_HEAD = "question-answering"
 
 
 class Task:
@@ -37,10 +40,10 @@ class Task:
     A subclass is made from examples, a model, a seed (of masks) and a limit.
     """
 
-    name: ClassVar[str]  # fidelity, mlm, classification, similarity or seq2seq
+    name: ClassVar[str]  # as ``--task`` has it
     words: ClassVar[str]  # what it measures, and what it needs, on one line
     higher_is_better: ClassVar[bool] = True  # whether a larger value is a better model
-    has_labels: ClassVar[bool] = True  # whether :meth:`loss_batches` can use labels
+    has_labels: bool = True  # whether :meth:`loss_batches` can use labels
     #: Whether the outputs of the model's head are compared, and not its embeddings.
     needs_head: ClassVar[bool] = False
     #: Whether some metrics are of texts that the model writes, which takes far longer.
@@ -67,6 +70,17 @@ class Task:
     def rows_of_examples(self) -> Sequence[Sequence[Row]]:
         """The rows that each measured example is made of."""
         return [(row,) for row in self.rows]
+
+    @property
+    def sentences(self) -> Sequence[Sequence[Hashable]]:
+        """The texts of each measured example, which no other half of the data should have."""
+        return [
+            [text for row in rows for text in sentences_of(row)] for rows in self.rows_of_examples
+        ]
+
+    def changed(self, outputs: Outputs) -> tuple[str, ...] | None:
+        """Name the examples whose answer is another one than the whole model's, where asked for."""
+        return None
 
     def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
         """Yield all rows, padded, in batches of about ``tokens``, always in the same order."""
@@ -235,6 +249,15 @@ class TokenTask(Task):
         scores = wide(need_logits(logits)[0])
         return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
 
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Log-probabilities where a row is asked, one after the other; shorter rows end in 0."""
+        rows, size = batch.masked[0], len(batch.index)
+        count = torch.bincount(rows, minlength=size)
+        place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
+        flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
+        room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
+        return room.index_put((rows, place), flat).flatten(1)
+
 
 class Distance:
     """Cosine of embeddings, and KL of the head's outputs, to a reference model."""
@@ -243,8 +266,9 @@ class Distance:
         self.head = reference.task_head
         self._rows, self._reference = rows, reference
         self._pooled: Tensor | None = None
-        #: Per row: the logits (classification), or the hidden states at masked or target positions,
-        #: from which the head makes its logits anew: they are 80 times as large.
+        #: Per row: the logits (of classes, or of where an answer begins and ends), or the hidden
+        #: states at masked, target or tagged positions, from which the head makes its logits anew:
+        #: those of a language model are 80 times as large.
         self._outputs: list[Tensor] = []
 
     def select(self, batch: Padded) -> Select | None:
@@ -276,6 +300,10 @@ class Distance:
         if self.head in TOKEN_HEADS:
             own, full = wide(logits[0]).log_softmax(-1).chunk(2)
             return {**distances, "kl": by_row(batch, _kl(full, own))}
+        if self.head == SPAN_HEAD:
+            full = pad_sequence([self._outputs[i] for i in batch.index], batch_first=True)
+            full, own = (spans(part, batch.attention_mask) for part in (full.to(logits), logits))
+            return {**distances, "kl": (full.exp() * (full - own)).sum(dim=(1, 2)) / 2}
         stored = torch.stack([self._outputs[i] for i in batch.index])
         return {**distances, "kl": _kl(wide(stored).log_softmax(-1), wide(logits).log_softmax(-1))}
 
@@ -294,6 +322,15 @@ class Distance:
         stored = torch.stack([self._outputs[i] for i in batch.index])
         agreed = (stored.argmax(-1) == logits.argmax(-1)).double()
         return {"same": agreed, "guessed": torch.ones_like(agreed)}
+
+    def embeddings(self) -> Tensor:
+        """Return the reference model's embeddings, (rows, d)."""
+        return self._prepared()
+
+    def logits(self) -> Tensor:
+        """Return the reference model's logits of whole rows, (rows, classes)."""
+        self._prepared()
+        return torch.stack(self._outputs)
 
     def constant(self) -> bool:
         """Whether the reference model's embeddings are the same for every row."""
@@ -338,6 +375,12 @@ def by_row(batch: Padded, values: Tensor) -> Tensor:
     return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
 
 
+def spans(logits: Tensor, mask: Tensor) -> Tensor:
+    """Log-probabilities of where an answer begins and ends, (batch, pos, 2); 0 at padding."""
+    padding = ~mask.bool()[..., None]
+    return wide(logits).masked_fill(padding, -torch.inf).log_softmax(dim=1).masked_fill(padding, 0)
+
+
 def _kl(reference: Tensor, other: Tensor) -> Tensor:
     """KL divergence over the last axis, of log-probabilities."""
     return (reference.exp() * (reference - other)).sum(dim=-1)
@@ -346,7 +389,10 @@ def _kl(reference: Tensor, other: Tensor) -> Tensor:
 def _split(batch: Padded, values: Tensor) -> Sequence[Tensor]:
     """Split values by the batch's rows, or by each row's masks."""
     if len(values) == len(batch.index) and not batch.masked.numel():
-        return list(values)
+        if values.dim() < 3:
+            return list(values)
+        lengths = batch.attention_mask.sum(dim=1).tolist()
+        return [row[:length] for row, length in zip(values, lengths, strict=True)]
     sizes = torch.bincount(batch.masked[0], minlength=len(batch.index))
     return torch.split(values, sizes.tolist())
 

@@ -23,15 +23,22 @@ from torch import Tensor
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
+from headscope.data.queries import thinned
 from headscope.data.token_rows import Padded
 from headscope.models.intervene import Means, capture_layers, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import OutputMap, output_map
 from headscope.tasks.base import LossBatch, Task
-from headscope.tasks.making import read_examples, select
+from headscope.tasks.making import read_examples
 
 _TABLES = (".csv", ".tsv", ".jsonl")  # Files whose columns hold labels; anything else is text.
+#: Tasks that plain text can calibrate, and the endings of files that are no plain text for them; a
+#: folder is none for any.
+_LABELLED = {
+    **dict.fromkeys(("classification", "similarity", "retrieval", "rerank"), _TABLES),
+    "question-answering": (".json",),
+}
 
 
 @dataclass(frozen=True)
@@ -84,12 +91,15 @@ def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedMod
 def pick(examples: Examples, limit: int, task: str, seed: int) -> Examples:
     """Draw examples at random, in their order; a pair counts as two sentences.
 
+    Queries are drawn with some of their documents, and what counts are texts.
     The ``mlm`` task takes all of the text: its windows are limited instead.
     """
-    size = limit // 2 if task == "similarity" else limit
+    if task in ("retrieval", "rerank"):
+        return thinned(examples, limit, seed)
+    size = limit // 2 if task in ("similarity", "question-answering") else limit
     if task == "mlm" or len(examples) <= size:
         return examples
-    return select(examples, sorted(random.Random(seed).sample(range(len(examples)), max(2, size))))
+    return examples.pick(sorted(random.Random(seed).sample(range(len(examples)), max(2, size))))
 
 
 def open_calibration(
@@ -109,12 +119,15 @@ def open_calibration(
         )
     if isinstance(source, Examples):
         return source, task
-    is_text = source is None or Path(source).suffix.lower() not in _TABLES
-    if task in ("classification", "similarity") and is_text:
+    endings = _LABELLED.get(task, ())
+    is_text = source is None or not (
+        Path(source).is_dir() or Path(source).suffix.lower() in endings
+    )
+    if (task in _LABELLED or (task == "token-classification" and source is None)) and is_text:
         if needs_labels:
             raise InputError(
                 f"{', '.join(needs_labels)} needs labelled calibration data; give a calibration "
-                f"file (csv, tsv, jsonl) in the form of the {task} data, but not the evaluation "
+                f"file in the form of the {task} data, but not the evaluation "
                 "file itself."
             )
         return read_texts(source), "fidelity"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -75,7 +76,9 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
 class Fidelity(Task):
     """Mean cosine of embeddings and, for a model with a head, mean KL of its outputs.
 
-    A masked language model reads text with 15% of the tokens masked, and its KL is taken there.
+    A masked language model reads text with 15% of the tokens masked, and its KL is taken there;
+    that of a head for tags is a mean over tokens, that of a head for answers the mean of the KL of
+    where they begin and where they end.
     """
 
     name = "fidelity"
@@ -89,10 +92,15 @@ class Fidelity(Task):
         prompt = "" if loaded.task_head else loaded.pooling.prompt
         rows, kept = tokenised(loaded, [prompt + text for text in examples.texts])
         rows = masked(rows, loaded, seed) if loaded.task_head == "mlm" else rows
+        if loaded.task_head == "token-classification":  # every token has a tag that can be compared
+            rows = [
+                replace(row, masked=row.content, gold=tuple(row.ids[i] for i in row.content))
+                for row in rows
+            ]
         super().__init__(examples, loaded, rows, len(examples.texts) - len(kept))
         self.notes = () if loaded.task_head else notes_of(loaded, rows)
         # Text runs the encoder of an encoder-decoder model, and not its head.
-        has_outputs = loaded.task_head not in (None, "seq2seq")
+        has_outputs = loaded.task_head is not None and not loaded.encoder_decoder
         self.table = {name: mean_of(name) for name in ("cosine", "kl")[: 1 + has_outputs]}
 
     def _select(self, batch: Padded) -> Select | None:
@@ -161,15 +169,6 @@ class MaskedLM(TokenTask):
         nll = F.cross_entropy(scores, batch.gold, reduction="none")
         total = nll.new_zeros(len(batch.index)).index_add(0, batch.masked[0], nll)
         return {"nll": total, **super()._read(batch, hidden, logits)}
-
-    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Log-probabilities at a row's masks, one after the other; rows of fewer masks end in 0."""
-        rows, size = batch.masked[0], len(batch.index)
-        count = torch.bincount(rows, minlength=size)
-        place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
-        flat = wide(need_logits(logits)[0]).log_softmax(dim=-1)
-        room = flat.new_zeros(size, int(count.max()), flat.shape[-1])
-        return room.index_put((rows, place), flat).flatten(1)
 
 
 class Classification(Task):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from headscope.core.errors import InputError
 from headscope.data.examples import (
@@ -15,20 +13,49 @@ from headscope.data.examples import (
     read_texts,
     read_translations,
 )
+from headscope.data.queries import read_rerank, read_retrieval
+from headscope.data.squad import read_questions
+from headscope.data.tagged import read_tagged
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import ends_of, missing_task_head
+from headscope.tasks.answering import QuestionAnswering
 from headscope.tasks.base import Task
 from headscope.tasks.encoder_tasks import Classification, Fidelity, MaskedLM, Similarity
+from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
+from headscope.tasks.tagging import TokenClassification
 
+#: A task of its own kind.
+_Kind = (
+    type[Fidelity | MaskedLM | Classification | Similarity | Seq2Seq]
+    | type[Retrieval | Rerank | TokenClassification | QuestionAnswering]
+)
 #: Every task by name.
-TASKS: dict[str, type[Fidelity | MaskedLM | Classification | Similarity | Seq2Seq]] = {
-    kind.name: kind for kind in (Fidelity, MaskedLM, Classification, Similarity, Seq2Seq)
+TASKS: dict[str, _Kind] = {
+    "fidelity": Fidelity,
+    "mlm": MaskedLM,
+    "classification": Classification,
+    "similarity": Similarity,
+    "retrieval": Retrieval,
+    "rerank": Rerank,
+    "token-classification": TokenClassification,
+    "question-answering": QuestionAnswering,
+    "seq2seq": Seq2Seq,
+}
+#: Tasks that read the outputs of a task head, and which.
+_HEADS = {
+    **{name: name for name in ("mlm", "classification", "seq2seq")},
+    **{name: name for name in ("token-classification", "question-answering")},
+    "rerank": "classification",
 }
 #: Tasks that need a file: what it holds, and how it is read.
 _NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path, int | None], Examples]]] = {
     "classification": ("labels", read_labelled),
     "similarity": ("labels", read_pairs),
+    "retrieval": ("queries, documents and relevance", read_retrieval),
+    "rerank": ("queries and documents", read_rerank),
+    "token-classification": ("tagged words", read_tagged),
+    "question-answering": ("questions, contexts and answers", read_questions),
     "seq2seq": ("sources and targets", read_translations),
 }
 
@@ -40,7 +67,7 @@ def read_examples(
     _check_name(name)
     check_two(limit)
     if isinstance(path, Examples):
-        return select(path, range(min(len(path), limit or len(path))))
+        return path.pick(range(min(len(path), limit or len(path))))
     if name in _NEEDS_FILE:
         what, read = _NEEDS_FILE[name]
         if path is None:
@@ -55,17 +82,6 @@ def check_two(limit: int | None) -> None:
     """Refuse a limit that leaves less than two examples."""
     if limit is not None and limit < 2:
         raise InputError(f"The limit is {limit}; a task needs two examples or more.")
-
-
-def select(examples: Examples, rows: Iterable[int]) -> Examples:
-    """Return some examples, with everything that is known of each."""
-    rows = tuple(rows)
-    columns: dict[str, Any] = {
-        name: tuple(column[i] for i in rows)
-        for name in ("first", "second", "labels", "scores", "lines")
-        if (column := getattr(examples, name))
-    }
-    return dataclasses.replace(examples, **columns)
 
 
 def make_task(
@@ -83,8 +99,14 @@ def check_task(name: str, loaded: LoadedModel) -> None:
         raise InputError(f"The task {name} needs the model's tokenizer; load it with it.")
     if name == "seq2seq":
         ends_of(loaded)  # an encoder has no targets, whatever head it has
-    if name in ("mlm", "classification", "seq2seq") and loaded.task_head != name:
-        raise missing_task_head(loaded.name, name, type(loaded.network).__name__)
+    head = _HEADS.get(name)
+    if head is not None and loaded.task_head != head:
+        raise missing_task_head(loaded.name, head, type(loaded.network).__name__)
+    if head not in (None, "seq2seq") and loaded.encoder_decoder:
+        raise InputError(
+            f"{loaded.name} is an encoder-decoder model; the task {name} needs an encoder with a "
+            "head of its own."
+        )
     loaded.pooling.check()
 
 

@@ -50,7 +50,7 @@ class Row:
         words: list[object] = []
         for name, value in self.options.items():
             flag = "--" + name.replace("_", "-")
-            if name == "sentence":
+            if name in ("sentence", "first", "second"):
                 words.append(value)
             elif value is True:
                 words.append(flag)
@@ -76,6 +76,12 @@ ROWS = {
         *("explain.csv", "explain.html explain-heads.csv", "explain"),
     ),
     "classify": Row({"limit": 20}, "heads.csv", "relations.csv", "roles relations"),
+    "attribute": Row(
+        {"first": "the cat sat", "second": "a dog ran", "tokens": True},
+        "attribute.csv",
+        "attribute_parts.csv attribute_tokens.csv attribute_pairs.csv",
+        "attribute_removed attribute_direct attribute_heads",
+    ),
     "rank": Row(
         {"fresh": False, "control_seeds": 2},
         *("rank.csv", "", "cumulative_qk cumulative_ov effective_rank overlap"),

@@ -8,7 +8,17 @@ from pathlib import Path
 from processes import content
 
 SECTIONS = (
-    *("validate", "explain", "classify", "rank", "spectrum", "depth", "flow", "transfer"),
+    *(
+        "validate",
+        "explain",
+        "attribute",
+        "classify",
+        "rank",
+        "spectrum",
+        "depth",
+        "flow",
+        "transfer",
+    ),
     *("linear", "symmetric", "prune", "insights"),
 )
 
@@ -43,7 +53,7 @@ def test_a_whole_report_is_the_same_twice_and_only_what_changed_is_measured_agai
     quick.write_text(quick.read_text().replace("[depth]\nlength = 12", "[depth]\nlength = 16"))
     (out / "rank.csv").write_text("spoilt")
     taken = run(*call).flat.partition("taken from")[2]
-    assert "validate, explain, classify, rank, spectrum, flow, transfer, linear" in taken
+    assert "validate, explain, classify, attribute, rank, spectrum, flow, transfer, linear" in taken
     assert "depth" not in taken
     assert "insights" not in taken  # it is judged by what depth found
     changed = json.loads((out / "report.json").read_text())

@@ -48,6 +48,7 @@ READING: dict[str, dict[str, Any]] = {
     "classify": {"limit": 8},
     "rank": {"text": as_plain([KNOWN] * 8), "fresh": False},
     "explain": {"sentence": KNOWN},
+    "attribute": {"first": KNOWN, "second": KNOWN},
     "spectrum": {"length": 16, "sequences": 2},
     "depth": {"length": 16, "sequences": 2},
     "flow": {"limit": 24},

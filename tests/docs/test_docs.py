@@ -105,6 +105,7 @@ def test_public_names_are_pinned():
         *("ValidationResult", "PruneResult", "InsightsResult", "ReportResult"),
         *("scores", "measure", "load", "wrap", "remove_heads", "save", "save_dense"),
         *("plan_vocabulary", "cut_vocabulary"),
+        *("feed_forwards", "remove_neurons", "remove_layers"),
         *("Thresholds", "InsightThresholds", "HeadscopeError"),
     }
     for name in headscope.__all__:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 TINY = ("bert", "modernbert", "marian")
 COMMANDS = (
-    *("classify", "compare", "depth", "diff", "explain", "flow", "insights", "linear", "list"),
-    *("prune", "rank", "report", "spectrum", "symmetric", "transfer", "validate"),
+    *("attribute", "classify", "compare", "depth", "diff", "explain", "flow", "insights"),
+    *("linear", "list", "prune", "rank", "report", "spectrum", "symmetric", "transfer", "validate"),
 )
 _HERE = Path(__file__).parent
 

@@ -76,6 +76,7 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
         "flow": partial(headscope.flow, bert, limit=2, control=False),
         "linear": partial(headscope.linear, bert, text, sentences=1, control=False),
         "symmetric": partial(headscope.symmetric, bert, text, sentences=1),
+        "attribute": partial(headscope.attribute, bert, "the cat sat", "a dog ran"),
         "explain": partial(headscope.explain, bert, "the cat sat"),
         "prune": partial(headscope.prune, bert, methods=["fisher"], repairs=["none"], **short),
         "transfer": partial(headscope.transfer, bert, *labelled, **once, **few),
@@ -85,7 +86,16 @@ def calls(bert: Path, text: Path, labelled: tuple[Path, Path]) -> Runs:
 #: Those that take a second or more each only where they are asked for: a simulated device is slow.
 _SLOW = ("efficient", "flow", "linear", "symmetric", "prune")
 _EVERY = bool(os.environ.get("HEADSCOPE_EVERY_COMMAND"))
-NAMES = ("validate", "rank", "spectrum", "depth", "explain", "transfer", *(_SLOW if _EVERY else ()))
+NAMES = (
+    "validate",
+    "rank",
+    "spectrum",
+    "depth",
+    "explain",
+    "attribute",
+    "transfer",
+    *(_SLOW if _EVERY else ()),
+)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,7 @@
 """Neurons and whole layers removed for real: equal to zeroed or bypassed, saved, opened again."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from families import BY_NAME, COVERED, Family
+from tiny_models import tiny_bert
 from torch import Tensor, nn
 from transformers import AutoModel
 
@@ -28,7 +30,7 @@ NAMES = [family.name for family in COVERED]
 #: Families of one stack whose layers have weights of their own.
 LAYERED = [f.name for f in COVERED if len(f.stacks) == 1 and f.kind != "albert"]
 #: One of each way of keeping neurons and layers, where every family would take too long.
-FEW = ("bert", "modernbert", "gpt2", "xlm", "t5")
+FEW = ("bert", "modernbert", "t5")
 
 
 def opened(name: str) -> LoadedModel:
@@ -109,7 +111,6 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
     assert headscope.validate(again).passed
     item = headscope.feed_forwards(again)[0]
     less = headscope.remove_neurons(again, {item.name: [item.neuron_ids[5]]})
-    assert removed_neurons(less)[item.name][-1] != item.neuron_ids[5] or item.width == 6
     assert item.neuron_ids[5] in removed_neurons(less)[item.name]
     with pytest.raises(InputError, match=r"has no neuron .* \(any more\)"):
         headscope.remove_neurons(less, {item.name: [item.neuron_ids[5]]})
@@ -121,7 +122,7 @@ def test_neurons_saved_and_cut_again_keep_their_numbers(name: str, tmp_path: Pat
     assert removed_neurons(twin) == removed_neurons(less)
 
 
-@pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "bart", "t5", "nomic_bert"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "bart", "nomic_bert"])
 def test_even_neurons_need_no_headscope(name: str, tmp_path: Path) -> None:
     loaded = opened(name)
     cut = headscope.remove_neurons(loaded, some(headscope.feed_forwards(loaded), even=True))
@@ -168,8 +169,10 @@ def bypassed(family: Family, network: Any, gone: list[int]) -> None:
         stack[layer].forward = instead(stack[layer].forward)
 
 
-@pytest.mark.parametrize("gone", [[1], [0, 2]], ids=str)
-@pytest.mark.parametrize("name", LAYERED)
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [*((name, [1]) for name in LAYERED), *((name, [0, 2]) for name in ("bert", "modernbert"))],
+)
 def test_a_removed_layer_returns_its_input(name: str, gone: list[int]) -> None:
     loaded = opened(name)
     cut = headscope.remove_layers(loaded, gone)
@@ -187,7 +190,7 @@ def test_a_removed_layer_returns_its_input(name: str, gone: list[int]) -> None:
     close(states(cut), expected)
 
 
-@pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2", "xlm", "nomic_bert", "squeezebert"])
+@pytest.mark.parametrize("name", ["bert", "modernbert", "xlm", "nomic_bert"])
 def test_layers_saved_and_removed_again_keep_their_numbers(name: str, tmp_path: Path) -> None:
     loaded = opened(name)
     cut = headscope.remove_layers(loaded, [0])
@@ -256,10 +259,10 @@ def test_heads_neurons_and_layers_together(name: str, standalone: bool, tmp_path
 
 
 def test_the_demo_elsewhere(demo: LoadedModel, tmp_path: Path) -> None:
-    """sentence-transformers and onnxruntime compute what we do; every command's names have gaps."""
+    """sentence-transformers and onnxruntime compute what we do."""
     from sentence_transformers import SentenceTransformer
 
-    cut = headscope.remove_heads(headscope.remove_layers(demo, [1, 4]), [(5, 3)])
+    cut = headscope.remove_heads(headscope.remove_layers(demo, [1, 2, 3, 4]), [(5, 3)])
     items = headscope.feed_forwards(cut)
     cut = headscope.remove_neurons(cut, {item.name: range(0, item.width, 3) for item in items})
     folder = headscope.save(cut, tmp_path / "small")
@@ -273,21 +276,31 @@ def test_the_demo_elsewhere(demo: LoadedModel, tmp_path: Path) -> None:
     given = {"input_ids": np.asarray(ids), "attention_mask": np.asarray(mask)}
     found = Graph(tmp_path / "model.onnx")._session.run(["embedding"], given)[0]
     torch.testing.assert_close(torch.from_numpy(found), expected, rtol=0, atol=1e-5)
-    again = headscope.load(str(folder), device="cpu")
-    classified = headscope.classify(again, limit=12, validate=False)
-    assert sorted({head.layer for head in classified.heads}) == [0, 2, 3, 5]
-    entropy = {(h.layer, h.head): h.entropy for h in classified.heads}
-    assert (5, 3) not in entropy
-    whole = headscope.classify(demo, limit=12, validate=False)  # layer 0 reads the same states
-    for head in whole.heads:
+
+
+def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
+    """Layers and heads keep their numbers where layers are missing; layer 0 reads the same."""
+    whole = headscope.load(str(tiny_bert(tmp_path / "source", layers=3)))
+    cut = headscope.remove_heads(headscope.remove_layers(whole, [1]), [(2, 3)])
+    again = headscope.load(str(headscope.save(cut, tmp_path / "small")))
+    options: dict[str, Any] = {"limit": 20, "validate": False}
+    found, expected = (headscope.classify(model, **options) for model in (again, whole))
+    entropy = {(head.layer, head.head): head.entropy for head in found.heads}
+    assert set(entropy) == {*((0, h) for h in range(4)), *((2, h) for h in range(3))}
+    for head in expected.heads:
         if head.layer == 0:
             assert entropy[0, head.head] == pytest.approx(head.entropy, abs=1e-5)
+    assert [head.layer_name for head in found.heads][-1] == "L2"
     ranked = headscope.rank(again, fresh=False, validate=False)
-    assert [layer.layer for layer in ranked.layers] == [0, 2, 3, 5]
-    explained = headscope.explain(again, "Rain fell.", head="L5H4", validate=False)
-    assert (explained.layer, explained.head) == (5, 4)
-    with pytest.raises(InputError, match="has no layer 4; it has layers 0, 2, 3, 5"):
-        headscope.explain(again, "Rain fell.", layer=4, validate=False)
+    assert [(layer.layer, layer.heads) for layer in ranked.layers] == [
+        (0, (0, 1, 2, 3)),
+        (2, (0, 1, 2)),
+    ]
+    sentence = "the big dog ran"
+    explained = headscope.explain(again, sentence, head="L2H1", validate=False)
+    assert (explained.layer, explained.head) == (2, 1)
+    with pytest.raises(InputError, match="has no layer 1; it has layers 0, 2"):
+        headscope.explain(again, sentence, layer=1, validate=False)
 
 
 # --- wrong input ----------------------------------------------------------------------------------
@@ -336,6 +349,14 @@ def test_parts_that_cannot_go() -> None:
 NETWORK = "encoder.layer.1.output.dense"
 
 
+@pytest.fixture(scope="module")
+def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    loaded = headscope.remove_layers(opened("bert"), [1])
+    small = headscope.remove_neurons(loaded, {NETWORK: [0]})
+    folder = tmp_path_factory.mktemp("small") / "x"
+    return headscope.save(headscope.remove_heads(small, [(0, 0)]), folder)
+
+
 def neurons(**changes: Any) -> dict[str, Any]:
     entry = {"first": ["encoder.layer.1.intermediate.dense"], "before": 48, "kept": "1-47"}
     return {"kept_neurons": {NETWORK: {**entry, **changes}}}
@@ -363,14 +384,14 @@ def neurons(**changes: Any) -> dict[str, Any]:
         ({"kept_layers": []}, "kept_layers names no layer"),
         ({"layers_before": "x"}, "layers_before is 'x'"),
         ({"layers_before": 4}, "4 layers before some were removed, config.json of 3"),
-        ({"kept_layers": [0]}, "has a tensor .* but only 1 layers are kept|another number"),
-        ({"kept_layers": [1, 2]}, "lists 2 layers|kept heads|attention runs"),
+        ({"kept_layers": [0], "kept_neurons": {}}, "but the model has 1, none of this name"),
+        ({"kept_layers": [1, 2]}, "kept heads|lists 2 layers"),
     ],
 )
-def test_a_manifest_that_lies(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
-    loaded = headscope.remove_layers(opened("bert"), [1])
-    small = headscope.remove_neurons(loaded, {NETWORK: [0]})
-    folder = headscope.save(headscope.remove_heads(small, [(0, 0)]), tmp_path / "x")
+def test_a_manifest_that_lies(
+    changes: dict[str, Any], words: str, small_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(small_folder, tmp_path / "x")
     path = folder / "headscope.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(CheckpointError, match=words):

@@ -48,7 +48,7 @@ from headscope.stats.statistics import adjust
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.calibration import TaskCalibration, chosen_stack, mean_z, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
-from headscope.tasks.making import check_two, make_task, read_examples, select
+from headscope.tasks.making import check_two, make_task, read_examples
 from headscope.tasks.units import Units, units_of
 
 DIRECTIONS = 2  # Random directions of the label-free estimate; each costs a backward pass.
@@ -83,7 +83,7 @@ class CauseSource:
                 f"{examples.name} holds {len(examples)} examples; removing heads is measured on "
                 "one half of them with the means of the other, so give four different ones or more."
             )
-        first, second = (pick(select(examples, half), limit, task, seed) for half in halves)
+        first, second = (pick(examples.pick(half), limit, task, seed) for half in halves)
         return cls(task, examples.name, first, second, limit, seed)
 
 

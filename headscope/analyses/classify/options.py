@@ -205,7 +205,8 @@ class ClassifyOptions(ResumableOptions):
         str | Path | None,
         Option(
             help="What models without a head are measured on, one half, with means of the other: "
-            "text, or CSV, TSV, JSONL with labels or targets. Default: the built-in sample."
+            "text, CSV, TSV, JSONL with labels or targets, or what the task reads. Default: the "
+            "built-in sample."
         ),
     ] = None
     ablate_limit: Annotated[

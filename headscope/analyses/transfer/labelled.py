@@ -20,7 +20,6 @@ from headscope.data.examples import TASK, Examples, read_labelled, reversed_phra
 from headscope.data.sentence import split_words
 from headscope.data.token_rows import Row, encode_rows, pad_rows
 from headscope.models.loaded import LoadedModel
-from headscope.tasks.making import select
 
 #: One of so many training examples validates, and the most that do.
 VALIDATION, MOST_VALIDATION = 5, 100
@@ -96,7 +95,7 @@ def read(
     # Training examples with the texts of a test example are left out.
     tested = set(_texts(theirs))
     kept = [i for i, text in enumerate(_texts(ours)) if text not in tested]
-    own = _drawn(select(ours, kept), train_limit, seed)
+    own = _drawn(ours.pick(kept), train_limit, seed)
     drawn = _drawn(theirs, test_limit, seed)
     name = ours.name if ours.name == theirs.name else f"{ours.name} and {theirs.name}"
     digest = sha256_of(ours.sha256 + theirs.sha256)
@@ -116,7 +115,7 @@ def _drawn(examples: Examples, limit: int, seed: int) -> Examples:
     if not limit or limit >= len(examples):
         return examples
     drawn = np.random.default_rng((abs(seed), 1)).permutation(len(examples))[:limit]
-    return select(examples, np.sort(drawn).tolist())
+    return examples.pick(np.sort(drawn).tolist())
 
 
 def label(source: Source, loaded: LoadedModel, seed: int) -> Labelled:

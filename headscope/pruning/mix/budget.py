@@ -9,6 +9,7 @@ from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.mix.costs import Costs
 from headscope.pruning.mix.eliminate import GRID
+from headscope.pruning.mix.result import budget_words
 from headscope.pruning.mix.sublayers import HEADS, Sublayer
 from headscope.pruning.options import PruneOptions
 
@@ -27,17 +28,6 @@ class Budget:
     def words(self) -> str:
         """Say what was asked for: ``2 times as fast``."""
         return budget_words(self.name, self.wanted)
-
-
-def budget_words(name: str, wanted: float) -> str:
-    """Say what was asked for: ``2 times as fast``, ``at most 45 MB``."""
-    return {
-        "speed": f"{wanted:g} times as fast",
-        "ms": f"at most {wanted:g} ms",
-        "mb": f"at most {wanted:g} MB",
-        "fraction": f"{wanted:.0%} of the layers' arithmetic gone",
-        "max_drop": f"at most {wanted:g} lost",
-    }[name]
 
 
 def budget_of(options: PruneOptions, whole_cost: float) -> Budget:

@@ -67,6 +67,7 @@ class Shrinking:
         self.layers = sublayers(self.zeroed, kinds)
         self._whole = [item.weights() for item in self.layers]
         self._seed, self._did, self._round = seed, did, 0
+        self._at_whole: list[Moments] | None = None  # The first look, which is always the same.
         #: The outputs to stay near to, batch by batch: the model's own unless they were given.
         self.targets = outputs_of(loaded, task) if targets is None else targets
         self.counts = [item.n_units for item in self.layers]
@@ -81,7 +82,7 @@ class Shrinking:
         best = self.distance()
         for _ in range(REFITS if rounds > 1 else 0):
             before = [item.weights() for item in self.layers]
-            self._refit(self._moments())
+            self.refit()
             now = self.distance()
             self._did()
             if now >= best:
@@ -91,11 +92,41 @@ class Shrinking:
             best = now
         return self.choices()
 
-    def set(self, kept: Sequence[tuple[int, ...]]) -> list[Choice]:
-        """Keep units that were named, by their places; the maps are refitted once."""
+    def whole(self) -> Shrinking:
+        """Go back to the whole model."""
+        for item, W in zip(self.layers, self._whole, strict=True):
+            item.write(W)
+        self.counts = [item.n_units for item in self.layers]
+        self._kept = [tuple(range(item.n_units)) for item in self.layers]
+        self._round = 0
+        return self
+
+    def paths(self) -> list[Elimination]:
+        """Rank the units of every sublayer where the model stands now."""
+        self._found = self._moments()
+        return [
+            eliminate(item, W, own)
+            for item, W, own in zip(self.layers, self._whole, self._found, strict=True)
+        ]
+
+    def set_counts(self, paths: Sequence[Elimination], counts: Sequence[int]) -> None:
+        """Keep so many units of each sublayer, by the paths that :meth:`paths` gave last."""
+        self.counts = list(counts)
+        self._kept = [
+            path.kept(count, item.n_units)
+            for item, path, count in zip(self.layers, paths, counts, strict=True)
+        ]
+        self._write(self._found)
+
+    def keep(self, kept: Sequence[tuple[int, ...]]) -> list[Choice]:
+        """Keep units that are named by their places; the maps are refitted where it stands."""
         self._kept, self.counts = list(kept), [len(places) for places in kept]
-        self._refit(self._moments())
+        self.refit()
         return self.choices()
+
+    def refit(self) -> None:
+        """Run the model as it stands, and refit all maps to it."""
+        self._write(self._moments())
 
     def restore(self, choices: Sequence[Choice]) -> None:
         """Go back to what :meth:`choices` gave."""
@@ -117,28 +148,24 @@ class Shrinking:
 
     def _moments(self) -> list[Moments]:
         self._round += 1
-        return moments(
+        if self._round == 1 and self._at_whole is not None:
+            return self._at_whole
+        found = moments(
             self._task,
             self.zeroed,
             self.layers,
             directions=DIRECTIONS,
             seed=self._seed + self._round,
         )
+        if self._round == 1:
+            self._at_whole = found
+        return found
 
     def _cut(self, budget: float) -> None:
-        found = self._moments()
-        paths = [
-            eliminate(item, W, own)
-            for item, W, own in zip(self.layers, self._whole, found, strict=True)
-        ]
-        self.counts = allocate(self.layers, paths, self.costs, budget)
-        self._kept = [
-            path.kept(count, item.n_units)
-            for item, path, count in zip(self.layers, paths, self.counts, strict=True)
-        ]
-        self._refit(found)
+        paths = self.paths()
+        self.set_counts(paths, allocate(self.layers, paths, self.costs, budget))
 
-    def _refit(self, found: Sequence[Moments]) -> None:
+    def _write(self, found: Sequence[Moments]) -> None:
         for item, W, own, kept in zip(self.layers, self._whole, found, self._kept, strict=True):
             item.write(refitted(W, own.A, rows_kept(item, kept), RIDGE))
 

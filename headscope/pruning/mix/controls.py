@@ -81,7 +81,7 @@ def random_mixes(
             tuple(sorted(rng.sample(range(item.n_units), len(c.kept))))
             for item, c in zip(shrinking.layers, choices, strict=True)
         ]
-        chosen = shrinking.set(kept)
+        chosen = shrinking.keep(kept)
         counts = tuple(map(len, kept))
         yield Control("random", "random", build(loaded, chosen), counts, shrinking.layers)
 

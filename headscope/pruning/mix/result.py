@@ -123,3 +123,14 @@ class MixResult:
     def heads_left(self) -> tuple[int, int]:
         """Heads that stay, of how many."""
         return sum(len(x.heads) for x in self.layers), sum(x.n_heads for x in self.layers)
+
+
+def budget_words(name: str, wanted: float) -> str:
+    """Say what was asked for: ``2 times as fast``, ``at most 45 MB``."""
+    return {
+        "speed": f"{wanted:g} times as fast",
+        "ms": f"at most {wanted:g} ms",
+        "mb": f"at most {wanted:g} MB",
+        "fraction": f"{wanted:.0%} of the layers' arithmetic gone",
+        "max_drop": f"at most {wanted:g} lost",
+    }[name]

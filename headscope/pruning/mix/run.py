@@ -53,7 +53,7 @@ from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration
 from headscope.tasks.encoder_tasks import Fidelity
-from headscope.tasks.making import make_task, select
+from headscope.tasks.making import make_task
 
 AHEAD = 1.03  # How much faster than asked for the first proposal is
 SHARES = tuple(i / 10 for i in range(1, 10))  # Of arithmetic: what max_drop tests, in order
@@ -191,7 +191,7 @@ class _Run:
             assert self.inputs.sources.calibration is not None
             return self.inputs.sources.calibration
         examples, _ = open_calibration(options.task, options.calibration, ())
-        return select(examples, range(min(len(examples), MOST_TUNED)))
+        return examples.pick(range(min(len(examples), MOST_TUNED)))
 
     def _task_of(self, model: LoadedModel) -> Task:
         """Return the evaluation data as a smaller model reads them."""

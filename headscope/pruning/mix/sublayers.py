@@ -180,7 +180,7 @@ class _Sums:
         n_in, d_model = item.weights().shape
         self._A = torch.zeros(n_in, n_in, dtype=torch.float64)
         self._C = torch.zeros(d_model, d_model, dtype=torch.float64)
-        self._weight = 0.0
+        self._weight, self._biased = 0.0, item.module.bias is not None
 
     def add(self, x: Tensor, grads: Sequence[Tensor]) -> None:
         """Add one use: inputs (batch, pos, n_in), gradients (batch, pos, d_model)."""
@@ -190,7 +190,8 @@ class _Sums:
         weight = torch.stack([(g.float() ** 2).sum(-1) for g in rows]).sum(0)
         self._C += sum(exact(g.t() @ g).cpu() for g in rows)
         real = weight > 0
-        x = F.pad(x.detach().flatten(0, -2)[real], (0, 1), value=1.0)
+        # Without a bias nothing could be written by the row of ones.
+        x = F.pad(x.detach().flatten(0, -2)[real], (0, 1), value=float(self._biased))
         x = x * weight[real].sqrt().to(x)[:, None]
         self._A += exact(x.t() @ x).cpu()
         self._weight += float(weight.sum())

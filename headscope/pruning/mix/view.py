@@ -17,6 +17,7 @@ from headscope.pruning.metric_words import (
 from headscope.pruning.mix.result import MixModel, MixResult
 from headscope.show import blocks as b
 from headscope.show.cells import csv_text, model_name, plural
+from headscope.show.view import KeyNumber
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -266,6 +267,52 @@ def _details(result: PruneResult, mix: MixResult) -> Iterator[b.Block]:
         )
     seconds = ", ".join(f"{name} {value:.0f} s" for name, value in mix.seconds.items())
     yield b.Text(f"Time: {seconds}.", "soft")
+
+
+def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
+    """What the mix is worth, its size and its speed."""
+    mix, metric = _mix(result), result.metric
+    model, whole = mix.mix, mix.whole
+    yield KeyNumber(
+        f"{metric} of a smaller model",
+        f"{number(model.value, metric)} ({span(model.ci, metric)})",
+        f"whole model {number(whole.value, metric)}",
+        Estimate(model.value, *(model.ci or ())),
+    )
+    yield KeyNumber(
+        "megabytes of a smaller model",
+        f"{model.megabytes:.1f}",
+        f"whole model {whole.megabytes:.1f}",
+        Estimate(model.megabytes),
+    )
+    if (speed := mix.speed) is not None:
+        yield KeyNumber(
+            "times as fast",
+            f"{speed.ratio:.2f}",
+            f"{mix.runtime}, {speed.threads} {plural(speed.threads, 'thread')}",
+            Estimate(speed.ratio, speed.low, speed.high),
+        )
+
+
+def picture(result: PruneResult) -> bytes:
+    """Draw the picture of the card, a PNG file."""
+    from headscope.show.drawing import figure_files
+    from headscope.show.figures import figures_of
+
+    files = figure_files(dict(figures_of([_picture(result, _mix(result))])))
+    return files["mix.png"]
+
+
+def sentences(result: PruneResult) -> list[str]:
+    """Return what the terminal says in words, for the card."""
+    texts = (block for block in blocks(result) if isinstance(block, b.Text) and block.text)
+    return [block.text for block in texts if block.style != "soft"]
+
+
+def table(result: PruneResult) -> list[list[str]]:
+    """Return the comparison as cells, its heading first."""
+    compared = _compared(result, _mix(result))
+    return [[name for name, *_ in compared.columns], *b.table_cells(compared)]
 
 
 def csv_of(mix: MixResult) -> str:

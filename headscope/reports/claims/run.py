@@ -44,7 +44,7 @@ from headscope.reports.sections import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
-from headscope.tasks.making import make_task, read_examples, select
+from headscope.tasks.making import make_task, read_examples
 
 #: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that
 #: does as well, 2 / 40 = 5%.
@@ -245,7 +245,7 @@ def measure_kept_roles(
             )
         examples = unseen
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
-        examples = select(examples, range(min(limit, len(examples))))
+        examples = examples.pick(range(min(limit, len(examples))))
     measured = make_task(task, examples, loaded, seed=seed, limit=limit)
     whole = measured.outputs(loaded)
 
@@ -324,7 +324,7 @@ def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
     sides = [side for side in (examples.first, examples.second) if side is not None]
     keys = [{key(text) for text in pair} for pair in zip(*sides, strict=True)]
     seen = set().union(*keys) & set(map(key, texts))
-    return select(examples, (i for i, pair in enumerate(keys) if not pair & seen))
+    return examples.pick((i for i, pair in enumerate(keys) if not pair & seen))
 
 
 #: What each section calls its text.
@@ -358,8 +358,8 @@ def prune_stacks(
     return prune(
         loaded,
         task="seq2seq",
-        data=select(pairs, range(1, len(pairs), 2)),
-        calibration=select(pairs, range(0, len(pairs), 2)),
+        data=pairs.pick(range(1, len(pairs), 2)),
+        calibration=pairs.pick(range(0, len(pairs), 2)),
         repairs=("none",),
         stack="all",
         limit=limit,

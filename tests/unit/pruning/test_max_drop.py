@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headscope.core.errors import InputError
-from headscope.data.token_rows import Row
+from headscope.data.token_rows import Row, sentences_of
 from headscope.pruning import max_drop
 from headscope.pruning.max_drop import Candidate, Search, check_enough, unseen_examples
 from headscope.pruning.options import Repair
@@ -179,8 +179,9 @@ def task_of(*examples: tuple[tuple[int, ...], ...]) -> Any:
         for i, texts in enumerate(examples)
     ]
     every = [row for of_example in rows for row in of_example]
+    sentences = [[text for row in own for text in sentences_of(row)] for own in rows]
     name = SimpleNamespace(name="pairs.csv")
-    return SimpleNamespace(rows_of_examples=rows, rows=every, n_examples=len(rows), data=name)
+    return SimpleNamespace(sentences=sentences, rows=every, n_examples=len(rows), data=name)
 
 
 def test_examples_that_share_a_sentence_with_the_calibration_are_not_tested():

@@ -95,6 +95,8 @@ HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("classify", "alignment"): (lambda row: row["alignment"]["score"], 2),
     ("rank", "effective_rank"): (lambda row: row["qk"]["effective_rank"], 1),
     ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["mean"], 2),
+    ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
+    ("attribute", "attribute_direct"): (lambda row: 1000 * row["direct"]["value"], 0),
     ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
     ("prune", "ablation"): (lambda row: row["difference"], 3),
 }
@@ -237,6 +239,13 @@ def _curves(figure: Any, data: Json) -> Checks:
     assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]
 
 
+@of("attribute", "attribute_heads")
+def _attributed(figure: Any, data: Json) -> Checks:
+    heads = sorted(data["heads"], key=lambda head: -abs(head["removed"]["value"]))
+    for axes, name in zip(figure.axes, ("removed", "direct"), strict=True):
+        yield [bar.get_width() for bar in axes.patches], [h[name]["value"] for h in heads]
+
+
 @of("explain", "explain")
 def _steps(figure: Any, data: Json) -> Checks:
     found = {m["name"]: m for step in data["steps"] for m in step["matrices"]}
@@ -297,7 +306,7 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
             headscope.prune(both, **task),
         ],
     }
-    as_they_are = ("depth", "flow", "linear", "transfer", "explain")
+    as_they_are = ("depth", "flow", "linear", "transfer", "explain", "attribute")
     known = {name: [from_dict(section_of(name).kind, documents[name])] for name in as_they_are}
     return {**found, **known}
 

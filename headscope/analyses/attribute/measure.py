@@ -1,0 +1,215 @@
+"""The parts of an output: examples, and the exact sum of what the model's parts contribute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.core.accumulator import Array
+from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.models.loaded import LoadedModel
+from headscope.models.readout import Readout, embedding, task_head
+from headscope.models.residual import Contributions, RecordedRun, Stream, record
+from headscope.models.task_heads import Select
+
+AT_ONCE = 2048  # Tokens of a batch, padding included.
+
+
+@dataclass(frozen=True)
+class Example:
+    """One output: the cosine of two rows, or a logit of one."""
+
+    kind: str  # ``cosine``, ``class`` or ``token``
+    #: One for a logit, two for a cosine; a third is what the second is compared with.
+    rows: tuple[Row, ...]
+    label: int = 0  # Of the logit
+    position: int = 0  # Of the mask
+
+    def __len__(self) -> int:
+        return len(self.rows) * max(map(len, self.rows))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What every part contributes to the outputs of some examples, each array by example first."""
+
+    output: Array  # (examples,)
+    embeddings: Array  # (examples,)
+    heads: Array  # (examples, n_layers, n_heads)
+    feed_forward: Array  # (examples, n_layers)
+    biases: Array  # (examples,)
+
+    @property
+    def error(self) -> Array:
+        """How far the sum is from the output, relative to the sum of absolute parts."""
+        each = (self.embeddings[:, None], self.heads, self.feed_forward, self.biases[:, None])
+        flat = [part.reshape(len(self.output), -1) for part in each]
+        total, absolute = (sum(f(part).sum(1) for part in flat) for f in (np.asarray, np.abs))
+        return np.asarray(np.abs(total - self.output) / np.maximum(absolute, 1e-300))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The parts of one example by source token, (rows, pos) each; beyond a row's end zeros."""
+
+    embeddings: Array
+    heads: Array  # (rows, n_layers, n_heads, pos)
+    feed_forward: Array
+    #: For a cosine (pos of the first, pos of the second): what two tokens' states contribute
+    #: together; what biases take part in is not in it.
+    table: Array | None
+
+
+def select_mask(examples: Sequence[Example], repeat: int = 1) -> Select | None:
+    """Let the head of a language model see the masked position of each row alone."""
+    if examples[0].kind != "token":
+        return None
+    places = torch.tensor([example.position for example in examples]).repeat(repeat)
+    return lambda hidden: hidden[torch.arange(len(hidden)), places.to(hidden.device)][:, None]
+
+
+def vectors(
+    loaded: LoadedModel,
+    kind: str,
+    batch: Padded,
+    hidden: Tensor,
+    logits: Tensor | None,
+) -> Tensor:
+    """Return the vector of each row that outputs are read from: unit embedding, or logits."""
+    if kind == "cosine":
+        return torch.nn.functional.normalize(
+            loaded.pooling.embed(hidden, batch.attention_mask), dim=-1
+        )
+    assert logits is not None
+    return logits.flatten(1)
+
+
+def value_of(example: Example, found: Tensor) -> Tensor:
+    """Read an example's output from the vectors of its rows, (..., rows, d)."""
+    if example.kind == "cosine":
+        return (found[..., 0, :] * found[..., 1, :]).sum(-1)
+    return found[..., 0, example.label]
+
+
+def margin_of(example: Example, found: Tensor) -> Tensor:
+    """Return by how much the second text is nearer than the third, or the label is ahead."""
+    if example.kind == "cosine":
+        return (found[..., 0, :] * (found[..., 1, :] - found[..., 2, :])).sum(-1)
+    rest = found[..., 0, :].clone()
+    rest[..., example.label] = float("-inf")
+    return found[..., 0, example.label] - rest.amax(-1)
+
+
+def measure_parts(loaded: LoadedModel, stream: Stream, examples: Sequence[Example]) -> Parts:
+    """Take the output of every example apart."""
+    found: list[tuple[int, tuple[Array, ...]]] = []
+    for indices, run, output, parts in _runs(loaded, stream, examples, patterns=False):
+        heads = parts.heads.sum(-1)
+        sums = (
+            _by_example(parts.embeddings.sum(-1), run, indices),
+            _by_example(heads, run, indices),
+            _by_example(parts.feed_forward.sum(-1), run, indices),
+            _by_example(parts.biases, run, indices),
+        )
+        columns = (output, *sums)
+        found += [
+            (i, tuple(column[place].cpu().numpy() for column in columns))
+            for place, i in enumerate(indices)
+        ]
+    found.sort(key=lambda item: item[0])
+    output_, embeddings, heads_, forward, biases = (
+        np.stack([values[n] for _, values in found]) for n in range(5)
+    )
+    return Parts(output_, embeddings, heads_, forward, biases)
+
+
+def measure_tokens(loaded: LoadedModel, stream: Stream, example: Example) -> Tokens:
+    """Take one output apart by the tokens that heads read, and that the rest stands at."""
+    (_, run, _, parts) = next(iter(_runs(loaded, stream, [example], patterns=True)))
+    table = None
+    if example.kind == "cosine":
+        states, _ = run.source_states()  # (rows, pos, source_pos, d_model)
+        pooled = []
+        for row in range(2):
+            n = len(example.rows[row])
+            # Pooling and what follows it are linear once held: each source token goes through.
+            own = run.hidden[row : row + 1]
+            readout = Readout(embedding(loaded, run.real[row : row + 1]), own)
+            pooled.append(_through(readout, states[row], n))
+        a, b = pooled
+        whole = loaded.pooling.embed(run.hidden, run.real)
+        table_ = a @ b.T / (whole[0].norm() * whole[1].norm())
+        table = table_.cpu().numpy()
+    return Tokens(
+        parts.embeddings.cpu().numpy(),
+        parts.heads.cpu().numpy(),
+        parts.feed_forward.cpu().numpy(),
+        table,
+    )
+
+
+def _through(readout: Readout, states: Tensor, n: int) -> Tensor:
+    """Map each source token's states (pos, source_pos, d_model) to its part of an embedding."""
+    width = readout.value.shape[1]
+    rows = []
+    for k in range(width):
+        unit = torch.zeros_like(readout.value)
+        unit[0, k] = 1.0
+        g, _ = readout.of(unit)  # (1, pos, d_model)
+        rows.append(torch.einsum("qd,qsd->s", g[0], states[:, :n]))
+    return torch.stack(rows, 1)  # (source_pos, d)
+
+
+def _runs(
+    loaded: LoadedModel, stream: Stream, examples: Sequence[Example], *, patterns: bool
+) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions]]:
+    """Run examples in batches: places, the run, their outputs, and the parts of every row."""
+    for indices in batches([len(example) for example in examples]):
+        part = [examples[i] for i in indices]
+        kind = part[0].kind
+        rows = [row for example in part for row in example.rows[: 2 if kind == "cosine" else 1]]
+        batch = pad_rows(rows, loaded.pad_id, loaded.device)
+        run = record(loaded, stream, *batch.inputs, patterns=patterns)
+        if kind == "cosine":
+            readout = Readout(embedding(loaded, batch.attention_mask), run.hidden)
+            pairs = readout.value.reshape(len(part), 2, -1)
+            length = pairs.norm(dim=-1).prod(-1)[:, None, None].clamp(min=1e-300)
+            weights = (pairs.flip(1) / (2 * length)).flatten(0, 1)
+            output = (pairs[:, 0] * pairs[:, 1]).sum(-1) / length[:, 0, 0]
+        else:
+            select = select_mask(part)
+            function = task_head(loaded, stream.end, *batch.inputs, select)
+            readout = Readout(function, run.hidden)
+            labels = torch.tensor([example.label for example in part], device=loaded.device)
+            weights = torch.zeros_like(readout.value).scatter(1, labels[:, None], 1.0)
+            assert run.logits is not None
+            logits = run.logits if select is None else select(run.logits)[:, 0]
+            output = logits.gather(1, labels[:, None])[:, 0]
+        g, constant = readout.of(weights)
+        parts = run.contributions(g, by_source=patterns)
+        parts = Contributions(
+            parts.embeddings, parts.heads, parts.feed_forward, parts.biases + constant
+        )
+        yield indices, run, output, parts
+
+
+def _by_example(values: Tensor, run: RecordedRun, indices: Sequence[int]) -> Tensor:
+    """Add up the rows of each example."""
+    return values.reshape(len(indices), len(run.hidden) // len(indices), *values.shape[1:]).sum(1)
+
+
+def batches(lengths: Sequence[int], tokens: int = AT_ONCE) -> Iterator[list[int]]:
+    """Group the places of examples by their tokens, the shortest first."""
+    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
+    part: list[int] = []
+    for i in order:
+        if part and (len(part) + 1) * lengths[i] > tokens:
+            yield part
+            part = []
+        part.append(i)
+    if part:
+        yield part

@@ -1,0 +1,151 @@
+"""What ``headscope attribute`` can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from headscope.core.errors import InputError
+from headscope.core.options import Option
+from headscope.session.options import POOLING, RunOptions, Text
+
+if TYPE_CHECKING:
+    from headscope.analyses.classify.result import ClassifyResult
+
+    Classification = str | Path | ClassifyResult
+else:
+    Classification = Path
+
+#: What can be taken apart: the cosine of two texts' embeddings, a logit of a classifier, or the
+#: logit of a token at the mask.
+KINDS = ("cosine", "class", "token")
+
+
+@dataclass(frozen=True)
+class AttributeOptions(RunOptions):
+    """Find the heads that made one output: each head's part of it, and what removing it changes.
+
+    The output is the cosine of two texts, the logit of a class, or of the token at a mask. The
+    parts of heads, feed-forward networks, embeddings and biases add up to it exactly; a sum that is
+    not the output ends with exit code 3.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.attribute("demo", "A man plays a guitar.", "Someone plays music.")
+    >>> result.kind, len(result.heads), result.check.error < 1e-9
+    ('cosine', 72, True)
+    """
+
+    examples: ClassVar[tuple[str, ...]] = (
+        'headscope attribute demo "A man plays a guitar." "Someone plays music."',
+        'headscope attribute demo "A man plays." "Music is made." --tokens',
+        'headscope attribute demo "A man plays." "Music is made." --against Rain',
+        "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
+        'headscope attribute ./my-classifier "A dull film." --flip',
+    )
+
+    first: Annotated[
+        str | None,
+        Option(
+            help="The text. Default: of the built-in sample.",
+            metavar="TEXT",
+            argument=True,
+            required=False,
+        ),
+    ] = None
+    second: Annotated[
+        str | None,
+        Option(
+            help="The text that it is compared with, or, for a classifier, that it is paired with.",
+            metavar="TEXT",
+            argument=True,
+            required=False,
+        ),
+    ] = None
+    _: KW_ONLY
+    of: Annotated[
+        str | None,
+        Option(
+            help="The output that is taken apart. Default: a classifier's class, a masked token "
+            "where the text has a mask, else the cosine of two texts.",
+            choices=KINDS,
+        ),
+    ] = None
+    label: Annotated[
+        str | None,
+        Option(help="The class, or the token at the mask. Default: what the model predicts."),
+    ] = None
+    against: Annotated[
+        str | None,
+        Option(
+            help="A third text: also search the heads whose removal reverses which text is nearer "
+            "to the first.",
+            metavar="TEXT",
+        ),
+    ] = None
+    flip: Annotated[
+        bool, Option(help="Also search the heads whose removal changes the prediction.")
+    ] = False
+    tokens: Annotated[
+        bool, Option(help="Also split every part by the token that it was read from.")
+    ] = False
+    data: Annotated[
+        Path | None,
+        Option(
+            help="Many examples in place of one: pairs, labelled sentences, or lines with a mask."
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, Option(help="Only the first examples of the data.", at_least=1)
+    ] = None
+    removals: Annotated[
+        int,
+        Option(
+            help="Examples of the data on which every head is removed, spread evenly.", at_least=1
+        ),
+    ] = 16
+    roles: Annotated[
+        Classification | None,
+        Option(
+            help="classify.json of the same model: sums by role. Default: sums by layer.",
+            python_help="Classification of the same model: sums by role, else by layer.",
+        ),
+    ] = None
+    calibration: Annotated[
+        Text | None,
+        Option(
+            help="Text for the heads' mean outputs and the controls, one sentence a line. Default: "
+            "the built-in sample."
+        ),
+    ] = None
+    most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
+    draws: Annotated[
+        int, Option(help="Random sets of heads beside a set that was found.", at_least=5)
+    ] = 100
+    shuffles: Annotated[
+        int, Option(help="Other texts on which the same search is run.", at_least=1)
+    ] = 5
+    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = False
+    pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse options that do not fit together."""
+        given = [name for name in ("first", "against", "flip", "tokens") if getattr(self, name)]
+        if self.data is not None and given:
+            name = given[0]
+            raise InputError(f"data holds many examples and {name} is for one; give one of them.")
+        if self.against is not None and self.second is None:
+            raise InputError("against compares a third text with the second; give two texts.")
+        for name in ("first", "second", "against"):
+            text = getattr(self, name)
+            if text is not None and not text.strip():
+                raise InputError("A text is empty; give at least one word.")
+
+    def expected(self) -> dict[str, float]:
+        """What is added up, what is removed, the search, and random weights."""
+        steps: dict[str, Any] = {"parts": 0.5, "heads removed": 2.5}
+        if self.against is not None or self.flip:
+            steps["search"] = 12.0
+        return steps | ({"control": 3.5} if self.control else {})

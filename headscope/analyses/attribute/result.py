@@ -1,0 +1,225 @@
+"""What ``headscope attribute`` measured, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from headscope.core.heads import Head, layer_name
+from headscope.session.measured import Measured
+from headscope.stats.compared import Compare, Setting
+from headscope.stats.effects import estimated_columns
+from headscope.stats.estimate import Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class SumCheck:
+    """Proof that the parts are all of the output."""
+
+    error: float  # Largest |sum - output| over the sum of absolute parts, of all examples
+    tolerance: float  # What it may be
+
+
+@dataclass(frozen=True)
+class PartSum:
+    """What all parts of one kind contribute, mean over examples (Student's t)."""
+
+    kind: str  # ``heads``, ``feed-forward``, ``embeddings`` or ``biases``
+    direct: Annotated[Estimate, Compare("contributed")]
+
+
+@dataclass(frozen=True)
+class AttributedHead(Head):
+    """What one head has to do with the output, mean over examples."""
+
+    #: Its part of the exact sum.
+    direct: Annotated[Estimate, Compare("direct part")]
+    #: The output minus the output without it: z at zero, and at its mean over calibration text.
+    removed: Annotated[Estimate, Compare("effect of removal")]
+    removed_mean: Annotated[Estimate, Compare("effect of removal, mean left")]
+    role: str = ""  # Its primary role, where a classification was given
+
+
+@dataclass(frozen=True)
+class AttributedLayer:
+    """What one layer contributes directly, mean over examples."""
+
+    layer: int
+    heads: Annotated[Estimate, Compare("heads, direct")]
+    feed_forward: Annotated[Estimate, Compare("feed-forward, direct")]
+    stack: str = "encoder"
+
+    @property
+    def name(self) -> str:
+        """``L3``."""
+        return layer_name(self.layer, self.stack)
+
+
+@dataclass(frozen=True)
+class HeadGroup:
+    """Heads of one role, or of one layer, together; mean over examples."""
+
+    name: str  # Of the role, or of the layer
+    heads: int
+    direct: Annotated[Estimate, Compare("direct part")]  # Their sum
+    removed: Annotated[Estimate, Compare("mean effect of removal")]  # Of one of them, alone
+
+
+@dataclass(frozen=True)
+class AttributedToken:
+    """What was read from one token; what stands at it without being read by a head is its own."""
+
+    text: int  # 0 for the first text, 1 for the second
+    position: int
+    token: str
+    special: bool
+    heads: float  # All heads that read it
+    feed_forward: float
+    embeddings: float
+
+    @property
+    def total(self) -> float:
+        """All that comes from it."""
+        return self.heads + self.feed_forward + self.embeddings
+
+
+@dataclass(frozen=True)
+class TokenPairs:
+    """What each two tokens' parts contribute to a cosine together."""
+
+    rows: tuple[str, ...]  # Tokens of the first text, and of the second.
+    columns: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+    biases: float  # What is left: terms in which b_O, shifts or constants take part
+
+
+@dataclass(frozen=True)
+class AttributeControl:
+    """The same sum where it should say nothing of these texts, or of this model."""
+
+    output: Estimate  # Mean over examples, with intervals as for the model.
+    parts: tuple[PartSum, ...]
+    examples: int
+    #: Spearman's correlation over heads of direct parts with those that the result has.
+    agreement: float | None
+    #: Spearman's correlation of direct part and effect of removal; None where none was removed.
+    spearman: float | None = None
+    seed: int | None = None  # Of random weights
+
+
+@dataclass(frozen=True)
+class OtherSearch:
+    """The same greedy search on another example."""
+
+    margin: float  # With all heads
+    heads: int | None  # Heads that had to go; None where as many as allowed did not reverse it
+
+
+@dataclass(frozen=True)
+class Reversal:
+    """A set of heads whose removal reverses a comparison, or changes a prediction."""
+
+    question: str  # ``nearer`` or ``predicted``
+    swapped: bool  # Whether the third text is the nearer one, and it is this that is reversed
+    heads: tuple[str, ...]  # In the order in which the greedy search chose them
+    margins: tuple[float, ...]  # With all heads, and after each choice, measured
+    found: bool  # Whether the last margin is below zero
+    most: int  # Heads that the set might have
+    random_reversed: int  # Random sets of as many heads that do it too, of ``draws``.
+    draws: int
+    others: tuple[OtherSearch, ...]  # Triples, or texts, of the calibration text
+
+
+@dataclass(frozen=True, repr=False)
+class AttributeResult(Measured):
+    """Which parts of the model made an output, and what removing each head changes."""
+
+    kind: Annotated[str, Setting("output")]  # ``cosine``, ``class`` or ``token``
+    texts: tuple[str, ...]  # Of the one example, the third text last; empty with data
+    label: str  # The class, or the token; empty for a cosine, and where examples have their own
+    examples: Annotated[int, Setting()]
+    skipped: int  # Longer than the model's limit, or without a mask
+    removals: Annotated[int, Setting()]  # Examples on which heads were removed
+    output: Annotated[Estimate, Compare("output")]  # Mean over examples (Student's t)
+    check: SumCheck
+    parts: Annotated[tuple[PartSum, ...], Compare(where="{0.kind}")]
+    heads: Annotated[tuple[AttributedHead, ...], Compare(where="{0.name}")]  # By layer and head
+    layers: Annotated[tuple[AttributedLayer, ...], Compare(where="{0.name}")]
+    #: By role, or by layer where no classification was given.
+    groups: Annotated[tuple[HeadGroup, ...], Compare(where="{0.name}")]
+    #: Spearman's correlation over heads of direct part and effect of removal, on the examples on
+    #: which heads were removed; and with the mean left.
+    spearman: Annotated[float | None, Compare("direct and removed, Spearman")]
+    spearman_mean: float | None
+    #: The texts paired with others: the first with the next examples' second, or with calibration
+    #: sentences; for a logit the same logit of other texts.
+    shuffled: AttributeControl
+    #: What heads' means were taken over: name, sha256, lines, tokens.
+    calibration: dict[str, Any]
+    tokens: tuple[AttributedToken, ...] = ()  # Of one example, where asked for
+    pairs: TokenPairs | None = None  # Of one pair, where asked for
+    reversal: Reversal | None = None  # Where it was asked for
+    control: AttributeControl | None = None  # Random weights, where asked for
+
+    def part(self, kind: str) -> Estimate:
+        """Return what all parts of one kind contribute."""
+        return next(part.direct for part in self.parts if part.kind == kind)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per head (pandas)."""
+        import pandas as pd
+
+        rows = []
+        for head in self.heads:
+            row = {"layer": head.layer, "head": head.head, "stack": head.stack, "role": head.role}
+            for name in ("direct", "removed", "removed_mean"):
+                row |= estimated_columns(name, getattr(head, name))
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def parts_frame(self) -> pandas.DataFrame:
+        """One row per kind of part and layer, of the model and of the controls (pandas)."""
+        import pandas as pd
+
+        every = [("model", self.output, self.parts), *self._controls()]
+        rows = [
+            {"of": of, "part": part, "layer": "", **estimated_columns("direct", value)}
+            for of, output, parts in every
+            for part, value in [("output", output), *((p.kind, p.direct) for p in parts)]
+        ]
+        for layer in self.layers:
+            for part, value in (("heads", layer.heads), ("feed-forward", layer.feed_forward)):
+                columns = estimated_columns("direct", value)
+                rows.append({"of": "model", "part": part, "layer": layer.name, **columns})
+        return pd.DataFrame(rows)
+
+    def tokens_frame(self) -> pandas.DataFrame:
+        """One row per token (pandas); none unless tokens were asked for."""
+        import pandas as pd
+
+        columns = ("text", "position", "token", "special", "heads", "feed_forward", "embeddings")
+        return pd.DataFrame([vars(token) for token in self.tokens], columns=list(columns))
+
+    def pairs_frame(self) -> pandas.DataFrame:
+        """One row per token of the first and token of the second text (pandas)."""
+        import pandas as pd
+
+        pairs = self.pairs
+        rows = (
+            []
+            if pairs is None
+            else [
+                (i, row, j, column, pairs.values[i][j])
+                for i, row in enumerate(pairs.rows)
+                for j, column in enumerate(pairs.columns)
+            ]
+        )
+        columns = ["first_pos", "first", "second_pos", "second", "contribution"]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _controls(self) -> list[tuple[str, Estimate, tuple[PartSum, ...]]]:
+        named = (("other texts", self.shuffled), ("random weights", self.control))
+        return [(name, c.output, c.parts) for name, c in named if c is not None]

@@ -1,0 +1,293 @@
+"""What is shown of ``attribute``: the sum, the heads that matter most when removed, and tokens."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from headscope.analyses.attribute.result import AttributedHead, AttributeResult, Reversal
+from headscope.core.safe_text import visible
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, model_line, model_name, plural, tiny
+from headscope.show.estimates import ranged
+from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.view import KeyNumber, next_step, view
+
+_TOP = 8  # Heads in the table of the largest effects.
+_BARS = 24  # Heads in the figure of bars.
+_TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the terminal.
+
+
+def blocks(result: AttributeResult) -> Iterator[b.Block]:
+    """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
+    yield b.Text(sum_sentence(result), "lead")
+    yield from _said(result)
+    by_effect = sorted(result.heads, key=_size, reverse=True)
+    columns: list[b.Column] = [
+        ("heads", "name", str),
+        ("removed", "removed", 3),
+        ("mean left", "removed_mean", 3),
+        ("direct part", "direct", 3),
+    ]
+    if any(head.role for head in result.heads):
+        columns.append(("role", "role", str))
+    yield b.Table(columns, by_effect[:_TOP], f"Heads that change {_of(result)} most when removed")
+    yield b.Text(agreement_sentence(result))
+    if result.reversal is not None:
+        yield b.Text(reversal_sentence(result.reversal))
+        yield b.Text(_other_searches(result.reversal), "control")
+    yield b.Text(_shuffled(result), "control")
+    if result.control is not None:
+        yield b.Text(_random(result), "control")
+    yield from _tokens(result)
+    yield from _groups(result)
+    yield from _figures(result)
+    yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
+    yield _next(result)
+
+
+def sum_sentence(result: AttributeResult) -> str:
+    """Say what the output is the sum of, and how exactly."""
+    parts = [f"{part.kind} {ranged(part.direct)}" for part in result.parts]
+    mean = f" (mean of {result.examples:,} examples)" if result.examples > 1 else ""
+    return (
+        f"{_name(result)} {ranged(result.output)}{mean} is the sum of {joined(parts)}; the sum is "
+        f"off by {tiny(result.check.error)} of its parts."
+    )
+
+
+def agreement_sentence(result: AttributeResult) -> str:
+    """Say that the direct part is not the effect of removal, and how far they agree."""
+    return (
+        "A head's direct part is not what is lost without it, since later layers read what earlier "
+        f"ones write: over {len(result.heads)} heads the two have a Spearman correlation of "
+        f"{decimal(result.spearman, 2)} ({decimal(result.spearman_mean, 2)} where removed heads "
+        "leave their mean)."
+    )
+
+
+def reversal_sentence(reversal: Reversal) -> str:
+    """Say which heads reverse the comparison, and how often random sets do."""
+    what = "the prediction"
+    if reversal.question == "nearer":
+        near, far = ("third", "second") if reversal.swapped else ("second", "third")
+        what = f"that the {near} text is nearer to the first than the {far}"
+    n = len(reversal.heads)
+    start, end = reversal.margins[0], reversal.margins[-1]
+    if not reversal.found:
+        return (
+            f"No set of {reversal.most} heads or fewer was found whose removal reverses {what}: "
+            f"the margin goes from {decimal(start)} to {decimal(end)} without "
+            f"{joined(reversal.heads)}."
+        )
+    each = reversal.random_reversed
+    return (
+        f"Without {joined(reversal.heads)} ({n} {plural(n, 'head')}, greedy search) the model "
+        f"reverses {what}: the margin goes from {decimal(start)} to {decimal(end)}. Of "
+        f"{reversal.draws} random sets of {n}, {each} {'does' if each == 1 else 'do'} so."
+    )
+
+
+def _other_searches(reversal: Reversal) -> str:
+    kind = "random triples" if reversal.question == "nearer" else "other texts"
+    sizes = [
+        f"more than {reversal.most}" if other.heads is None else str(other.heads)
+        for other in reversal.others
+    ]
+    margins = joined([decimal(other.margin, 2) for other in reversal.others])
+    return (
+        f"Control: the same search on {len(sizes)} {kind} of the calibration text needs "
+        f"{joined(sizes)} heads (margins {margins})."
+    )
+
+
+def _shuffled(result: AttributeResult) -> str:
+    control = result.shuffled
+    pairs = "pairs of texts that do not belong together"
+    what = pairs if result.kind == "cosine" else "other texts"
+    heads = next(part.direct for part in control.parts if part.kind == "heads")
+    return (
+        f"Control: on {control.examples} {what} the mean is {ranged(control.output)}, of which "
+        f"heads {ranged(heads)}; the heads' parts there and here have a Spearman correlation of "
+        f"{decimal(control.agreement, 2)}."
+    )
+
+
+def _random(result: AttributeResult) -> str:
+    control = result.control
+    assert control is not None
+    parts = joined([f"{part.kind} {decimal(part.direct.value)}" for part in control.parts])
+    return (
+        f"Control: with random weights {_of(result)} is {ranged(control.output)} ({parts}); direct "
+        f"part and effect of removal there have a Spearman correlation of "
+        f"{decimal(control.spearman, 2)}."
+    )
+
+
+def _said(result: AttributeResult) -> Iterator[b.Text]:
+    names = ("first", "second", "third") if result.kind == "cosine" else ("text", "with")
+    for name, text in zip(names, result.texts, strict=False):
+        yield b.Text(f"{name}: {visible(text)}", "soft")
+    if result.skipped:
+        yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
+
+
+def _tokens(result: AttributeResult) -> Iterator[b.Block]:
+    if result.tokens:
+        largest = sorted(result.tokens, key=lambda token: -abs(token.total))
+        shown = sorted(largest[:_TOP], key=lambda token: (token.text, token.position))
+        columns: list[b.Column] = [
+            ("tokens", lambda token: visible(token.token), str),
+            ("text", lambda token: str(token.text + 1), str),
+            ("read by heads", "heads", 3),
+            ("feed-forward", "feed_forward", 3),
+            ("embedding", "embeddings", 3),
+            ("together", "total", 3),
+        ]
+        yield b.Table(columns, shown, "Tokens that contribute most", on=b.TERMINAL)
+        yield b.Table(columns, result.tokens, "What comes from each token", on=b.PAGE)
+    if (pairs := result.pairs) is not None:
+        rows, across = ([visible(t) for t in names] for names in (pairs.rows, pairs.columns))
+        values = [[100 * value for value in row] for row in pairs.values]
+        small = max(len(rows), len(across)) <= _TOKENS
+        yield b.Matrix(
+            "100 x what two tokens contribute together (first text down, second across)",
+            values,
+            rows,
+            across,
+            on=b.BOTH if small else b.PAGE,
+        )
+
+
+def _groups(result: AttributeResult) -> Iterator[b.Block]:
+    columns: list[b.Column] = [
+        ("role" if any(head.role for head in result.heads) else "layer", "name", str),
+        ("heads", lambda group: str(group.heads), str),
+        ("direct parts together", "direct", 3),
+        ("one removed, mean effect", "removed", 4),
+    ]
+    yield b.Table(columns, result.groups, "Heads together", on=b.VERBOSE | b.PAGE)
+    layers: list[b.Column] = [
+        ("layer", "name", str),
+        ("heads, direct", "heads", 3),
+        ("feed-forward, direct", "feed_forward", 3),
+    ]
+    yield b.Table(layers, result.layers, "Direct parts by layer", on=b.VERBOSE | b.PAGE)
+
+
+def _figures(result: AttributeResult) -> Iterator[b.Block]:
+    for name, field, on in (
+        ("What removing each head changes", "removed", b.TERMINAL),
+        ("Each head's direct part", "direct", b.VERBOSE),
+    ):
+        yield b.HeadMap(
+            f"{name}, {model_name(result)}",
+            f"1000 x of {_of(result)}",
+            {(h.layer_name, h.head): _scaled(getattr(h, field).value) for h in result.heads},
+            digits=0,
+            file=f"attribute_{field}",
+            on=on,
+        )
+    heads = sorted(result.heads, key=_size, reverse=True)[:_BARS]
+    panels: list[b.Chart] = []
+    for title, field, colour in (
+        ("lost when it is removed", "removed", b.BLUE),
+        ("direct part", "direct", b.ORANGE),
+    ):
+        values = [getattr(head, field) for head in heads]
+        series = b.Series(title, [head.name for head in heads], values, "bars", colour)
+        panels.append(b.Chart(title, f"of {_of(result)}", "", [series]))
+    yield b.Panels(
+        f"The heads that change {_of(result)} most when removed, {model_name(result)}",
+        panels,
+        "attribute_heads",
+        across=2,
+        size=(9.0, 5.6),
+        alt="What is lost without each head, and its direct part; the numbers are in "
+        "attribute.csv.",
+        on=b.PAGE,
+    )
+
+
+def _scaled(value: float | None) -> float | None:
+    return None if value is None else 1000 * value
+
+
+def _size(head: AttributedHead) -> float:
+    return abs(head.removed.value or 0.0)
+
+
+def _name(result: AttributeResult) -> str:
+    if result.kind == "cosine":
+        return "The cosine"
+    what = {"class": "class", "token": "token"}[result.kind]
+    return f"The logit of the {what} {visible(result.label)}" if result.label else "The logit"
+
+
+def _of(result: AttributeResult) -> str:
+    name = _name(result)
+    return name[0].lower() + name[1:]
+
+
+def _run_lines(result: AttributeResult) -> str:
+    lines, data = [model_line(result).plain], result.provenance["data"]
+    if data is not None:
+        lines.append(
+            f"Data    {data['name']}: {result.examples:,} examples, heads removed on "
+            f"{result.removals}"
+        )
+    text = result.calibration
+    lines.append(f"Means   {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens")
+    return "\n".join(lines)
+
+
+def _next(result: AttributeResult) -> b.Text:
+    top = max(result.heads, key=_size)
+    if not result.texts or top.stack != "encoder":
+        return next_step(result, "what do these heads look at?", "classify {}")
+    text = shlex.quote(visible(result.texts[0])).replace("{", "{{").replace("}", "}}")
+    return next_step(
+        result, f"what {top.name} does here:", f"explain {{}} {text} --head {top.name}"
+    )
+
+
+def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
+    """What each head contributes, and what is lost without it."""
+    for head in result.heads:
+        text = (
+            f"{ranged(head.removed)} of {_of(result)} {ranged(result.output)} is lost without it "
+            f"({ranged(head.removed_mean)} where its mean stays); its direct part is "
+            f"{ranged(head.direct)}"
+        )
+        values = {"removed": head.removed.value, "direct": head.direct.value}
+        yield Card(head.layer, head.head, facts=[("Attribution", text)], values=values)
+
+
+def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
+    heads, output = result.part("heads"), result.output
+    control = next(part.direct for part in result.shuffled.parts if part.kind == "heads")
+    texts = "unrelated texts" if result.kind == "cosine" else "other texts"
+    yield KeyNumber(
+        f"heads' direct part of {'a cosine' if result.kind == 'cosine' else 'a logit'}",
+        f"{ranged(heads)} of {ranged(output)}",
+        f"{texts} {ranged(control)}",
+        heads,
+    )
+
+
+VIEW = view(
+    "Which heads made this output",
+    blocks,
+    {
+        "attribute": AttributeResult.to_frame,
+        "attribute_parts": AttributeResult.parts_frame,
+        "attribute_tokens": AttributeResult.tokens_frame,
+        "attribute_pairs": AttributeResult.pairs_frame,
+    },
+    facts=_cards,
+    scales=(
+        Scale("removed", "Effect of removing it on one output"),
+        Scale("direct", "Direct part of one output"),
+    ),
+    key_numbers=_key_numbers,
+)

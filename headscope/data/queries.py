@@ -1,0 +1,343 @@
+"""Queries and the documents that answer them: a folder as BEIR has it, rows of query and document.
+
+Three forms are read.
+
+* A folder with ``corpus.jsonl`` (``_id``, ``title``, ``text``), ``queries.jsonl`` (``_id``,
+  ``text``) and ``qrels/test.tsv`` (a header, then query-id, corpus-id, score). Another file in
+  ``qrels/`` is chosen by its path in place of the folder's. A document is its title, a space and
+  its text. Every document is ranked for every query, also one with the query's own name.
+* Rows of query, document and label: grades above 0 are relevant. Each different document is one.
+* Scored pairs of sentences (STS-B): the first sentences of pairs with a score of 4 or more are the
+  queries, all second sentences the documents, and relevant are those of such pairs.
+
+What a cross-encoder orders for a query are, in the second form, the documents of its rows; in the
+others all documents that were judged for it, and the best ones by BM25 until there are 20.
+
+References
+----------
+Thakur et al. 2021, arXiv:2104.08663 (BEIR); Robertson & Zaragoza 2009 (BM25, k1 1.2, b 0.75).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from headscope.core.errors import CorpusError
+from headscope.core.files import sha256_of, sha256_of_file
+from headscope.data.examples import Examples, check_size, read_pairs
+from headscope.data.files import Columns, read_filled, read_records
+
+RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
+CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
+_K1, _B = 1.2, 0.75
+_TRIPLES = Columns(
+    names={
+        "query": ("query", "question"),
+        "document": ("document", "doc", "passage", "text"),
+        "label": ("label", "score", "relevance", "grade"),
+    },
+    order={2: ("query", "document"), 3: ("query", "document", "label")},
+    needed=("query", "document"),
+)
+#: Query, document, grade; by their names or texts.
+_Judged = tuple[str, str, float | None]
+
+
+def read_retrieval(path: str | Path, limit: int | None = None) -> Examples:
+    """Read queries, all documents, and which of these are relevant."""
+    examples = _read(Path(path))
+    if examples.relevance is None:
+        raise CorpusError(
+            f"{path} does not say which documents are relevant; give a folder with qrels/test.tsv, "
+            "or rows of query, document and label."
+        )
+    return _answerable(examples, 1).top(limit)
+
+
+def read_rerank(path: str | Path, limit: int | None = None) -> Examples:
+    """Read queries with the documents that are to be ordered for each; labels may be missing."""
+    path = Path(path)
+    examples = _read(path)
+    if examples.relevance is not None:
+        examples = _answerable(examples, 1 if examples.candidates is None else 2)
+    elif examples.candidates is not None:
+        examples = _several(examples)
+    examples = examples.top(limit)
+    if examples.candidates is not None:
+        return examples
+    judged = examples.relevance or ({},) * len(examples)
+    best = best_by_bm25(examples.first, examples.documents, CANDIDATES)
+    candidates = tuple(
+        tuple(islice(dict.fromkeys((*sorted(known), *found)), max(CANDIDATES, len(known))))
+        for known, found in zip(judged, best, strict=True)
+    )
+    return replace(examples, candidates=candidates)
+
+
+def thinned(examples: Examples, limit: int, seed: int) -> Examples:
+    """Draw queries and documents at random, about ``limit`` texts in all; pairs count as two.
+
+    A quarter of the texts are queries; the documents that are relevant to them are always kept.
+    """
+    rng, n = random.Random(seed), len(examples)
+    order = rng.sample(range(n), n)
+    if examples.candidates is not None:
+        pairs, chosen = 0, list[int]()
+        for query in order:
+            size = len(examples.candidates[query])
+            if len(chosen) >= 2 and 2 * (pairs + size) > limit:
+                break
+            chosen.append(query)
+            pairs += size
+        return examples.pick(sorted(chosen))
+    if n + len(examples.documents) <= limit:
+        return examples
+    few = examples.pick(sorted(order[: max(2, limit // 4)]))
+    relevance = few.relevance or ()
+    wanted = {place for grades in relevance for place, grade in grades.items() if grade > 0}
+    others = [place for place in range(len(examples.documents)) if place not in wanted]
+    more = min(max(limit - len(few) - len(wanted), 0), len(others))
+    return with_documents(few, sorted(wanted | set(rng.sample(others, more))))
+
+
+def with_documents(examples: Examples, places: Sequence[int]) -> Examples:
+    """Keep some of the documents, and what is judged of them, under new places."""
+    new = {place: i for i, place in enumerate(places)}
+    relevance = tuple(
+        {new[place]: grade for place, grade in grades.items() if place in new}
+        for grades in examples.relevance or ()
+    )
+    documents = tuple(examples.documents[place] for place in places)
+    return replace(examples, documents=documents, relevance=relevance)
+
+
+def best_by_bm25(
+    queries: Sequence[str], documents: Sequence[str], k: int
+) -> Iterator[tuple[int, ...]]:
+    """Yield the first ``k`` documents of each query, ties in their order.
+
+    Words are runs of letters, digits and underscores in lower case.
+    """
+    counts = [Counter(_words(text)) for text in documents]
+    lengths = [count.total() for count in counts]
+    mean = sum(lengths) / len(lengths) or 1.0
+    where: dict[str, list[tuple[int, float]]] = {}
+    for place, count in enumerate(counts):
+        norm = _K1 * (1 - _B + _B * lengths[place] / mean)
+        for word, n in count.items():
+            where.setdefault(word, []).append((place, n * (_K1 + 1) / (n + norm)))
+    for query in queries:
+        scores = dict.fromkeys(range(len(documents)), 0.0)
+        for word in _words(query):
+            hits = where.get(word, [])
+            idf = math.log(1 + (len(documents) - len(hits) + 0.5) / (len(hits) + 0.5))
+            for place, weight in hits:
+                scores[place] += idf * weight
+        yield tuple(sorted(scores, key=lambda place: (-scores[place], place))[:k])
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def _read(path: Path) -> Examples:
+    if path.is_dir():
+        return _read_folder(path, path / "qrels" / "test.tsv")
+    if path.parent.name == "qrels" and (path.parents[1] / "corpus.jsonl").exists():
+        return _read_folder(path.parents[1], path)
+    number, first = next(iter(read_filled(path)), (0, ""))
+    kind = path.suffix.lower()
+    if kind == ".json":
+        raise CorpusError(
+            f"{path} is no table; give a folder with corpus.jsonl, queries.jsonl and "
+            "qrels/test.tsv, or rows of query, document and label (csv, tsv, jsonl)."
+        )
+    cells = re.split(r"[,\t]", first.lower())
+    named = kind == ".jsonl" or any(_TRIPLES.find(cell.strip(' "')) == "query" for cell in cells)
+    if kind == ".jsonl":
+        named = '"query"' in first.lower() or '"question"' in first.lower()
+    pairs = kind == ".csv" or kind == ".jsonl" or cells[0].strip() in ("sentence1", "text1")
+    if number and pairs and not named:
+        return _read_scored(path)
+    return _read_triples(path)
+
+
+def _read_triples(path: Path) -> Examples:
+    rows = list(read_records(path, _TRIPLES))
+    graded = [bool(cells.get("label", "").strip()) for _, cells in rows]
+    if any(graded) and not all(graded):
+        line = rows[graded.index(False)][0]
+        raise CorpusError(f"{path}, line {line}: no label, though other rows have one.")
+    judged: list[_Judged] = [
+        (
+            cells["query"].strip(),
+            cells["document"].strip(),
+            _grade(path, line, cells["label"]) if graded[0] else None,
+        )
+        for line, cells in rows
+    ]
+    queries = {query: query for query, _, _ in judged}
+    documents = {document: document for _, document, _ in judged}
+    examples = _joined(str(path), sha256_of_file(path), queries, documents, judged)
+    places = {document: place for place, document in enumerate(documents)}
+    candidates: dict[str, dict[int, None]] = {query: {} for query in queries}
+    for query, document, _ in judged:
+        candidates[query][places[document]] = None
+    return replace(examples, candidates=tuple(map(tuple, candidates.values())), ids=None)
+
+
+def _read_scored(path: Path) -> Examples:
+    """Make queries and documents of scored pairs of sentences."""
+    pairs = read_pairs(path)
+    both = zip(pairs.first, pairs.second or (), pairs.scores or (), strict=True)
+    judged: list[_Judged] = [
+        (first.strip(), second.strip(), 1.0) for first, second, score in both if score >= RELEVANT
+    ]
+    if not judged:
+        raise CorpusError(
+            f"{path}: no pair has a score of {RELEVANT:g} or more, so no sentence answers another; "
+            "give scores of 0 to 5, as STS-B has them, or rows of query, document and label."
+        )
+    documents = {text.strip(): text.strip() for text in pairs.second or ()}
+    queries = {query: query for query, _, _ in judged}
+    return replace(_joined(pairs.name, pairs.sha256, queries, documents, judged), ids=None)
+
+
+def _read_folder(folder: Path, qrels: Path) -> Examples:
+    files = [folder / "corpus.jsonl", folder / "queries.jsonl"]
+    for file in files:
+        if not file.exists():
+            raise CorpusError(
+                f"{folder} holds no {file.name}; a folder of queries and documents has "
+                "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has them."
+            )
+    documents, queries = (dict(_read_texts(file)) for file in files)
+    judged: list[_Judged] = []
+    if qrels.exists():
+        files.append(qrels)
+        judged = list(_read_qrels(qrels))
+    digest = sha256_of("".join(map(sha256_of_file, files)))
+    if judged and not any(q in queries and d in documents for q, d, _ in judged):
+        raise CorpusError(
+            f"{qrels} names no query of {files[1].name} with a document of {files[0].name}; the "
+            "three files do not belong together."
+        )
+    return _joined(str(folder), digest, queries, documents, judged)
+
+
+def _read_texts(file: Path) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of every line of corpus.jsonl or queries.jsonl."""
+    seen = set[str]()
+    for number, line in read_filled(file):
+        try:
+            item = json.loads(line)
+        except (ValueError, RecursionError):
+            item = None
+        if not isinstance(item, dict) or "_id" not in item or "text" not in item:
+            raise CorpusError(
+                f'{file}, line {number}: not an object {{"_id": ..., "text": ...}}; give one a '
+                "line."
+            )
+        name = str(item["_id"])
+        if name in seen:
+            raise CorpusError(f"{file}, line {number}: the _id {name!r} stands there twice.")
+        seen.add(name)
+        text = f"{item.get('title') or ''} {item['text'] or ''}".strip()
+        if text:  # BEIR's corpora have a few empty documents
+            yield name, text
+
+
+def _read_qrels(file: Path) -> Iterator[_Judged]:
+    for i, (number, line) in enumerate(read_filled(file)):
+        cells = line.split("\t")
+        if len(cells) != 3:
+            raise CorpusError(
+                f"{file}, line {number}: {len(cells)} columns in place of query-id, corpus-id and "
+                "score, split by tabs."
+            )
+        if i or cells[2].strip().lower() != "score":
+            yield cells[0], cells[1], _grade(file, number, cells[2])
+
+
+def _grade(path: Path, line: int, text: str) -> float:
+    try:
+        grade = float(text)
+    except ValueError:
+        grade = math.nan
+    if not math.isfinite(grade):
+        raise CorpusError(f"{path}, line {line}: the label {text.strip()!r} is not a number.")
+    return grade
+
+
+def _joined(
+    name: str,
+    sha256: str,
+    queries: Mapping[str, str],
+    documents: Mapping[str, str],
+    judged: Sequence[_Judged],
+) -> Examples:
+    """Put queries, documents and what was judged together, by place."""
+    check_size(f"{name}, of queries,", len(queries))
+    check_size(f"{name}, of documents,", len(documents))
+    places = {document: place for place, document in enumerate(documents)}
+    relevance: dict[str, dict[int, float]] = {query: {} for query in queries}
+    unknown = 0
+    for query, document, grade in judged:
+        if query not in relevance or document not in places:
+            unknown += 1
+        elif grade is not None:
+            known = relevance[query].get(places[document], -math.inf)
+            relevance[query][places[document]] = max(known, grade)
+    note = (
+        f"{unknown:,} of {len(judged):,} judgements are of queries or documents that are not "
+        "there, or are empty; they are left out."
+    )
+    return Examples(
+        name,
+        sha256,
+        first=tuple(queries.values()),
+        ids=tuple(queries),
+        documents=tuple(documents.values()),
+        relevance=tuple(relevance.values()) if any(relevance.values()) else None,
+        notes=(note,) if unknown else (),
+    )
+
+
+def _answerable(examples: Examples, fewest: int) -> Examples:
+    """Leave out queries without a relevant document, or with too few that could be ordered."""
+    relevance, candidates = examples.relevance or (), examples.candidates
+    kept = [
+        i
+        for i, grades in enumerate(relevance)
+        if max(grades.values(), default=0.0) > 0
+        and (fewest == 1 or candidates is None or len(candidates[i]) >= fewest)
+    ]
+    return _kept(examples, kept, "no document that is relevant to them", fewest)
+
+
+def _several(examples: Examples) -> Examples:
+    """Leave out queries with a single document, whose order cannot change."""
+    candidates = examples.candidates or ()
+    kept = [i for i, documents in enumerate(candidates) if len(documents) > 1]
+    return _kept(examples, kept, "", 2)
+
+
+def _kept(examples: Examples, kept: Sequence[int], lack: str, fewest: int) -> Examples:
+    what = " or ".join(filter(None, (lack, "only one document" if fewest > 1 else "")))
+    if len(kept) < 2:
+        raise CorpusError(
+            f"{examples.name}: {len(kept)} of {len(examples)} queries can be measured, the others "
+            f"have {what}; give two queries or more (better hundreds)."
+        )
+    out = len(examples) - len(kept)
+    note = f"{out:,} of {len(examples):,} queries are left out: they have {what}."
+    notes = (*examples.notes, *((note,) if out else ()))
+    return replace(examples.pick(kept), notes=notes)

@@ -1,0 +1,141 @@
+r"""Optimal Brain Surgeon on whole heads: an order of removal, and the refit that belongs to it.
+
+Unlike gates, which can only turn a head up, W_O as a whole may change: what a head wrote is written
+by the others as far as they know it (:mod:`headscope.pruning.mix.eliminate` has the equations). The
+method walks in eighths of the heads; after each the model is run again as it stands, refitted, and
+*all* heads are ranked anew. The repair refits W_O and b_O of every layer to what attention puts out
+with all heads on the same input, again where the model then stands, as long as the outputs come
+nearer to the whole model's. No labels are used and no weight outside W_O and b_O changes.
+
+Hassibi & Stork 1993; of blocks of rows, Kurtic et al. 2023, arXiv:2302.04089.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from headscope.models.output_maps import OutputMap
+from headscope.pruning.mix.choose import REFITS, Shrinking
+from headscope.pruning.mix.costs import PerUnit
+from headscope.pruning.mix.eliminate import Elimination
+from headscope.pruning.mix.sublayers import HEADS, Sublayer, sublayers
+from headscope.pruning.ranking import Context, Ranking
+from headscope.pruning.repair import Repaired
+
+PARTS = 8  # Steps in which the path is walked
+
+
+def surgeon(context: Context) -> Ranking:
+    """Rank heads along the path."""
+    return SurgeonRanking(context)
+
+
+class SurgeonRanking(Ranking):
+    """A set for each number of units, by the last look at the model with fewer gone."""
+
+    def __init__(self, context: Context) -> None:
+        shrinking = _shrinking(context)
+        self._units = _units_of(context, shrinking.layers)
+        n = len(context.units)
+        self._layers, self._sizes = shrinking.layers, sorted({n * i // PARTS for i in range(PARTS)})
+        self._paths: list[list[Elimination]] = []
+        most = context.largest or n
+        for i, size in enumerate(self._sizes):
+            if size > 0:
+                chosen = exactly(self._layers, self._paths[-1], size)
+                shrinking.set_counts(self._paths[-1], chosen)
+            self._paths.append(shrinking.paths())
+            context.progress("surgeon", i + 1, len(self._sizes))
+            if size >= most:
+                break
+        values, seen = torch.zeros(n, dtype=torch.float64), set[int]()
+        for count in range(1, n + 1):
+            new = set(self._remove(count)) - seen
+            seen |= new
+            values[sorted(new)] = count / n
+        passes = {"forward": len(self._paths), "backward": 2 * len(self._paths)}
+        super().__init__(values, passes=passes)
+
+    def remove(self, count: int) -> tuple[int, ...]:
+        """Return the ``count`` units that go; sets of different sizes need not be nested."""
+        return self._remove(count)
+
+    def _remove(self, count: int) -> tuple[int, ...]:
+        known = range(len(self._paths))
+        place = max((i for i in known if self._sizes[i] < count), default=0)
+        paths = self._paths[place]
+        gone = []
+        for item, path, left in zip(
+            self._layers, paths, exactly(self._layers, paths, count), strict=True
+        ):
+            units = self._units[item.name]
+            kept = set(path.kept(left, item.n_units))
+            gone += [units[i] for i in range(item.n_units) if i not in kept]
+        return tuple(sorted(gone))
+
+
+def exactly(layers: Sequence[Sublayer], paths: Sequence[Elimination], count: int) -> list[int]:
+    """Return how many units each sublayer keeps if ``count`` go and the least is changed.
+
+    By dynamic programming over the layers; exact for the sum of the layers' curves.
+    """
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, ())}
+    for item, path in zip(layers, paths, strict=True):
+        now: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for gone, (cost, chosen) in best.items():
+            for left, more in zip(path.counts, path.costs, strict=True):
+                total = gone + item.n_units - left
+                if total <= count and (total not in now or cost + more < now[total][0]):
+                    now[total] = cost + more, (*chosen, left)
+        best = now
+    return list(best[count][1])
+
+
+def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
+    """Refit W_O and b_O of every layer to what all heads put out, on calibration text."""
+    shrinking = _shrinking(context)
+    units = _units_of(context, shrinking.layers)
+    gone = set(removed)
+    kept = [
+        tuple(i for i in range(item.n_units) if units[item.name][i] not in gone)
+        for item in shrinking.layers
+    ]
+    shrinking.keep(kept)
+    best, choices = shrinking.distance(), shrinking.choices()
+    for _ in range(REFITS):
+        shrinking.refit()
+        now = shrinking.distance()
+        if now >= best:
+            break
+        best, choices = now, shrinking.choices()
+    loaded = context.calibration.loaded
+    rows = {site.name: site.row for site in reversed(loaded.sites)}
+    maps = {}
+    for choice in choices:
+        if len(choice.kept) < choice.item.n_units:
+            weight = loaded.sites[rows[choice.item.name]].projections.out.weight
+            W, b = choice.W[:-1].to(weight), choice.W[-1].to(weight)
+            maps[rows[choice.item.name]] = OutputMap(W, b)
+    return Repaired(tuple(removed), context.units.expand(context.units.gates(removed)), maps)
+
+
+def _shrinking(context: Context) -> Shrinking:
+    """Return the whole model with its moments; made once."""
+
+    def make() -> Shrinking:
+        loaded, task = context.calibration.loaded, context.calibration.task
+        costs = PerUnit({item.name: 1.0 for item in sublayers(loaded, (HEADS,))})
+        return Shrinking(loaded, task, (HEADS,), costs, seed=context.seed)
+
+    return context.remember("surgeon", make).whole()
+
+
+def _units_of(context: Context, layers: Sequence[Sublayer]) -> dict[str, list[int]]:
+    """Return the units of each sublayer's heads, in their order."""
+    rows = {site.name: site.row for site in reversed(context.calibration.loaded.sites)}
+    return {
+        item.name: [context.units.unit((rows[item.name], i)) for i in range(item.n_units)]
+        for item in layers
+    }

@@ -1,0 +1,246 @@
+"""The task of answering questions by a span of a context."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.core.accumulator import Array
+from headscope.core.errors import CorpusError
+from headscope.data.examples import Examples
+from headscope.data.pieces import Encoding, tokenise
+from headscope.data.token_rows import Padded, Row
+from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import wide
+from headscope.stats.answers import exact_match, word_f1
+from headscope.stats.metrics import Outputs, mean_of, rate_of
+from headscope.tasks.base import Task, need_logits, spans
+
+WINDOW = (
+    384  # Tokens of a window, question and special tokens included, unless the model has fewer.
+)
+OVERLAP = 128  # Tokens of the context that two windows share; half the room where that is less.
+LONGEST = 30  # Tokens of an answer, at most.
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanRow(Row):
+    """A question with a window of its context."""
+
+    example: int  # Which question it belongs to
+    window: tuple[int, int]  # Positions of the context: from the first to behind the last
+    #: Where each of these tokens begins and ends in the context's characters.
+    offsets: tuple[tuple[int, int], ...]
+    no_answer: int  # Position that stands for no answer: the first special token
+    span: tuple[int, int]  # First and last position of the first right answer, else ``no_answer``
+
+
+class QuestionAnswering(Task):
+    """F1 and exact match of answers, as SQuAD counts them, times 100.
+
+    * ``answer_f1``: F1 of an answer's words with those of the right answer that it is nearest to,
+      mean over questions. The task's value.
+    * ``exact_match``: share of questions with a right answer, but for case, punctuation, articles.
+
+    The answer is the span of at most 30 tokens with the largest sum of the logits of its begin and
+    end, over all windows of the context (ties: the first window, then the shortest, then the first
+    span). Where the file has questions without an answer, none is given if the sum at the first
+    special token, at its least over windows, is larger. An example is a question; the loss is that
+    of a window, the cross-entropy of where the answer begins and ends: at the first special token
+    for a window without one.
+    """
+
+    name = "question-answering"
+    words = "F1 of answers; questions with contexts in SQuAD's JSON, and a model with that head"
+    needs_head = True
+    table = {  # noqa: RUF012
+        "answer_f1": mean_of("f1", 100.0),
+        "exact_match": rate_of("exact"),
+    }
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
+    ) -> None:
+        contexts = examples.second or ()
+        right = examples.answers or ((),) * len(examples)
+        self._rows: list[SpanRow] = []
+        kept: list[int] = []
+        typed = "token_type_ids" in loaded.tokenizer.model_input_names
+        for i, encoding in enumerate(tokenise(loaded, examples.first, pairs=contexts)):
+            windows = [*_windows(encoding, loaded, right[i], len(kept), typed)]
+            if windows:
+                kept.append(i)
+                self._rows += [
+                    SpanRow(**{**vars(row), "index": len(self._rows) + n})
+                    for n, row in enumerate(windows)
+                ]
+        if len(kept) < 2:
+            raise CorpusError(
+                f"{len(kept)} questions of {examples.name} leave room for a context within the "
+                f"model's limit of {loaded.max_length} tokens; give shorter ones."
+            )
+        super().__init__(examples, loaded, self._rows, len(examples) - len(kept))
+        self.n_examples = len(kept)
+        self.notes = examples.notes
+        self._texts = [(examples.first[i], contexts[i]) for i in kept]
+        self._right = [tuple(text for _, text in right[i]) for i in kept]
+        self._may_have_none = examples.may_have_no_answer
+        self._of: list[list[SpanRow]] = [[] for _ in kept]
+        for row in self._rows:
+            self._of[row.example].append(row)
+
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """The windows of each question."""
+        return self._of
+
+    @property
+    def sentences(self) -> Sequence[Sequence[Hashable]]:
+        """The question, and the context, which other questions may have too."""
+        return self._texts
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where every question gets the same answer."""
+        same = np.ptp(outputs["answer"]) == 0
+        return "gives every question the same answer" if same else None
+
+    def answers(self, outputs: Outputs) -> list[str]:
+        """Return the answer to each question; the empty one where none is given."""
+        rows, begins, ends = (outputs[name].astype(int) for name in ("window", "begin", "end"))
+        return [
+            "" if row < 0 else self._text(self._rows[row], begin, end)
+            for row, begin, end in zip(rows, begins, ends, strict=True)
+        ]
+
+    def _text(self, row: SpanRow, begin: int, end: int) -> str:
+        first, last = (row.offsets[place - row.window[0]] for place in (begin, end))
+        return self._texts[row.example][1][first[0] : last[1]]
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        """Keep the best span of each window, and the sum of logits for no answer."""
+        scores = wide(need_logits(logits)).double()  # (rows, pos, 2)
+        rows = [self._rows[i] for i in batch.index]
+        places = torch.arange(scores.shape[1], device=scores.device)
+        first, behind, none = (
+            torch.tensor(values, device=scores.device)
+            for values in zip(*((*row.window, row.no_answer) for row in rows), strict=True)
+        )
+        inside = (places >= first[:, None]) & (places < behind[:, None])
+        start, stop = scores.masked_fill(~inside[..., None], -torch.inf).unbind(dim=-1)
+        best = scores.new_full((len(rows),), -torch.inf)
+        begin, end = first.clone(), first.clone()
+        for more in range(min(LONGEST, scores.shape[1])):
+            sums = start[:, : start.shape[1] - more] + stop[:, more:]
+            top, place = sums.max(dim=1).values, _first_largest(sums)
+            better = top > best
+            best = torch.where(better, top, best)
+            begin = torch.where(better, place, begin)
+            end = torch.where(better, place + more, end)
+        at = scores[torch.arange(len(rows), device=scores.device), none]
+        return {"best": best, "begin": begin, "end": end, "none": at.sum(dim=-1)}
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        chosen: dict[str, list[int]] = {"window": [], "begin": [], "end": []}
+        for rows in self._of:
+            places = np.array([row.index for row in rows])
+            window = int(places[by_row["best"][places].argmax()])
+            if self._may_have_none and by_row["none"][places].min() > by_row["best"][window]:
+                window = -1
+            chosen["window"].append(window)
+            for name in ("begin", "end"):
+                chosen[name].append(-1 if window < 0 else int(by_row[name][window]))
+        outputs = {name: np.array(values) for name, values in chosen.items()}
+        answers = self.answers(outputs)
+        pairs = list(zip(answers, self._right, strict=True))
+        return {
+            **outputs,
+            "f1": np.array([word_f1(*pair) for pair in pairs]),
+            "exact": np.array([exact_match(*pair) for pair in pairs]),
+            "answer": np.unique(np.array(answers), return_inverse=True)[1],
+        }
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        chances = spans(need_logits(logits), batch.attention_mask)
+        gold = torch.tensor([self._rows[i].span for i in batch.index], device=chances.device)
+        return -chances.gather(1, gold[:, None]).mean(dim=(1, 2))
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """Roots of the probabilities of where the answer begins and ends, end to end.
+
+        Their squared distance is Hellinger's: hundreds of places where no answer could be count as
+        little as they are likely, while log-probabilities would speak of nothing else.
+        """
+        real = batch.attention_mask[..., None]
+        roots = (spans(need_logits(logits), batch.attention_mask) / 2).exp() * real
+        return roots.flatten(1)
+
+
+def _first_largest(values: Tensor) -> Tensor:
+    """Return the first place of the largest value of each row."""
+    return (values == values.max(dim=1, keepdim=True).values).int().argmax(dim=1)
+
+
+def _windows(
+    encoding: Encoding,
+    loaded: LoadedModel,
+    right: Sequence[tuple[int, str]],
+    example: int,
+    typed: bool,
+) -> Iterator[SpanRow]:
+    """Yield a question with every window of its context; nothing if there is no room for one."""
+    context = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
+    if not context:
+        return
+    begin, behind = context[0], context[-1] + 1
+    size = min(WINDOW, loaded.max_length)
+    room = size - begin - (len(encoding.ids) - behind)
+    if room < 1:
+        return
+    step = room - min(OVERLAP, room // 2)
+    for start in range(begin, behind, step):
+        part = slice(start, min(start + room, behind))
+        ids, types, marks = (
+            (*values[:begin], *values[part], *values[behind:])
+            for values in (encoding.ids, encoding.type_ids, encoding.special_tokens_mask)
+        )
+        none = _no_answer(ids, marks, loaded)
+        offsets = tuple(encoding.offsets[part])
+        yield SpanRow(
+            index=0,
+            ids=ids,
+            types=types if typed else None,
+            content=tuple(i for i, mark in enumerate(marks) if not mark),
+            example=example,
+            window=(begin, begin + len(offsets)),
+            offsets=offsets,
+            no_answer=none,
+            span=_span(offsets, right, begin) or (none, none),
+        )
+        if part.stop == behind:
+            return
+
+
+def _no_answer(ids: Sequence[int], marks: Sequence[int], loaded: LoadedModel) -> int:
+    """Return where the token stands that means no answer: cls, else the first special token."""
+    cls = getattr(loaded.tokenizer, "cls_token_id", None)
+    if cls in ids:
+        return ids.index(cls)
+    return marks.index(1) if 1 in marks else 0
+
+
+def _span(
+    offsets: Sequence[tuple[int, int]], right: Sequence[tuple[int, str]], begin: int
+) -> tuple[int, int] | None:
+    """Return the tokens of the first right answer; None where a window does not hold it whole."""
+    if not right:
+        return None
+    start, text = right[0]
+    stop = start + len(text)
+    inside = [i for i, (low, high) in enumerate(offsets) if low < stop and high > start]
+    if not inside or offsets[inside[0]][0] > start or offsets[inside[-1]][1] < stop:
+        return None
+    return begin + inside[0], begin + inside[-1]

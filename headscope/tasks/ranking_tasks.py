@@ -1,0 +1,319 @@
+"""Tasks of queries and documents: retrieval by embeddings, and reranking by a cross-encoder."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.core.accumulator import Array, numpy
+from headscope.core.errors import CorpusError, InputError
+from headscope.data.batches import buckets
+from headscope.data.examples import Examples
+from headscope.data.queries import with_documents
+from headscope.data.token_rows import Padded, Row, encode_rows, pad_rows
+from headscope.models.loaded import LoadedModel
+from headscope.models.pooling import wide
+from headscope.models.task_heads import Select
+from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
+from headscope.stats.ranking import TOP, first_documents, ndcg, on_grid, order_kept, recall
+from headscope.tasks.base import (
+    TOKEN_HEADS,
+    LossBatch,
+    Read,
+    Task,
+    need_logits,
+    numbered,
+    one_position,
+)
+from headscope.tasks.encoder_tasks import notes_of, tokenised
+
+#: What cosines are multiplied by in the loss of retrieval, and irrelevant documents of a query.
+_SCALE, _NEGATIVES = 20.0, 4
+_AT_ONCE = 1 << 22  # Scores of queries and documents that are held at a time: 32 MiB.
+
+
+class Retrieval(Task):
+    """nDCG@10 of all documents by the cosine of their embeddings with each query's, times 100.
+
+    * ``ndcg_at_10``: mean over queries; the grade is the gain. The task's value.
+    * ``recall_at_10``: share of a query's relevant documents that are among the first ten, mean.
+    * ``top_10_changed``: share of queries whose first ten documents, in whatever order, are not the
+      whole model's.
+
+    An example is a query: all documents are there for each of them. The loss of a query with a
+    relevant document d and others e drawn at random is the cross-entropy of d by 20 cos(q, .).
+    """
+
+    name = "retrieval"
+    words = "nDCG@10 of documents by their cosine with queries; queries, documents, relevance"
+    table = {  # noqa: RUF012
+        "ndcg_at_10": mean_of("ndcg", 100.0),
+        "recall_at_10": mean_of("recall", 100.0),
+        "top_10_changed": rate_of("changed"),
+    }
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
+    ) -> None:
+        texts = list(dict.fromkeys((*examples.first, *examples.documents)))
+        rows, kept = tokenised(loaded, [loaded.pooling.prompt + text for text in texts])
+        row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
+        places = [i for i, text in enumerate(examples.documents) if text in row_of]
+        longer = len(examples.documents) - len(places)
+        known = with_documents(examples, places)
+        queries = [
+            i
+            for i, (text, grades) in enumerate(zip(known.first, known.relevance or (), strict=True))
+            if text in row_of and max(grades.values(), default=0.0) > 0
+        ]
+        if len(queries) < 2 or len(places) < 2:
+            raise CorpusError(
+                f"{len(queries)} queries of {examples.name} with a relevant document fit the "
+                f"model's limit of {loaded.max_length} tokens; give shorter texts (nothing is ever "
+                "cut)."
+            )
+        known = known.pick(queries)
+        super().__init__(examples, loaded, rows, len(examples) - len(queries))
+        self.n_examples = len(queries)
+        self.notes = (*examples.notes, *notes_of(loaded, rows), *_longer(longer, len(texts)))
+        self.relevance: Sequence[Mapping[int, float]] = known.relevance or ()
+        self._names = known.ids or known.first
+        self._queries = np.array([row_of[text] for text in known.first])
+        self._documents = np.array([row_of[text] for text in known.documents])
+        self._seed = seed
+
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """The query; documents belong to all examples."""
+        return [(self.rows[row],) for row in self._queries.tolist()]
+
+    def changed(self, outputs: Outputs) -> tuple[str, ...]:
+        """Name the queries whose first ten documents changed."""
+        return tuple(self._names[i] for i in outputs["query"][outputs["changed"] > 0].tolist())
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where every query finds the same documents first."""
+        same = (outputs["top"] == outputs["top"][:1]).all()
+        return "finds the same first documents for every query" if same else None
+
+    def _select(self, batch: Padded) -> Select | None:
+        # The head of a language model is not needed, and costs as much as the encoder.
+        return one_position if self.distance.head in TOKEN_HEADS else None
+
+    def _select_embed(self, batch: Padded) -> Select | None:
+        return self._select(batch)
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        return {"embedding": self._unit(batch, hidden).float()}
+
+    def _unit(self, batch: Padded, hidden: Tensor) -> Tensor:
+        return F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        top = self._first(by_row["embedding"])
+        judged = list(zip(top, self.relevance, strict=True))
+        return {
+            "ndcg": np.array([ndcg(*pair) for pair in judged]),
+            "recall": np.array([recall(*pair) for pair in judged]),
+            "changed": (np.sort(top) != np.sort(self._whole)).any(axis=1).astype(float),
+            "top": top,
+            "query": np.arange(len(top)),
+        }
+
+    @cached_property
+    def _whole(self) -> Array:
+        """The whole model's first documents, (queries, 10)."""
+        return self._first(numpy(F.normalize(self.distance.embeddings(), dim=-1).float()))
+
+    def _first(self, embedding: Array) -> Array:
+        """Return the first ten documents of every query, by embeddings (rows, d)."""
+        queries, documents = (
+            embedding[rows].astype(float) for rows in (self._queries, self._documents)
+        )
+        few = max(1, _AT_ONCE // len(documents))
+        parts = [queries[i : i + few] @ documents.T for i in range(0, len(queries), few)]
+        return np.concatenate([first_documents(on_grid(part, 1.0), TOP) for part in parts])
+
+    def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
+        sets = [_Set(i, [self.rows[row] for row in rows]) for i, rows in enumerate(self._sets())]
+        by_size: dict[int, list[_Set]] = {}
+        for one in sets:
+            by_size.setdefault(len(one.rows), []).append(one)
+        for alike in by_size.values():
+            for part in buckets(alike):
+                # All queries, then all their relevant documents, then the others.
+                rows = [one.rows[i] for i in range(len(part[0].rows)) for one in part]
+                owner = torch.arange(len(part), device=loaded.device).repeat(len(part[0].rows))
+                batch = pad_rows(rows, loaded.pad_id, loaded.device)
+                loss, embed = self._contrast(len(part)), self._all_of(len(part))
+                select = self._select(batch)
+                yield LossBatch(loaded, batch, owner, loss, embed, select, select)
+
+    def _sets(self) -> Iterator[list[int]]:
+        """Yield rows of a query, its best document and others that are not relevant."""
+        for i, (query, grades) in enumerate(zip(self._queries, self.relevance, strict=True)):
+            rng = random.Random(self._seed * 1_000_003 + i)
+            best = max(sorted(grades), key=lambda place: grades[place])
+            others = [p for p in range(len(self._documents)) if grades.get(p, 0.0) <= 0]
+            drawn = rng.sample(others, min(_NEGATIVES, len(others)))
+            yield [int(query), *(int(self._documents[place]) for place in (best, *drawn))]
+
+    def _contrast(self, n: int) -> Read:
+        def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+            query, *documents = torch.split(self._unit(batch, hidden), n)
+            scores = torch.stack([(query * each).sum(dim=-1) for each in documents], dim=-1)
+            return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
+
+        return loss
+
+    def _all_of(self, n: int) -> Read:
+        def embed(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+            return torch.cat(torch.split(self._unit(batch, hidden), n), dim=-1)
+
+        return embed
+
+
+class _Set:
+    """A query with some documents, as one item for batching."""
+
+    def __init__(self, index: int, rows: Sequence[Row]) -> None:
+        self.index, self.rows = index, rows
+
+    def __len__(self) -> int:
+        return len(self.rows) * max(map(len, self.rows))
+
+
+class Rerank(Task):
+    """How a cross-encoder, whose one logit is a score, orders the documents of each query; x100.
+
+    * ``ndcg_at_10``: mean over queries, where the data have labels; then it is the task's value.
+    * ``kendall_tau``: Kendall's tau with the whole model's order of the same documents, mean over
+      queries; 100 is unchanged. The task's value where there are no labels.
+
+    An example is a query. The labelled loss of a pair is the binary cross-entropy of its logit with
+    its grade as a share of the highest; without labels it is the squared change of the logit.
+    """
+
+    name = "rerank"
+    words = "nDCG@10, or the order kept, of a cross-encoder; queries with documents"
+    needs_head = True
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
+    ) -> None:
+        classes = loaded.network.config.num_labels
+        if classes != 1:
+            raise InputError(
+                f"The head of {loaded.name} has {classes} outputs; the task rerank needs a "
+                "cross-encoder, whose head has one: the score of a query with a document."
+            )
+        candidates = examples.candidates or ()
+        pairs = [(i, place) for i, places in enumerate(candidates) for place in places]
+        encoded = encode_rows(
+            loaded,
+            [examples.first[i] for i, _ in pairs],
+            [examples.documents[place] for _, place in pairs],
+        )
+        rows, kept = numbered(loaded, encoded, f"{len(pairs)} pairs of query and document")
+        documents: list[list[int]] = [[] for _ in candidates]  # rows of each query
+        for row, pair in enumerate(kept):
+            documents[pairs[pair][0]].append(row)
+        grades = [
+            0.0 if examples.relevance is None else examples.relevance[i].get(place, 0.0)
+            for i, place in (pairs[pair] for pair in kept)
+        ]
+        labelled = examples.relevance is not None
+        queries = [
+            i
+            for i, mine in enumerate(documents)
+            if len(mine) > 1 and (not labelled or max(grades[row] for row in mine) > 0)
+        ]
+        if len(queries) < 2:
+            raise CorpusError(
+                f"{len(queries)} queries of {examples.name} have two documents that fit the "
+                f"model's limit of {loaded.max_length} tokens; give shorter texts (nothing is ever "
+                "cut)."
+            )
+        used = [row for i in queries for row in documents[i]]
+        new = {row: i for i, row in enumerate(used)}
+        super().__init__(
+            examples,
+            loaded,
+            [replace(rows[row], index=i) for i, row in enumerate(used)],
+            len(examples) - len(queries),
+        )
+        self.n_examples, self.has_labels = len(queries), labelled
+        self.notes = (*examples.notes, *_longer(len(pairs) - len(kept), len(pairs)))
+        self._texts = tuple(examples.first[i] for i in queries)
+        self._of = [np.array([new[row] for row in documents[i]]) for i in queries]
+        self._grades = np.array([grades[row] for row in used])
+        tau: Metric = mean_of("tau", 100.0)
+        gain: Metric = mean_of("ndcg", 100.0)
+        self.table = {**({"ndcg_at_10": gain} if labelled else {}), "kendall_tau": tau}
+
+    @property
+    def rows_of_examples(self) -> Sequence[Sequence[Row]]:
+        """All pairs of each query."""
+        return [[self.rows[row] for row in rows.tolist()] for rows in self._of]
+
+    @property
+    def sentences(self) -> Sequence[Sequence[Hashable]]:
+        """The query; documents may belong to several."""
+        return [(text,) for text in self._texts]
+
+    def degenerate(self, outputs: Outputs) -> str | None:
+        """Say so where no document has a higher score than another of the same query."""
+        if outputs["ordered"].any():
+            return None
+        return "gives all documents of a query the same score"
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        return {"score": need_logits(logits)[:, 0].float()}
+
+    def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
+        steps, whole = on_grid(by_row["score"].astype(float)), self._whole
+        outputs = {
+            "tau": np.array([order_kept(whole[rows], steps[rows]) for rows in self._of]),
+            "ordered": np.array([np.ptp(steps[rows]) > 0 for rows in self._of]),
+        }
+        if self.has_labels:
+            outputs["ndcg"] = np.array([self._ndcg(rows, steps[rows]) for rows in self._of])
+        return outputs
+
+    def _ndcg(self, rows: Array, steps: Array) -> float:
+        return ndcg(first_documents(steps[None])[0], dict(enumerate(self._grades[rows].tolist())))
+
+    @cached_property
+    def _whole(self) -> Array:
+        """The whole model's scores, (rows,)."""
+        return on_grid(numpy(self.distance.logits()[:, 0].float()).astype(float))
+
+    def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        scores = wide(need_logits(logits)[:, 0])
+        share = self._grades[batch.index].clip(min=0.0) / self._grades.max()
+        gold = torch.as_tensor(share, device=scores.device).to(scores.dtype)
+        return F.binary_cross_entropy_with_logits(scores, gold, reduction="none")
+
+    def _label_free_loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        scores = wide(need_logits(logits)[:, 0])
+        return (scores - self.distance.logits()[batch.index, 0].to(scores)) ** 2
+
+    def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
+        """The logit, (rows, 1)."""
+        return wide(need_logits(logits))
+
+
+def _longer(longer: int, n: int) -> tuple[str, ...]:
+    if not longer:
+        return ()
+    return (
+        f"{longer:,} of {n:,} texts are longer than the model's limit and left out, with what is "
+        "judged of them.",
+    )

@@ -1,0 +1,218 @@
+"""Answering questions on tiny models: a slow scorer, written otherwise, and planted answers."""
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import WORDS, tiny_bert
+
+import headscope
+from headscope.core.errors import CorpusError, InputError
+from headscope.data.squad import read_questions
+from headscope.models.loaded import LoadedModel
+from headscope.tasks.making import make_task
+
+PLAIN = [word for word in WORDS if word.isalpha()]
+
+
+def questions(n: int, impossible: bool) -> list[tuple[str, str, list[str]]]:
+    rng = np.random.default_rng(5)
+    made = []
+    for i in range(n):
+        words = list(rng.choice(PLAIN, int(rng.integers(8, 120))))
+        at = int(rng.integers(0, len(words) - 3))
+        answers = [" ".join(words[at : at + 2]), words[at]]
+        context = " ".join(words)
+        none = impossible and i % 3 == 0
+        made.append((f"is {words[at]} it ?", context, [] if none else answers))
+    return made
+
+
+def write(path: Path, made: list[tuple[str, str, list[str]]]) -> Path:
+    paragraphs = []
+    for i, (question, context, answers) in enumerate(made):
+        item: dict[str, Any] = {"id": f"q{i}", "question": question, "is_impossible": not answers}
+        item["answers"] = [{"text": a, "answer_start": context.index(a)} for a in answers]
+        item["plausible_answers"] = [{"text": "cat", "answer_start": 0}]
+        paragraphs.append({"context": context, "qas": [item]})
+    path.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    folder = tiny_bert(tmp_path_factory.mktemp("qa") / "bert", task_head="question-answering")
+    made = headscope.load(str(folder), task_head="auto", dtype="float64")
+    made.tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return made
+
+
+def slow_f1(answer: str, gold: str) -> float:
+    """SQuAD's, word by word: each word of the answer uses up one of the right answer."""
+
+    def words(text: str) -> list[str]:
+        kept = re.sub(r"[!-/:-@\[-`{-~]", "", text.lower())
+        return [word for word in kept.split() if word not in ("a", "an", "the")]
+
+    ours, theirs = words(answer), words(gold)
+    if not ours or not theirs:
+        return float(ours == theirs)
+    left, hits = theirs[:], 0
+    for word in ours:
+        if word in left:
+            left.remove(word)
+            hits += 1
+    if not hits:
+        return 0.0
+    precision, recall = hits / len(ours), hits / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+@torch.no_grad()
+def slow_answer(loaded: LoadedModel, question: str, context: str, may_have_none: bool) -> str:
+    """Ask window by window, made by the tokenizer itself, over every span of every window."""
+    own = len(loaded.tokenizer(question)["input_ids"]) + 1
+    given = loaded.tokenizer(
+        *(question, context),
+        truncation="only_second",
+        max_length=64,
+        stride=(64 - own) // 2,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    best, text, none = -np.inf, "", np.inf
+    for w, encoding in enumerate(given.encodings):
+        out = loaded.network(
+            input_ids=torch.tensor([encoding.ids]), token_type_ids=torch.tensor([encoding.type_ids])
+        )
+        start, end = out.start_logits[0].numpy(), out.end_logits[0].numpy()
+        none = min(none, start[0] + end[0])
+        inside = [i for i, side in enumerate(encoding.sequence_ids) if side == 1]
+        for i, j in itertools.product(inside, inside):
+            if i <= j < i + 30 and start[i] + end[j] > best + 1e-12:
+                offsets = given["offset_mapping"][w]
+                best, text = start[i] + end[j], context[offsets[i][0] : offsets[j][1]]
+    return "" if may_have_none and none > best else text
+
+
+@pytest.mark.parametrize("impossible", [False, True], ids=["v1.1", "v2"])
+def test_answers_of_a_slow_reader(loaded, tmp_path, impossible):
+    made = questions(12, impossible)
+    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    assert len(task.rows) > len(task.rows_of_examples) == task.n_examples == 12
+    outputs = task.outputs(loaded)
+    answers = [slow_answer(loaded, q, c, impossible) for q, c, _ in made]
+    assert task.answers(outputs) == answers
+    f1 = [
+        max(slow_f1(a, g) for g in gold or [""])
+        for a, (*_, gold) in zip(answers, made, strict=True)
+    ]
+    exact = [value == 1 for value in f1]  # no answer here has its words in another order
+    assert task.metrics(outputs) == pytest.approx(
+        {"answer_f1": 100 * np.mean(f1), "exact_match": 100 * np.mean(exact)}
+    )
+    assert task.metric == "answer_f1"
+
+
+def test_planted_answers(loaded, tmp_path, monkeypatch):
+    """Logits that point at the right answers, or at no answer, earn everything."""
+    made = questions(9, True)
+    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    bounds = {row.index: row.span for row in task.rows}
+    assert any(span != (0, 0) for span in bounds.values())
+
+    def run(ids, mask, types, select=None):
+        logits = torch.zeros(*ids.shape, 2)
+        for row, i in enumerate(next(batches)):
+            logits[row, bounds[int(i)][0], 0] = logits[row, bounds[int(i)][1], 1] = 9.0
+            logits[row, 0] = 0.5 if bounds[int(i)] != (0, 0) else 9.0
+        for row in range(len(ids)):  # windows without the answer say so less than others say it
+            logits[row, 0] = logits[row, 0].clamp(max=5)
+        return torch.zeros(*ids.shape, 32), logits
+
+    batches = iter([batch.index for batch in task.batches(loaded)])
+    outputs = task.outputs_of(run, task.batches(loaded))
+    assert task.metrics(outputs) == {"answer_f1": 100, "exact_match": 100}
+    assert [not answer for answer in task.answers(outputs)] == [not gold for *_, gold in made]
+    assert task.degenerate(outputs) is None
+    same = {name: values[:1].repeat(9, 0) for name, values in outputs.items()}
+    assert task.degenerate(same) == "gives every question the same answer"
+
+
+def test_windows_cover_the_context(loaded, tmp_path):
+    """Every token of the context is in a window, and neighbours share half of their room."""
+    made = questions(6, False)
+    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    for windows, (question, context, _) in zip(task.rows_of_examples, made, strict=True):
+        whole = loaded.tokenizer(question, context)
+        inside = [i for i, side in enumerate(whole.sequence_ids(0)) if side == 1]
+        assert {o for row in windows for o in row.offsets} == {
+            (whole.token_to_chars(i).start, whole.token_to_chars(i).end) for i in inside
+        }
+        assert all(len(row.ids) <= 64 for row in windows)
+        for one, other in itertools.pairwise(windows):
+            room = 64 - (len(whole["input_ids"]) - len(inside))
+            assert len({*one.offsets} & {*other.offsets}) == room // 2
+        ids = whole["input_ids"]
+        assert all(row.ids[: row.window[0]] == tuple(ids[: inside[0]]) for row in windows)
+
+
+def test_derivatives(loaded, tmp_path):
+    made = questions(5, True)
+    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    for labels in (True, False):
+        batch = next(iter(task.loss_batches(loaded, labels=labels)))
+        start = torch.full((batch.size, 2, 4), 0.8, dtype=torch.float64)
+        gates = start.clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
+        step = torch.zeros(2, 4, dtype=torch.float64)
+        step[0, 1] = 1e-4
+        expected = (batch.loss(start + step) - batch.loss(start - step)).detach() / 2e-4
+        np.testing.assert_allclose(gradient[:, 0, 1], expected, rtol=1e-3, atol=1e-6)
+        assert float(gradient.abs().max()) > 1e-5
+    embedded = batch.embed(batch.gates()).detach()
+    np.testing.assert_allclose((embedded**2).sum(-1), 2)  # two distributions
+
+
+def test_fidelity_of_heads_that_answer_or_tag(loaded, tmp_path):
+    """The KL of a head's outputs is that of plain transformers, text by text."""
+    texts = ["the cat sat on the mat", "a big red dog ran", "she saw it"]
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    tagger = tiny_bert(tmp_path / "tags", task_head="token-classification", num_labels=3)
+    for model in (loaded, headscope.load(str(tagger), task_head="auto", dtype="float64")):
+        data = headscope.tasks.making.read_examples("fidelity", tmp_path / "t.txt")
+        task = make_task("fidelity", data, model)
+        other = headscope.remove_heads(model, [(0, 1), (1, 2)])
+        expected = []
+        for text in texts:
+            given = model.tokenizer(text, return_tensors="pt")
+            with torch.no_grad():
+                outs = [m.network(**given) for m in (model, other)]
+            if model is loaded:
+                pairs = [(o.start_logits[0], o.end_logits[0]) for o in outs]
+                p, q = (torch.stack(pair).log_softmax(-1) for pair in pairs)
+            else:
+                p, q = (o.logits[0, 1:-1].log_softmax(-1) for o in outs)
+            expected.append(float((p.exp() * (p - q)).sum(-1).mean()))
+        np.testing.assert_allclose(task.outputs(other)["kl"], expected, rtol=1e-6)
+
+
+def test_refusals(loaded, tmp_path):
+    path = write(tmp_path / "d.json", questions(4, False))
+    plain = headscope.load(str(tiny_bert(tmp_path / "plain")), task_head="auto")
+    with pytest.raises(InputError, match="has no question-answering head"):
+        make_task("question-answering", read_questions(path), plain)
+    path.write_text("the cat\tthe dog\t1\n")
+    with pytest.raises(CorpusError, match="is not JSON in the form of SQuAD"):
+        read_questions(path)
+    path.write_text('{"data": [{"paragraphs": [{"context": "a cat", "qas": [{"id": "x"}]}]}]}')
+    with pytest.raises(CorpusError, match=r"question 'x': not in the form of SQuAD"):
+        read_questions(path)
+    long = [("is it " * 40, "the cat", ["cat"])] * 3
+    with pytest.raises(CorpusError, match=r"0 questions .* leave room for a context"):
+        make_task("question-answering", read_questions(write(path, long)), loaded)

@@ -1,0 +1,250 @@
+"""Retrieval and reranking on tiny models, against plain transformers, one text at a time."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.core.errors import CorpusError, InputError
+from headscope.data.queries import best_by_bm25, read_rerank, read_retrieval, thinned
+from headscope.models.loaded import LoadedModel
+from headscope.tasks.making import make_task, read_examples
+from headscope.tasks.units import units_of
+
+NOUNS = ("cat", "dog", "mat", "house")
+DOCUMENTS = [f"the {a} {verb} on the {b}" for a in NOUNS for b in NOUNS for verb in ("sat", "ran")]
+QUERIES = [f"a big {a} saw it" for a in NOUNS] + [f"red {a} and {b}" for a in NOUNS for b in NOUNS]
+
+
+def grades_of(query: int) -> dict[int, int]:
+    return {(7 * query + step) % len(DOCUMENTS): grade for step, grade in ((0, 2), (3, 1), (5, 0))}
+
+
+@pytest.fixture(scope="module")
+def beir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("beir")
+    corpus = [
+        {"_id": f"d{i}", "title": text.split()[0], "text": " ".join(text.split()[1:])}
+        for i, text in enumerate(DOCUMENTS)
+    ]
+    queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(QUERIES)]
+    queries.append({"_id": "nobody", "text": "the house"})  # without any relevant document
+    for name, items in (("corpus", corpus), ("queries", queries)):
+        lines = "\n".join(json.dumps(item) for item in items)
+        (folder / f"{name}.jsonl").write_text(lines)
+    (folder / "qrels").mkdir()
+    rows = [f"q{q}\td{d}\t{g}" for q in range(len(QUERIES)) for d, g in grades_of(q).items()]
+    (folder / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "\n".join(rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return headscope.load(str(tiny_bert(tmp_path_factory.mktemp("m") / "b")), dtype="float64")
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cross") / "encoder"
+    return tiny_bert(folder, task_head="classification", num_labels=1)
+
+
+def slow_ndcg(order: list[int], grades: dict[int, int]) -> float:
+    gain = sum(grades.get(d, 0) / math.log2(i + 2) for i, d in enumerate(order[:10]))
+    best = sorted(grades.values(), reverse=True)[:10]
+    return gain / sum(g / math.log2(i + 2) for i, g in enumerate(best))
+
+
+@torch.no_grad()
+def test_retrieval_is_ndcg_of_cosines(bert, beir):
+    """Embeddings one text at a time, sorted by python; also without some heads."""
+
+    def embedded(text: str) -> Any:
+        ids = torch.tensor([bert.tokenizer(text)["input_ids"]])
+        return bert.model(input_ids=ids).last_hidden_state[0].mean(0).numpy()
+
+    documents = [embedded(text) for text in DOCUMENTS]
+    expected, firsts = [], []
+    for i, text in enumerate(QUERIES):
+        query = embedded(text)
+        cosines = [query @ d / np.linalg.norm(query) / np.linalg.norm(d) for d in documents]
+        order = sorted(range(len(DOCUMENTS)), key=lambda d: -cosines[d])
+        relevant = {d for d, grade in grades_of(i).items() if grade}
+        expected.append((slow_ndcg(order, grades_of(i)), len(relevant & {*order[:10]}) / 2))
+        firsts.append(order[:10])
+    task = make_task("retrieval", read_examples("retrieval", beir), bert)
+    assert (task.n_examples, len(task.rows_of_examples)) == (len(QUERIES), len(QUERIES))
+    assert "1 of 21 queries are left out: they have no document that is relevant" in task.notes[0]
+    outputs = task.outputs(bert)
+    np.testing.assert_allclose(np.stack([outputs["ndcg"], outputs["recall"]], 1), expected)
+    assert outputs["top"].tolist() == firsts
+    metrics = task.metrics(outputs)
+    assert metrics["ndcg_at_10"] == pytest.approx(100 * np.mean([e[0] for e in expected]))
+    assert (metrics["top_10_changed"], task.changed(outputs)) == (0, ())
+    gates = torch.ones(2, 4, dtype=torch.float64)
+    gates[0] = 0
+    pruned = task.outputs(bert, gates)
+    moved = [f"q{i}" for i, top in enumerate(pruned["top"].tolist()) if {*top} != {*firsts[i]}]
+    assert moved
+    assert task.changed(pruned) == tuple(moved)
+    assert task.metrics(pruned)["top_10_changed"] == pytest.approx(100 * len(moved) / len(QUERIES))
+    half = {name: values[3:9] for name, values in pruned.items()}  # as a search halves queries
+    assert set(task.changed(half)) == {*moved} & {f"q{i}" for i in range(3, 9)}
+
+
+def test_a_planted_ranking(bert, tmp_path):
+    """A query that stands among the documents finds itself first."""
+    rows = [("query", "document", "label")]
+    for i, text in enumerate(DOCUMENTS[:8]):
+        rows += [(text, text, 1), (text, DOCUMENTS[8 + i], 0)]
+    path = tmp_path / "planted.tsv"
+    path.write_text("\n".join("\t".join(map(str, row)) for row in rows))
+    task = make_task("retrieval", read_retrieval(path), bert)
+    assert task.value(task.outputs(bert)) == pytest.approx(100)
+    assert task.outputs(bert)["top"][:, 0].tolist() == [2 * i for i in range(8)]
+
+
+def test_scored_pairs_are_a_small_set(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("a cat,the cat,4.0\na cat,the dog,5\nit,the mat,3.9\nshe,the cat,4.5\n")
+    data = read_retrieval(path)
+    assert data.first == ("a cat", "she")
+    assert data.documents == ("the cat", "the dog", "the mat")
+    assert data.relevance == ({0: 1.0, 1: 1.0}, {0: 1.0})
+    path.write_text("a cat,the cat,1\nit,the mat,0.5\n")
+    with pytest.raises(CorpusError, match="no pair has a score of 4 or more"):
+        read_retrieval(path)
+
+
+def test_another_split_and_equal_documents(bert, beir, tmp_path):
+    """A file of qrels names its split; equal documents are tied, and the first comes first."""
+    train = beir / "qrels" / "train.tsv"
+    train.write_text("query-id\tcorpus-id\tscore\nq1\td2\t1\nq3\td5\t1\nq3\tgone\t1\n")
+    data = read_retrieval(train)
+    assert (data.ids, data.relevance) == (("q1", "q3"), ({2: 1.0}, {5: 1.0}))
+    assert "1 of 3 judgements" in data.notes[0]
+    same = dataclasses.replace(data, documents=(*DOCUMENTS, *reversed(DOCUMENTS)))
+    top = make_task("retrieval", same, bert).outputs(bert)["top"]
+    alone = make_task("retrieval", data, bert).outputs(bert)["top"]
+    last = 2 * len(DOCUMENTS) - 1
+    twice = [[place for first in row[:5] for place in (first, last - first)] for row in alone]
+    assert top.tolist() == twice
+
+
+def test_bm25_by_hand():
+    documents = ["cat cat dog", "dog", "mat on the mat", "CAT"]
+    n, mean = len(documents), (3 + 1 + 4 + 1) / 4
+
+    def score(query: str, text: str) -> float:
+        words, total = text.lower().split(), 0.0
+        for word in query.split():
+            df = sum(word in other.lower().split() for other in documents)
+            tf, idf = words.count(word), math.log(1 + (n - df + 0.5) / (df + 0.5))
+            total += idf * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * len(words) / mean))
+        return total
+
+    for query in ("cat", "dog mat", "the cat"):
+        order = sorted(range(n), key=lambda d, q=query: (-score(q, documents[d]), d))
+        assert next(best_by_bm25([query], documents, 3)) == tuple(order[:3])
+
+
+def test_rerank_is_the_order_of_logits(crossed, beir):
+    loaded = headscope.load(str(crossed), task_head="auto", dtype="float64")
+    data = read_rerank(beir, 12)
+    assert all(
+        len(places) == 20 and {*grades} <= {*places}
+        for places, grades in zip(data.candidates, data.relevance, strict=True)
+    )
+    task = make_task("rerank", data, loaded)
+    gates = torch.ones(2, 4, dtype=torch.float64)
+    gates[1, :3] = 0
+
+    def scored(query: int, place: int) -> float:
+        given = loaded.tokenizer(QUERIES[query], DOCUMENTS[place], return_tensors="pt")
+        with torch.no_grad():
+            return float(loaded.network(**given).logits[0, 0])
+
+    scores = [[scored(q, d) for d in places] for q, places in enumerate(data.candidates)]
+    expected = []
+    for q, (places, own) in enumerate(zip(data.candidates, scores, strict=True)):
+        order = [d for _, d in sorted(zip(own, places, strict=True), key=lambda x: -x[0])]
+        expected.append(slow_ndcg(order, grades_of(q)))
+    full = task.outputs(loaded)
+    np.testing.assert_allclose(full["ndcg"], expected)
+    assert task.metrics(full) == pytest.approx(
+        {"ndcg_at_10": 100 * np.mean(expected), "kendall_tau": 100}
+    )
+    assert [task.metric, len(task.rows_of_examples), task.n_examples] == ["ndcg_at_10", 12, 12]
+    compact = headscope.remove_heads(loaded, [(1, 0), (1, 1), (1, 2)])
+    pruned, again = task.outputs(loaded, gates), task.outputs(compact)
+    np.testing.assert_allclose(pruned["tau"], again["tau"])
+    with torch.no_grad():
+        for q, places in enumerate(data.candidates):
+            rows = [loaded.tokenizer(QUERIES[q], DOCUMENTS[d], return_tensors="pt") for d in places]
+            other = [float(compact.network(**row).logits[0, 0]) for row in rows]
+            assert pruned["tau"][q] == pytest.approx(stats.kendalltau(scores[q], other).statistic)
+
+
+def test_rerank_without_labels_and_its_rows(crossed, tmp_path):
+    path = tmp_path / "rows.tsv"
+    rows = [f"{QUERIES[i % 9]}\t{text}" for i, text in enumerate(DOCUMENTS)] + ["alone\tthe cat"]
+    path.write_text("\n".join(rows))
+    loaded = headscope.load(str(crossed), task_head="auto")
+    task = make_task("rerank", read_rerank(path), loaded)
+    assert (task.metric, task.n_examples, task.has_labels) == ("kendall_tau", 9, False)
+    assert "1 of 10 queries are left out: they have only one document." in task.notes
+    assert task.value(task.outputs(loaded)) == 100
+    assert 5 <= sum(map(len, thinned(task.data, 20, 0).candidates)) <= 10
+
+
+@pytest.mark.parametrize("task", ["retrieval", "rerank"])
+def test_derivatives_are_those_of_the_slow_difference(task, bert, crossed, beir):
+    """Labelled and label-free losses by gates, against central differences."""
+    loaded = bert
+    if task == "rerank":
+        loaded = headscope.load(str(crossed), task_head="auto", dtype="float64")
+    data = read_examples(task, beir, 5)
+    job = make_task(task, data, loaded)
+    units = units_of(loaded)
+    for labels in (True, False):
+        batch = next(iter(job.loss_batches(loaded, labels=labels)))
+        start = torch.full((2, 4), 0.7, dtype=torch.float64)
+        gates = start.expand(batch.size, 2, 4).clone().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
+        for unit in (1, 6):
+            step = torch.zeros(2, 4, dtype=torch.float64)
+            step[units.members[unit][0]] = 1e-4
+            high, low = (
+                batch.loss((start + sign * step).expand(batch.size, 2, 4).clone()).detach()
+                for sign in (1, -1)
+            )
+            expected = (high - low) / 2e-4
+            found = gradient[:, *units.members[unit][0]]
+            np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+        assert torch.isfinite(batch.embed(batch.gates())).all()
+
+
+def test_refusals(bert, crossed, beir, tmp_path):
+    with pytest.raises(InputError, match="has no classification head"):
+        make_task("rerank", read_rerank(beir), bert)
+    two = tiny_bert(tmp_path / "two", task_head="classification")
+    with pytest.raises(InputError, match="has 2 outputs; the task rerank needs a cross-encoder"):
+        make_task("rerank", read_rerank(beir, 3), headscope.load(str(two), task_head="auto"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CorpusError, match=r"holds no corpus.jsonl"):
+        read_retrieval(tmp_path / "empty")
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("the cat\tthe dog\nthe cat\ta mat\nit\tthe mat\n")
+    with pytest.raises(CorpusError, match="does not say which documents are relevant"):
+        read_retrieval(rows)
+    rows.write_text("the cat\tthe dog\tgood\nit\tthe mat\t1\n")
+    with pytest.raises(CorpusError, match=r"line 1: the label 'good' is not a number"):
+        read_rerank(rows)

@@ -1,0 +1,336 @@
+"""``attribute``: the exact sum against an oracle that goes forwards, and planted models."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from families import BY_NAME, padded_batch
+from tiny_models import tiny_bert
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+import headscope
+from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
+from headscope.models.pooling import Dense, Pooling
+from headscope.models.readout import Held, Readout, embedding, task_head
+from headscope.models.residual import find_stream, record
+
+A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def bert(folder):
+    loaded = headscope.load(str(folder), dtype="float64")
+    torch.manual_seed(3)
+    for name, parameter in loaded.model.named_parameters():
+        if parameter.dim() == 1:  # gains and biases that matter
+            torch.nn.init.normal_(parameter, mean=float("Norm.weight" in name), std=0.2)
+    return loaded
+
+
+# --- the oracle: plain BERT from its weights, every part carried forwards through the norms -------
+
+
+def parts_of_mean_embedding(loaded, text: str) -> dict[str, np.ndarray]:
+    """Vectors that add up to the mean of the last states, by the name of the part."""
+    weights = {name: p.detach().numpy() for name, p in loaded.model.named_parameters()}
+    ids = loaded.tokenizer(text)["input_ids"]
+    config, n = loaded.model.config, len(ids)
+    heads, width = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+
+    def norm(x, name, parts):
+        centred = x - x.mean(-1, keepdims=True)
+        scale = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + config.layer_norm_eps)
+        gain, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        held = {
+            key: (part - part.mean(-1, keepdims=True)) * scale * gain for key, part in parts.items()
+        }
+        held["biases"] = held.get("biases", 0) + np.tile(shift, (n, 1))
+        return centred * scale * gain + shift, held
+
+    def linear(x, name):
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    e = "embeddings"
+    x = weights[f"{e}.word_embeddings.weight"][ids]
+    x = x + weights[f"{e}.position_embeddings.weight"][:n]
+    x = x + weights[f"{e}.token_type_embeddings.weight"][0]
+    x, _ = norm(x, f"{e}.LayerNorm", {})
+    parts = {"embeddings": x}
+    for layer in range(config.num_hidden_layers):
+        at = f"encoder.layer.{layer}"
+        q, k, v = (linear(x, f"{at}.attention.self.{m}") for m in ("query", "key", "value"))
+        out, W_O = np.zeros_like(x), weights[f"{at}.attention.output.dense.weight"]
+        for head in range(heads):
+            own = slice(head * width, (head + 1) * width)
+            scores = q[:, own] @ k[:, own].T / math.sqrt(width)
+            pattern = np.exp(scores - scores.max(-1, keepdims=True))
+            pattern /= pattern.sum(-1, keepdims=True)
+            parts[f"L{layer}H{head}"] = pattern @ v[:, own] @ W_O[:, own].T
+            out = out + parts[f"L{layer}H{head}"]
+        b_O = weights[f"{at}.attention.output.dense.bias"]
+        parts["biases"] = parts.get("biases", 0) + b_O
+        x, parts = norm(x + out + b_O, f"{at}.attention.output.LayerNorm", parts)
+        up = linear(x, f"{at}.intermediate.dense")
+        gelu = np.array([[u * (1 + math.erf(u / math.sqrt(2))) / 2 for u in row] for row in up])
+        parts[f"F{layer}"] = linear(gelu, f"{at}.output.dense")
+        x, parts = norm(x + parts[f"F{layer}"], f"{at}.output.LayerNorm", parts)
+    return {name: part.mean(0) for name, part in parts.items()}
+
+
+def test_parts_of_a_cosine_are_those_of_the_oracle(bert):
+    found = headscope.attribute(bert, A, B, tokens=True)
+    a, b = (parts_of_mean_embedding(bert, text) for text in (A, B))
+    whole_a, whole_b = sum(a.values()), sum(b.values())
+    length = np.linalg.norm(whole_a) * np.linalg.norm(whole_b)
+    expected = {n: (a[n] @ whole_b + whole_a @ b[n]) / (2 * length) for n in a}
+    assert found.output.value == pytest.approx(whole_a @ whole_b / length, abs=1e-12)
+    for head in found.heads:
+        assert head.direct.value == pytest.approx(expected[head.name], abs=1e-12)
+    for layer in found.layers:
+        assert layer.feed_forward.value == pytest.approx(expected[f"F{layer.layer}"], abs=1e-12)
+    for kind in ("embeddings", "biases"):
+        assert found.part(kind).value == pytest.approx(expected[kind], abs=1e-12)
+    assert found.check.error < 1e-12
+    # The same heads by the token that they read, and the pairs of tokens, are all of it again.
+    assert sum(t.heads for t in found.tokens) == pytest.approx(found.part("heads").value)
+    assert sum(t.embeddings for t in found.tokens) == pytest.approx(expected["embeddings"])
+    pairs = found.pairs
+    total = sum(map(sum, pairs.values)) + pairs.biases
+    assert total == pytest.approx(found.output.value, abs=1e-12)
+    assert (len(pairs.rows), len(pairs.columns)) == (len(pairs.values), len(pairs.values[0]))
+
+
+def test_removed_is_the_model_that_lacks_the_head(bert):
+    found = headscope.attribute(bert, A, B)
+
+    def cosine(model) -> float:
+        states = [model.forward(*model.pad([model.tokenizer(t)["input_ids"]])) for t in (A, B)]
+        a, b = (s[0].mean(0).detach() for s in states)
+        return float(torch.cosine_similarity(a, b, dim=0))
+
+    for head in found.heads:
+        smaller = headscope.remove_heads(bert, [(head.layer, head.head)])
+        expected = cosine(bert) - cosine(smaller)
+        assert head.removed.value == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_mean_that_is_left_tells_special_tokens_apart(bert):
+    lines = [A, B, C]
+    found = headscope.attribute(bert, A, B, calibration=lines)
+    layer, head, width = 1, 2, 8
+    dense = bert.model.encoder.layer[layer].attention.output.dense
+    own, seen = slice(head * width, (head + 1) * width), {True: [], False: []}
+
+    def states(text: str, hook) -> torch.Tensor:
+        ids = bert.tokenizer(text)["input_ids"]
+        marks = [token in (2, 3) for token in ids]
+        handle = dense.register_forward_pre_hook(lambda _, args: hook(args[0], marks))
+        out = bert.forward(*bert.pad([ids]))[0].mean(0).detach()
+        handle.remove()
+        return out
+
+    def look(z, marks):
+        for row, mark in zip(z[0, :, own].detach(), marks, strict=True):
+            seen[mark].append(row)
+
+    whole = [states(text, look) for text in lines]
+    means = {mark: torch.stack(rows).mean(0) for mark, rows in seen.items()}
+
+    def leave(z, marks):
+        z = z.clone()
+        for i, mark in enumerate(marks):
+            z[0, i, own] = means[mark]
+        return (z,)
+
+    without = [states(text, leave) for text in (A, B)]
+    cosines = [float(torch.cosine_similarity(*pair, dim=0)) for pair in (whole[:2], without)]
+    removed = next(h.removed_mean.value for h in found.heads if h.name == "L1H2")
+    assert removed == pytest.approx(cosines[0] - cosines[1], abs=1e-9)
+
+
+# --- every family, and what follows the layers ------------------------------------------------
+
+POST = ("bert", "distilbert", "albert", "mpnet", "electra", "roformer, rotated values")
+PRE = ("roberta-prelayernorm", "megatron-bert", "modernbert", "gpt2", "eurobert, shared keys")
+
+
+@pytest.mark.parametrize("name", [*POST, *PRE, "t5", "bart", "mbart"])
+def test_the_parts_of_every_family_add_up(name):
+    loaded = headscope.wrap(BY_NAME[name].model("float64"))
+    loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
+    stream = find_stream(loaded)
+    ids, real = padded_batch()
+    run = record(loaded, stream, ids, real, patterns=True)
+    readout = Readout(embedding(loaded, real), run.hidden)
+    weights = torch.randn(readout.value.shape, dtype=torch.float64)
+    g, constant = readout.of(weights)
+    expected = (readout.value * weights).sum(-1)
+    by_place, by_source = (run.contributions(g, by_source=by) for by in (False, True))
+    rounding = 1e-6 if "eurobert" in name else 1e-12  # its norms compute in float32
+    for parts in (by_place, by_source):
+        error = (parts.total() + constant - expected).abs() / parts.absolute()
+        assert float(error.max()) < rounding
+    torch.testing.assert_close(by_place.heads.sum(-1), by_source.heads.sum(-1))
+    first = run.layers[0].norms
+    assert len(first) == (0 if name in (*PRE, "t5", "mbart") else 2)
+
+
+@pytest.mark.parametrize("name", ["mobilebert", "convbert", "squeezebert"])
+def test_families_with_other_layers_are_refused(name):
+    with pytest.raises(UnsupportedModelError, match=r"cannot take layer 0 of .* apart"):
+        find_stream(headscope.wrap(BY_NAME[name].model("float64")))
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "albert", "mpnet"])
+@pytest.mark.parametrize("auto", [AutoModelForSequenceClassification, AutoModelForMaskedLM])
+def test_heads_of_tasks_are_held_exactly(name, auto):
+    loaded = headscope.wrap(BY_NAME[name].model("float64", auto))
+    stream = find_stream(loaded)
+    ids, real = padded_batch()
+    select = (lambda hidden: hidden[:, 1:2]) if loaded.task_head == "mlm" else None
+    run = record(loaded, stream, ids, real)
+    readout = Readout(task_head(loaded, stream.end, ids, real, None, select), run.hidden)
+    own = loaded.run(ids, real, select=select)[1].flatten(1)
+    torch.testing.assert_close(readout.value, own.detach())
+    weights = torch.zeros_like(own)
+    weights[:, 1] = 1.0
+    g, constant = readout.of(weights)
+    torch.testing.assert_close(run.contributions(g).total() + constant, own[:, 1].detach())
+
+
+def test_a_function_is_held_at_its_secant():
+    u = torch.tensor([[-1.5, 0.0, 2.0]], dtype=torch.float64)
+
+    def sigmoid(x, held):
+        with held:
+            return torch.sigmoid(x)
+
+    readout = Readout(sigmoid, u)
+    g, constant = readout.of(torch.ones_like(u))
+    slopes = [(1 / (1 + math.exp(-x)) - 0.5) / x if x else 0.25 for x in u[0].tolist()]
+    assert g[0].tolist() == pytest.approx(slopes)
+    assert float(constant) == pytest.approx(1.5)
+    assert isinstance(Held(), torch.overrides.TorchFunctionMode)
+
+
+class Cubed:
+    """A step that no secant stands for."""
+
+    def __call__(self, x):
+        return x * x * x
+
+
+def test_dense_modules_add_up_and_an_unknown_step_is_a_failure(bert):
+    torch.manual_seed(0)
+    dense = Dense(torch.randn(5, 32), torch.randn(5), "Tanh")
+    for modes in (("mean",), ("max",), ("cls", "mean")):
+        tall = Dense(torch.randn(5, 32 * len(modes)), dense.bias, "GELU")
+        pooled = dataclasses.replace(bert, pooling=Pooling(modes, (tall,)))
+        assert headscope.attribute(pooled, A, B).check.error < 1e-12
+    odd = dataclasses.replace(bert, pooling=Pooling(("mean",), (Cubed(),)))
+    with pytest.raises(ValidationFailedError, match="do not add up") as failure:
+        headscope.attribute(odd, A, B)
+    assert failure.value.exit_code == 3
+
+
+# --- planted answers ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """A classifier in which L1H2 alone writes anything, and alone decides the class."""
+    where = tiny_bert(tmp_path_factory.mktemp("planted"), task_head="classification")
+    loaded = headscope.load(str(where), dtype="float64", task_head="auto")
+    with torch.no_grad():
+        for number, layer in enumerate(loaded.model.encoder.layer):
+            for linear in (layer.attention.output.dense, layer.output.dense):
+                kept = linear.weight.clone()
+                linear.weight.zero_()
+                linear.bias.zero_()
+                if number == 1 and linear is layer.attention.output.dense:
+                    linear.weight[:, 16:24] = 3 * kept[:, 16:24]
+        loaded.model.pooler.dense.bias.zero_()
+        logits = []
+        for model in (loaded, headscope.remove_heads(loaded, [(1, 2)])):
+            ids = model.pad([model.tokenizer(A)["input_ids"]])
+            logits.append(model.run(*ids)[1][0].clone())
+        # The classes change places halfway between the logits with and without the head.
+        loaded.network.classifier.bias -= (logits[0] + logits[1]) / 2
+    return loaded
+
+
+def test_a_planted_head_is_the_only_one_that_counts_and_flips_the_class(planted):
+    found = headscope.attribute(planted, A, flip=True, draws=40, validate=False)
+    for head in found.heads:
+        if head.name == "L1H2":
+            assert abs(head.direct.value) > 1e-3
+            assert abs(head.removed.value) > 1e-3
+        else:
+            assert head.direct.value == 0
+            assert abs(head.removed.value) < 1e-12
+    reversal = found.reversal
+    assert reversal.found
+    assert reversal.heads == ("L1H2",)
+    assert reversal.margins[0] > 0 > reversal.margins[1]
+    assert 0 < reversal.random_reversed < 20  # one of eight heads is drawn in five of forty
+    assert found.part("feed-forward").value == 0
+    assert headscope.attribute(planted, A, B).check.error < 1e-12  # as a cross-encoder: a pair
+
+
+def test_a_comparison_is_reversed_and_its_sides_do_not_matter(bert):
+    first = headscope.attribute(bert, A, B, against=C, shuffles=1, most=3, draws=5).reversal
+    other = headscope.attribute(bert, A, C, against=B, shuffles=1, most=3, draws=5).reversal
+    assert first.swapped != other.swapped
+    assert first.heads == other.heads
+    assert first.margins == pytest.approx(other.margins)
+    assert first.margins[0] > 0
+    assert list(first.margins) == sorted(first.margins, reverse=True)
+    assert first.found == (first.margins[-1] < 0)
+
+
+# --- many examples, and what is refused -----------------------------------------------------------
+
+
+def test_data_gives_means_of_single_runs(bert, tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"{A},{B},1\n{A},{C},2\n{C},{B},3\n")
+    found = headscope.attribute(bert, data=path, removals=2, control=True, seed=1)
+    alone = [headscope.attribute(bert, *pair) for pair in ((A, B), (A, C), (C, B))]
+    assert (found.examples, found.removals) == (3, 2)
+    assert found.output.value == pytest.approx(np.mean([r.output.value for r in alone]))
+    for i, head in enumerate(found.heads):
+        each = [r.heads[i] for r in alone]
+        assert head.direct.value == pytest.approx(np.mean([h.direct.value for h in each]))
+        assert head.direct.low < head.direct.value < head.direct.high
+        expected = (each[0].removed.value + each[1].removed.value) / 2
+        assert head.removed.value == pytest.approx(expected)
+    assert alone[0].heads[0].direct.interval is None
+    assert [group.heads for group in found.groups] == [4, 4]
+    assert sum(g.direct.value for g in found.groups) == pytest.approx(found.part("heads").value)
+    assert found.shuffled.examples == 3
+    assert found.control.seed == 1
+    assert found.control.output.value != found.output.value
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"first": A}, "give a second one"),
+        ({"first": A, "second": " "}, "A text is empty"),
+        ({"first": A, "against": C}, "give two texts"),
+        ({"first": A, "second": B, "flip": True}, "this output is a cosine"),
+        ({"first": A, "second": B, "of": "class"}, "has no classification head"),
+        ({"first": A, "data": "x.csv"}, "give one of them"),
+        ({"first": "cat " * 90, "second": B}, "longer than"),
+    ],
+)
+def test_what_is_refused(bert, options, words):
+    with pytest.raises(InputError, match=words):
+        headscope.attribute(bert, **options)

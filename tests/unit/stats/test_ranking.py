@@ -1,0 +1,93 @@
+"""Rankings and answers against cases by hand and slow oracles."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from headscope.core.rounding import EPS
+from headscope.stats.answers import exact_match, normalised, word_f1
+from headscope.stats.metrics import CountedF1, resampled
+from headscope.stats.paired_change import interval_of, paired_change
+from headscope.stats.ranking import first_documents, ndcg, on_grid, order_kept, recall
+
+
+def test_ndcg_and_recall_by_hand():
+    grades = {0: 2.0, 3: 1.0, 7: 1.0, 9: -1.0}
+    # Grades 1, 0, 2 at the first places; the best order has 2, 1, 1.
+    expected = (1 + 2 / math.log2(4)) / (2 + 1 / math.log2(3) + 1 / 2)
+    assert ndcg(np.array([3, 5, 0]), grades) == pytest.approx(expected)
+    assert recall(np.array([3, 5, 0]), grades) == pytest.approx(2 / 3)
+    assert ndcg(np.array([0, 3, 7]), grades) == 1.0
+    assert ndcg(np.array([7, 3, 0, 9]), grades, k=2) == pytest.approx(
+        (1 + 1 / math.log2(3)) / (2 + 1 / math.log2(3))
+    )
+    assert ndcg(np.array([1, 2]), {4: 0.0}) == recall(np.array([1, 2]), {4: 0.0}) == 0.0
+
+
+def test_first_documents_in_their_order_where_tied():
+    """As a stable sort has them, also where equal scores differ by rounding."""
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 5, (40, 30)) / 5 + rng.uniform(-EPS, EPS, (40, 30))
+    slow = [
+        sorted(range(30), key=lambda place, row=row: (-round(5 * row[place]), place))[:10]
+        for row in scores
+    ]
+    assert first_documents(on_grid(scores, 1.0)).tolist() == slow
+    assert first_documents(on_grid(np.array([[0.1, 0.3]])))[0].tolist() == [1, 0] + [-1] * 8
+    assert first_documents(on_grid(np.zeros((1, 12))))[0].tolist() == list(range(10))
+
+
+def test_order_kept_is_kendalls_tau():
+    rng = np.random.default_rng(1)
+    whole, other = (on_grid(rng.normal(size=25)) for _ in range(2))
+    assert order_kept(whole, other) == pytest.approx(stats.kendalltau(whole, other).statistic)
+    a = np.array([3, 2, 2, 1])  # five pairs that are ordered
+    assert order_kept(a, a) == 1.0
+    assert order_kept(a, -a) == -1.0
+    assert order_kept(a, np.array([3, 2, 5, 1])) == pytest.approx(3 / 5)
+    assert order_kept(a, np.zeros(4)) == 0.0
+    assert order_kept(np.zeros(4), a) == 1.0  # nothing that could be lost
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "exact", "f1"),
+    [
+        ("The Eiffel Tower!", ["eiffel tower"], 1, 1.0),
+        ("a  red   cat", ["red dog", "big red cat"], 0, 2 * 2 / (2 + 3)),
+        ("cat cat", ["cat"], 0, 2 * 1 / (2 + 1)),
+        ("", [], 1, 1.0),
+        ("cat", [], 0, 0.0),
+        ("", ["cat"], 0, 0.0),
+        ("the", [], 1, 1.0),  # nothing but an article is no answer
+        ("theatre", ["the atre"], 0, 0.0),
+        ("U.S.", ["us"], 1, 1.0),
+    ],
+)
+def test_answers_by_hand(answer, right, exact, f1):
+    assert (exact_match(answer, right), word_f1(answer, right)) == (exact, pytest.approx(f1))
+
+
+def test_normalised():
+    assert normalised("An  \u201cA.B.\u201d, the-end") == "\u201cab\u201d theend"
+
+
+def test_f1_of_counts_has_intervals():
+    """Paired, also where no sentence differs; the value is that of all counts together."""
+    rng = np.random.default_rng(2)
+    right = rng.integers(0, 4, 60)
+    hits = rng.binomial(right, 0.7)
+    before = {"entities": np.stack([hits, hits + rng.integers(0, 2, 60), right], axis=1) * 1.0}
+    metric = CountedF1("entities")
+    tp, predicted, gold = before["entities"].sum(axis=0)
+    found = interval_of(metric, before)
+    assert found.value == pytest.approx(200 * tp / (predicted + gold))
+    assert found.low < found.value < found.high
+    worse = {"entities": before["entities"].copy()}
+    worse["entities"][:, 0] = np.maximum(worse["entities"][:, 0] - 1, 0)
+    change = paired_change(metric, before, worse)
+    assert change.high < 0 < -change.difference
+    same = paired_change(metric, before, before)
+    assert same.low < 0 < same.high
+    assert resampled(metric, before, resamples=8).shape == (8,)
