@@ -59,6 +59,11 @@ class Thresholds(ThresholdSet):
         largest of nearly even weights says nothing.
     sharp : float
         Least confidence of a cross-attention head.
+    shape : float
+        Least mean weight on special tokens and neighbours together of a pattern that is vertical,
+        diagonal or both.
+    shape_pure : float
+        Least share of these that one of the two has where the pattern is only vertical or diagonal.
     """
 
     positional: float = 0.90
@@ -76,6 +81,8 @@ class Thresholds(ThresholdSet):
     monotonic: float = 0.60
     monotonic_gain: float = 0.10
     sharp: float = 0.80
+    shape: float = 0.60
+    shape_pure: float = 0.75
 
     def __post_init__(this) -> None:  # noqa: N805  (a field is called self)
         for field in dataclasses.fields(this):
@@ -111,6 +118,7 @@ class ClassifyOptions(ResumableOptions):
         "headscope classify ./my-marian --text pairs.tsv --control -o out/",
         "headscope classify demo --ablate --prefix-matching",
         "headscope classify demo --norm-weighted --control",
+        "headscope classify demo --distances --control",
     )
     in_report: ClassVar[dict[str, Any]] = {
         "control": True,
@@ -167,6 +175,17 @@ class ClassifyOptions(ResumableOptions):
             flags=("--prefix-matching",),
         ),
     ] = False
+    distances: Annotated[
+        bool,
+        Option(
+            help="Measure how differently every two heads look (Jensen-Shannon), and whether heads "
+            "of one role lie together.",
+            flags=("--distances",),
+        ),
+    ] = False
+    distance_limit: Annotated[
+        int, Option(help="Most sentences that distances are measured on.", at_least=1)
+    ] = 64
     ablate: Annotated[
         bool,
         Option(
@@ -211,4 +230,6 @@ class ClassifyOptions(ResumableOptions):
         """One pass; with controls a second; with causes a pass for each head."""
         steps = {"model": 1.5}
         steps |= {"control": 2.3} if self.control else {}
+        if self.distances:
+            steps |= {"distances": 1.0} | ({"distances, control": 1.0} if self.control else {})
         return steps | ({"removing heads": 10.2} if self.ablate else {})

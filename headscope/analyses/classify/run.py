@@ -22,6 +22,7 @@ from headscope.analyses.classify.result import (
     HeadResult,
     SwappedControl,
 )
+from headscope.analyses.classify.shapes import counted
 from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS, WINDOW
@@ -119,6 +120,16 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         ),
         thresholds=dataclasses.asdict(thresholds),
         heads=heads,
+        shapes=tuple(
+            counted(
+                item.corpus.stack,
+                item.heads,
+                item.even,
+                next((r.heads for r in random if r.corpus.stack == item.corpus.stack), None),
+            )
+            for item in by_stack
+            if item.corpus.stack != "cross"
+        ),
         control=control,
         untestable={
             role_in(role, item.corpus.stack): why
@@ -138,6 +149,12 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         from headscope.analyses.classify.prefix_matching import with_prefix_matching
 
         result = with_prefix_matching(result, loaded, twin, stacks, seed)
+    if options.distances:
+        from headscope.analyses.classify.distances import with_distances
+
+        few = min(limit or options.distance_limit, options.distance_limit)
+        some = readings(loaded, stacks, read, words, few)
+        result = with_distances(result, loaded, twin, some, seed, options.tell)
     if removal is not None:
         summary, by_head = causes.find_causes(loaded, result.stacks, heads, removal, options.tell)
         heads = tuple(replace(head, cause=by_head.get(head.name)) for head in result.heads)

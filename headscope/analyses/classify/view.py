@@ -105,6 +105,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if part.stacks == ("encoder",):
             yield from _syntactic_table(part)
             yield from _rare_table(part)
+        yield b.Text(shapes_sentence(part), on=b.VERBOSE)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
@@ -117,7 +118,12 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     for part in parts_of(result):
         counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
         stack = f"{STACK_NAMES[part.stacks[0]]}. " if several else ""
-        for note in (counted, control_sentence(part), untested_sentence(part)):
+        for note in (
+            counted,
+            shapes_sentence(part),
+            control_sentence(part),
+            untested_sentence(part),
+        ):
             yield b.Text(visible(stack + note) if note else "", on=b.PAGE)
     yield b.Text(visible(result.corpus.note), on=b.PAGE)
     titles = ("role", "heads", "heads of random weights")
@@ -214,6 +220,25 @@ def untested_sentence(part: ClassifyResult) -> str:
     """Name the roles that this corpus cannot show; empty where there is none."""
     named = [f"{role_name(r.rpartition(':')[2])} ({why})" for r, why in part.untestable.items()]
     return f"Not testable on this corpus: {', '.join(named)}." if named else ""
+
+
+def shapes_sentence(part: ClassifyResult) -> str:
+    """Count what the patterns of one stack look like, beside attention that knows nothing."""
+
+    def listed(counts: Mapping[str, int]) -> str:
+        return ", ".join(f"{n} {shape}" for shape, n in counts.items() if n)
+
+    sentences = []
+    for shapes in part.shapes:
+        random = "were not measured (--control does that)"
+        if shapes.random_weights is not None:
+            random = f"have {listed(shapes.random_weights)}"
+        sentences.append(
+            f"What patterns look like, by a rule in place of the eye of Kovaleva et al. 2019: "
+            f"{listed(shapes.heads)}. Evenly spread attention is {shapes.even or 'not known'} "
+            f"here; random weights {random}."
+        )
+    return " ".join(sentences)
 
 
 def control_sentence(part: ClassifyResult) -> str:
@@ -497,6 +522,8 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         yield "Alignment", f"{decimal(head.alignment.score)}{swapped}"
     if head.rare is not None:
         yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
+    if head.shape is not None:
+        yield "Pattern", head.shape
     yield "Confidence", decimal(head.confidence)
     yield "Entropy", f"{decimal(head.entropy)} nats"
     yield "Mass on special tokens", decimal(head.special_mass)
@@ -552,6 +579,8 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
     tables = {"heads": to_csv(result)}
     if _has_trees(result.only("encoder")):
         tables["relations"] = frame_csv(result.relations_frame())
+    if result.distances:
+        tables["distances"] = frame_csv(result.distances_frame())
     shown = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
     return folder_files(tables, dict(figures_of(shown)))
 
@@ -560,7 +589,7 @@ VIEW = View(
     _human,
     _files,
     # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
-    stale=names_of("relations", "alignment", "causes", "prefix_matching"),
+    stale=names_of("relations", "alignment", "causes", "prefix_matching", "distances"),
     facts=_cards,
     scales=(
         Scale("positional", "Positional score", of_pattern=True),

@@ -69,14 +69,18 @@ class WordNodes:
         return self.share[rows, None] @ (pattern @ self.belongs[rows, None])
 
     @cached_property
-    def even(self) -> Tensor:
-        """Weights between nodes where attention is spread evenly, (batch, nodes, nodes)."""
+    def even_pattern(self) -> Tensor:
+        """Attention that is spread evenly over the tokens in sight, (batch, pos, pos)."""
         real = self.node >= 0
         visible = (real[:, None, :] & real[:, :, None]).float()
         if self.causal:
             visible = visible.tril()
-        pattern = visible / visible.sum(-1, keepdim=True).clamp(min=1)
-        return self.fold(pattern[:, None])[:, 0]
+        return visible / visible.sum(-1, keepdim=True).clamp(min=1)
+
+    @cached_property
+    def even(self) -> Tensor:
+        """Weights between nodes where attention is spread evenly, (batch, nodes, nodes)."""
+        return self.fold(self.even_pattern[:, None])[:, 0]
 
 
 def nodes_of(

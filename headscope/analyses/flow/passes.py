@@ -12,6 +12,7 @@ import torch
 
 from headscope.analyses.flow.graph import HubSums, WordNodes, nodes_of
 from headscope.analyses.flow.recovery import FOLDS, HeldOut, LayerSpaces, RecoverySums
+from headscope.analyses.flow.rollout import Rollout, RolloutSums
 from headscope.analyses.flow.trees import GoldTrees, TreeSearch
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
@@ -99,6 +100,7 @@ class Sums:
     chosen: HubSums  # hubs on the first half, and on the second
     hubs: HubSums
     search: TreeSearch | None  # None without gold trees
+    rollout: RolloutSums  # on the second half
 
 
 def measure(
@@ -115,7 +117,7 @@ def measure(
     for nodes, sentences in observer.run(reader, 0, seed, name):
         chosen.update(observer.graph, nodes)
         if search is not None:
-            _count_trees(search, observer.graph, nodes, sentences)
+            _count_trees(search, observer, nodes, sentences)
     if not chosen.top:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
@@ -125,13 +127,14 @@ def measure(
     held, hubs = sums.fitted(), HubSums(chosen.most_frequent())
     if search is not None:
         search.choose()
-    observer = _Observer(loaded, held)
+    observer, rollout = _Observer(loaded, held), RolloutSums()
     for nodes, sentences in observer.run(reader, 1, seed, name):
         held.finish()
         hubs.update(observer.graph, nodes)
+        rollout.update(observer.rollout, nodes)
         if search is not None:
-            _count_trees(search, observer.graph, nodes, sentences)
-    return Sums(sums.tokens, held, chosen, hubs, search)
+            _count_trees(search, observer, nodes, sentences)
+    return Sums(sums.tokens, held, chosen, hubs, search, rollout)
 
 
 class _Observer:
@@ -153,12 +156,14 @@ class _Observer:
             nodes = nodes_of(batch, self._spell, random, causal=reader.causal).to(loaded.device)
             shape = (len(batch), int(self._first[-1]), nodes.size, nodes.size)
             self._nodes, self.graph = nodes, torch.zeros(shape, device=nodes.node.device)
+            self._rollout = Rollout(nodes)
             if isinstance(self._recovery, HeldOut):
                 self._recovery.start(len(batch))
             else:
                 self._recovery.start(reader.folds(batch), nodes)
             with routed(loaded.model, router), watch_inputs(loaded.sites, self._see):
                 router.run(functools.partial(loaded.forward, ids, mask))
+            self.rollout = self._rollout.graph()
             yield nodes, batch
 
     def _spell(self, token: int) -> str:
@@ -173,19 +178,22 @@ class _Observer:
         heads = slice(start + site.heads.start, start + site.heads.stop)
         self.graph[site.rows, heads] = self._nodes.fold(site.pattern, site.rows)
         self._recovery.update(site, self._x, self._nodes)
+        self._rollout.observe(site)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
+        """Let the rollout go through the layer."""
+        self._rollout.finish()
 
 
 def _count_trees(
-    search: TreeSearch, graph: torch.Tensor, nodes: WordNodes, sentences: list[EncodedSentence]
+    search: TreeSearch, seen: _Observer, nodes: WordNodes, sentences: list[EncodedSentence]
 ) -> None:
     """Hand over the attention between the words of a batch, sentences of one length at a time."""
     by_length: dict[int, list[int]] = {}
     for row, item in enumerate(sentences):
         if len(item.sentence.words) > 1:  # a single word is the root
             by_length.setdefault(len(item.sentence.words), []).append(row)
+    graph = torch.cat([seen.graph, seen.rollout.to(seen.graph)], dim=1)
     for n, rows in by_length.items():
         word = torch.stack([nodes.is_word[row].nonzero()[:n, 0] for row in rows])
         at = torch.arange(len(rows), device=word.device)[:, None, None, None]
@@ -197,4 +205,5 @@ def _count_trees(
         if swapped:
             indices, trees = zip(*swapped, strict=True)
             others = list(indices), GoldTrees.of(trees, graph.device)
-        search.update(words, GoldTrees.of([s.sentence for s in own], graph.device), others)
+        gold = GoldTrees.of([s.sentence for s in own], graph.device)
+        search.update(words[:, :-2], gold, others, rollout=words[:, -2:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +24,11 @@ from headscope.analyses.flow.result import (
     HeadTrees,
     Hub,
     Recovery,
+    Rollout,
     Trees,
     ValueControl,
 )
+from headscope.analyses.flow.rollout import QUANTITIES
 from headscope.analyses.flow.trees import BASELINES, DIRECTIONS, TreeSearch
 from headscope.core.accumulator import Array
 from headscope.core.heads import head_name
@@ -100,6 +103,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         trees=_trees(loaded.sites, sums.search),
         control=None if random is None else _control(sums, random, seed, missing),
         over_gaussian=_over(sums.held, "value", "gaussian", missing),
+        rollout=_rollout(sums),
         token_over_directions=_over(sums.held, "token", "token_directions", missing),
         not_measured=missing,
     )
@@ -300,6 +304,27 @@ def _top_share(sums: Sums) -> Estimate:
     return _one(_mean_over_sentences(sums.hubs.top, n_heads).mean())
 
 
+def _rollout(sums: Sums) -> Rollout:
+    """Average the rollout's numbers over sentences, and measure its trees."""
+    mine, even = (
+        _estimates(_mean_over_sentences([row[i] for row in sums.rollout.rows], len(QUANTITIES)))
+        for i in (0, 1)
+    )
+    numbers: dict[str, Any] = dict(zip(QUANTITIES, mine, strict=True))
+    numbers |= {f"even_{name}": e.value for name, e in zip(QUANTITIES, even, strict=True)}
+    search = sums.search
+    if search is not None and search.first.words and search.counts.words:
+        first = search.first.total("rollout")  # of both in one direction, of both in the other
+        every, no_punct = (
+            _estimates(search.counts.attachment("rollout", punctuation=side))
+            for side in (True, False)
+        )
+        side, even_side = (2 * int(first[2 + i] > first[i]) + i for i in (0, 1))
+        numbers |= {"direction": DIRECTIONS[side // 2], "uas": every[side]}
+        numbers |= {"uas_no_punct": no_punct[side], "even_uas": every[even_side]}
+    return Rollout(**numbers)
+
+
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
     """Say what was chosen on the first half and what it is worth on the second."""
     if search is None or not search.chosen or not search.counts.words:
@@ -357,4 +382,5 @@ def _control(sums: Sums, random: Sums, seed: int, missing: Container[str]) -> Fl
         top_share=_top_share(random),
         best_uas=best,
         combination_uas=combination,
+        rollout=_rollout(random),
     )

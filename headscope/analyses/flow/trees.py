@@ -133,13 +133,20 @@ class TreeSearch:
         self.best, self.chosen, self.offset = -1, (), ""
 
     def update(
-        self, graph: Tensor, gold: GoldTrees, swapped: tuple[list[int], GoldTrees] | None
+        self,
+        graph: Tensor,
+        gold: GoldTrees,
+        swapped: tuple[list[int], GoldTrees] | None,
+        rollout: Tensor | None = None,
     ) -> None:
         """Add sentences of equally many words; ``swapped`` are some rows with other trees.
 
-        Shapes: ``graph`` (sentences, n_heads, words, words).
+        Shapes: ``graph`` (sentences, n_heads, words, words); ``rollout``, the attention rollout and
+        that of even attention, (sentences, 2, words, words).
         """
         trees = simple_trees(gold, self._generator)
+        if rollout is not None:
+            trees["rollout"] = gold.trees(candidates(rollout))
         if self._every or not self.chosen:
             trees["heads"] = gold.trees(candidates(graph))
         if self.chosen:

@@ -27,6 +27,7 @@ class RankOptions(RunOptions):
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",
+        "headscope rank ./my-bert-mlm --copying",
         "headscope rank demo --share-projections 48,96,192,288 --no-fresh",
     )
 
@@ -64,6 +65,14 @@ class RankOptions(RunOptions):
         ),
     ] = 5
     fresh: Annotated[bool, Option(help="Measure fresh initialisation too.")] = True
+    copying: Annotated[
+        bool,
+        Option(
+            help="Score how far each head writes the tokens that it looks at, by the eigenvalues "
+            "of W_E W_V W_O W_U.",
+            flags=("--copying",),
+        ),
+    ] = False
     text: Annotated[
         Text | None,
         Option(help="One sentence a line: data-aware ranks, asymmetry of the patterns."),

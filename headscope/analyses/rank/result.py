@@ -50,6 +50,9 @@ class HeadRank(Head):
     qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
     #: ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
     pattern_asymmetry: Annotated[MeanSem | None, Compare("asymmetry of patterns")] = None
+    #: sum(lambda) / sum(|lambda|) of the eigenvalues of W_E W_V W_O W_U; None unless asked for, and
+    #: of heads that do not write to the stack that predicts tokens.
+    copying: Annotated[float | None, Compare("copying score")] = None
 
     @property
     def symmetry(self) -> float | None:
@@ -163,6 +166,22 @@ class SharedProjections:
     text: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Copying:
+    """What the copying scores of heads are held against (Elhage et al. 2021)."""
+
+    stack: Annotated[str, Setting("stack of copying scores")]  # Whose heads are scored
+    #: Whether the model has an unembedding; else its embedding stands for it, as they are tied.
+    own_unembedding: Annotated[bool, Setting("own unembedding")]
+    draws: int  # Heads with Gaussian W_V and W_O between the model's own W_E and W_U
+    random_mean: float  # Of their scores
+    random_low: float  # Where 95% of them lie
+    random_high: float
+    heads: int  # Scored
+    above: int  # Of these, beyond what 95% of random heads have: one in forty by chance
+    below: int
+
+
 @dataclass(frozen=True, repr=False)
 class RankResult(Shown):
     """Ranks of every head and layer, each with its controls."""
@@ -179,6 +198,7 @@ class RankResult(Shown):
     #: What the data-aware form and the patterns were measured on.
     text: dict[str, Any] | None = None
     shared: Annotated[SharedProjections | None, Compare()] = None  # None unless it was asked for.
+    copying: Annotated[Copying | None, Setting()] = None  # None unless it was asked for.
     schema: int = SCHEMA
 
     def to_frame(self) -> pandas.DataFrame:
@@ -196,6 +216,8 @@ class RankResult(Shown):
                 row |= _columns(getattr(item, name))
                 row["asymmetry"] = item.asymmetry if name == "qk" else None
                 row["symmetry"] = item.symmetry if name == "qk" else None
+                if self.copying is not None:
+                    row["copying"] = getattr(item, "copying", None) if name == "ov" else None
                 for kind, control in self.controls.items():
                     if geometry := control and control.of(self.heads_of(item)):
                         table = geometry.layers if head is None else geometry.heads

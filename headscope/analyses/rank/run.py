@@ -25,7 +25,7 @@ from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
 from headscope.models.routing import Router, routed
-from headscope.session.opening import Model, open_model
+from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
 from headscope.session.validate import require_valid
@@ -47,7 +47,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
     biases, limit, seed = options.biases, options.limit, options.seed
     lines = None if options.text is None else as_plain(options.text)
     needs_text = lines is not None or bool(options.share_projections)
-    loaded = open_model(model, need_tokenizer=needs_text, **options.loading)
+    opened = open_for_tasks if options.copying else open_model  # the unembedding is a task head's
+    loaded = opened(model, need_tokenizer=needs_text, **options.loading)
     if needs_text and loaded.tokenizer is None:
         raise InputError(
             "A text and the fidelity of shared projections need the model's tokenizer; load it "
@@ -73,6 +74,11 @@ def run(model: Model, options: RankOptions) -> RankResult:
         covariance, patterns, text = _read_text(loaded, lines, limit, options.tell)
         plain = _factors(loaded, biases, False)[0]
         heads, layers = _add_text(heads, layers, covariance, patterns, plain, reading, seeds)
+    copying = None
+    if options.copying:
+        from headscope.analyses.rank.copying import with_copying
+
+        heads, copying = with_copying(loaded, heads, layers, factors, seed)
     # Controls are drawn for each number of heads that layers have.
     by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
     geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
@@ -98,6 +104,7 @@ def run(model: Model, options: RankOptions) -> RankResult:
         provenance=provenance(loaded, command=options.command, seed=seed, data=lines),
         not_covered=not_covered,
         text=text,
+        copying=copying,
         shared=sweep_widths(loaded, widths, lines, limit, seed, options.tell) if widths else None,
     )
 

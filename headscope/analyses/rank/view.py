@@ -118,6 +118,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         "Overlap of different heads' subspaces (mean cos^2 of principal angles)",
     )
     yield from _on_text(result)
+    yield from _copying(result)
     if result.shared is not None:
         yield from _shared(result.shared, model_name(result))
     yield _cumulative(result, "qk", b.PAGE)
@@ -217,6 +218,36 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
         "1 - asymmetry^2 / 2: 1 mutual or even attention, 0 never mutual",
         {(head.layer_name, head.head): head.pattern_symmetry for head in result.heads},
         digits=2,
+    )
+
+
+def _copying(result: RankResult) -> Iterator[b.Block]:
+    """Say how many heads write the tokens that they look at, beside random heads."""
+    copying = result.copying
+    if copying is None:
+        return
+    span = f"{copying.random_low:.2f} to {copying.random_high:.2f}"
+    yield b.Text(
+        f"{copying.above} of {copying.heads} heads write the tokens that they look at more than "
+        f"random heads do, {copying.below} less: 95% of {copying.draws} heads with Gaussian W_V "
+        f"and W_O have a copying score from {span}, so {copying.heads / 40:.1f} are expected on "
+        "either side by chance. Of the weights alone: LayerNorms, other layers and what stands "
+        "between the last layer and the unembedding are left out."
+    )
+    if not copying.own_unembedding:
+        yield b.Text(
+            "No language-model head was loaded with this model: its embedding stands for W_U, as "
+            "its configuration ties them.",
+            "warning",
+        )
+    yield b.HeadMap(
+        f"Copying score: eigenvalues of W_E W_V W_O W_U, sum / sum of sizes; random heads {span}",
+        "1 copies, -1 suppresses",
+        {(h.layer_name, h.head): h.copying for h in result.heads if h.stack == copying.stack},
+        digits=2,
+        file="copying",
+        bold_from=copying.random_high,
+        on=b.BOTH,
     )
 
 
@@ -388,6 +419,9 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
             ranks.append([name, decimal(mine.dims["90"], 0), *controls, *others])
         values = {"dims90": head.qk.dims["90"], "asymmetry": head.asymmetry}
         facts = [("Asymmetry", asymmetry)]
+        if head.copying is not None and result.copying is not None:
+            random = f"{result.copying.random_low:.2f} to {result.copying.random_high:.2f}"
+            facts.append(("Copying score", f"{head.copying:.2f} (random heads {random})"))
         yield Card(head.layer, head.head, facts=facts, ranks=ranks, values=values)
 
 
@@ -421,7 +455,7 @@ def _files(result: RankResult) -> dict[str, bytes]:
 VIEW = View(
     lambda result: terminal(blocks(result)),
     _files,
-    stale=names_of("shared_projections"),
+    stale=names_of("shared_projections", "copying"),
     facts=_cards,
     scales=(Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T")),
     key_numbers=_key_numbers,
