@@ -33,13 +33,13 @@ from headscope.models.cutting import cut_modules
 from headscope.models.feed_forward import feed_forwards, remove_neurons
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
+from headscope.pruning.latency_fit import fit_times
 from headscope.pruning.latency_result import (
     Counts,
     Group,
     LatencyTable,
     Shape,
     UnitTimes,
-    fit_times,
 )
 from headscope.pruning.mix.sublayers import HEADS, NEURONS
 from headscope.pruning.turns import Clock, in_turns, passes, typical

@@ -69,7 +69,8 @@ def benchmark(
         for done, (n, size) in enumerate(shapes):
             progress("benchmark", done, len(shapes))
             generator = torch.Generator().manual_seed(seed)
-            ids = torch.randint(full.vocab_size, (size, n), generator=generator).to(full.device)
+            tokens = min(full.vocab_size, pruned.vocab_size)  # ids that both of them have
+            ids = torch.randint(tokens, (size, n), generator=generator).to(full.device)
             rows.append(_row(full, pruned, ids, graphs, sessions, seconds))
     progress("benchmark", len(shapes), len(shapes))
     heads = [sum(site.n_heads for site in model.sites) for model in (full, pruned)]

@@ -4,7 +4,8 @@ Unlike gates, which can only turn a head up, W_O as a whole may change: what a h
 by the others as far as they know it (:mod:`headscope.pruning.mix.eliminate` has the equations). The
 method walks in eighths of the heads; after each the model is run again as it stands, refitted, and
 *all* heads are ranked anew. The repair refits W_O and b_O of every layer to what attention puts out
-with all heads on the same input, and once more where the model then stands. No labels are used and no weight outside W_O and b_O changes.
+with all heads on the same input, and once more where the model then stands. No labels are used, and
+no weight outside W_O and b_O changes.
 
 Hassibi & Stork 1993; of blocks of rows, Kurtic et al. 2023, arXiv:2302.04089.
 """

@@ -28,7 +28,8 @@ from headscope.models.loading import wrap
 from headscope.pruning import latency
 from headscope.pruning.confirm_speed import confirm_speed, ratio_interval
 from headscope.pruning.latency import cut_evenly, grid, measure_table
-from headscope.pruning.latency_result import LatencyTable, fit_times
+from headscope.pruning.latency_fit import fit_times
+from headscope.pruning.latency_result import LatencyTable
 from headscope.pruning.mix.costs import Milliseconds
 from headscope.pruning.mix.sublayers import sublayers
 from headscope.pruning.turns import in_turns, typical, usual_batches
