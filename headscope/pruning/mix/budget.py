@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
+from headscope.pruning.latency_result import Confirmed
 from headscope.pruning.mix.costs import Costs
 from headscope.pruning.mix.eliminate import GRID
-from headscope.pruning.mix.result import budget_words
+from headscope.pruning.mix.result import MixModel, budget_words
 from headscope.pruning.mix.sublayers import HEADS, Sublayer
 from headscope.pruning.options import PruneOptions
-
-INT8_SHARE = 0.25  # Bytes of an 8-bit weight by those of a float32
 
 
 @dataclass(frozen=True)
@@ -79,3 +78,23 @@ def check_reachable(
         f"No mix of {' and '.join(units)} of {loaded.name} is {budget.words}: with next to nothing "
         f"left of them the nearest is {reached}; ask for less{more}."
     )
+
+
+def missed_sentence(budget: Budget, mix: MixModel, speed: Confirmed | None) -> str:
+    """Say that a target was not reached, and what was the nearest; empty where it was."""
+    if speed is not None and not speed.reached:
+        fast = f"{speed.ratio:.2f} times as fast"
+        if speed.low is not None:
+            fast += f" (95%: {speed.low:.2f} to {speed.high:.2f})"
+        nearest = fast if budget.name == "speed" else f"{speed.ms_cut:.2g} ms a text"
+        words = budget.words[0].upper() + budget.words[1:]
+        return (
+            f"{words} was not confirmed; the nearest is {nearest}. Other programs on this machine "
+            "make times uncertain: try again when it is idle, or ask for less."
+        )
+    if budget.name == "mb" and mix.megabytes > budget.wanted * 1.001:
+        return (
+            f"The nearest to {budget.wanted:g} MB is {mix.megabytes:.1f} MB; ask for more, or let "
+            "other units go too."
+        )
+    return ""

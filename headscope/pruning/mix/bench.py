@@ -1,0 +1,121 @@
+"""Any version of a model as it will be served: timed beside the whole one, measured, compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from headscope.artefacts.onnx_graph import quantize, write_graph
+from headscope.artefacts.onnx_session import FLOAT32, INT8, Graph
+from headscope.core.errors import InputError
+from headscope.data.token_rows import Row, padded
+from headscope.models.loaded import LoadedModel
+from headscope.pruning.confirm_speed import confirm_speed
+from headscope.pruning.latency_result import Confirmed
+from headscope.pruning.mix.budget import Budget
+from headscope.pruning.mix.judge import Judge, Measured
+from headscope.pruning.setup import Inputs
+from headscope.pruning.turns import BATCH_SIZES, passes
+from headscope.tasks.base import Task
+
+
+class Bench:
+    """Runs versions of one model in one runtime, on the evaluation data."""
+
+    def __init__(self, inputs: Inputs, runtime: str, seed: int) -> None:
+        self.inputs, self.runtime, self._seed = inputs, runtime, seed
+        self.whole = inputs.loaded
+        self.judge = Judge(self.whole, inputs.evaluation, seed)
+
+    def task_of(self, model: LoadedModel) -> Task:
+        """Return the evaluation data as a smaller model reads them."""
+        whole = self.inputs.evaluation
+        if model.vocab_size == self.whole.vocab_size:
+            return whole
+        task = self.inputs.sources.evaluation_for(model)
+        if task.n_examples != whole.n_examples:
+            raise InputError(
+                f"{whole.n_examples - task.n_examples} of the evaluation texts no longer fit the "
+                "model once rare words are spelled in more pieces; leave them out of the data, or "
+                "keep their words by keep_vocabulary."
+            )
+        task.distance = whole.distance  # near to the whole model, not to itself
+        return task
+
+    @contextmanager
+    def served(self, model: LoadedModel, precision: str) -> Iterator[LoadedModel | Graph]:
+        """Yield a model in the form in which it will be served."""
+        if self.runtime == "torch":
+            yield model
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / FLOAT32
+            write_graph(model, path, typed=self.inputs.evaluation.rows[0].types is not None)
+            if precision == "int8":
+                quantize(path, Path(folder) / INT8)
+                path = Path(folder) / INT8
+            yield Graph(path)
+
+    def confirmed(self, small: LoadedModel, precision: str, budget: Budget) -> Confirmed:
+        """Time whole and cut model in turns, on evaluation texts, each with its own tokens."""
+        task = self.task_of(small)
+        places = usual_places(self.inputs.evaluation.rows)
+        sides = [(self.whole, self.inputs.evaluation.rows), (small, task.rows)]
+        batches = [
+            [padded([rows[i] for i in each], model.pad_id, model.device) for each in places]
+            for model, rows in sides
+        ]
+        with (
+            self.served(self.whole, "float32") as whole,
+            self.served(small, precision) as cut,
+            passes([whole], batches[0]) as [of_whole],
+            passes([cut], batches[1]) as [of_cut],
+        ):
+            found = confirm_speed(
+                of_whole,
+                of_cut,
+                target=budget.wanted if budget.name == "speed" else None,
+                weights=[1 / (len(each) * len(places)) for each in places],
+                seed=self._seed,
+            )
+        if budget.name == "ms":
+            found = dataclasses.replace(found, reached=found.ms_cut <= budget.wanted)
+        return found
+
+    def int8_distance(self, small: LoadedModel, task: Task, targets: Sequence[Tensor]) -> float:
+        """Return how far the 8-bit graph of a model is from the whole one, on calibration text."""
+        total, count = 0.0, 0
+        with self.served(small, "int8") as graph, torch.no_grad():
+            assert isinstance(graph, Graph)
+            batches = task.batches(small)
+            for batch, target in zip(batches, targets, strict=True):
+                gap = task.embed(graph, batch) - target
+                total, count = total + float((gap.double() ** 2).sum()), count + len(gap)
+        return total / count
+
+    def measured(self, small: LoadedModel, precision: str) -> Measured:
+        """Measure a model on the evaluation data, in 8 bits by its graph."""
+        task = self.task_of(small)
+        if precision == "int8":
+            with self.served(small, "int8") as graph:
+                assert isinstance(graph, Graph)
+                outputs = task.outputs_of(graph, task.batches(small))
+        else:
+            outputs = task.outputs(small, all_metrics=True)
+        return self.judge.of(outputs)
+
+
+def usual_places(rows: Sequence[Row]) -> list[list[int]]:
+    """Return the places of the texts that are timed: of median length, alone and in a batch."""
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    places = []
+    for size in BATCH_SIZES:
+        start = max(0, (len(order) - size) // 2)
+        places.append(order[start : start + size])
+    return places
