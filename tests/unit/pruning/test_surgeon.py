@@ -1,0 +1,115 @@
+"""Heads by blocks of W_O: shares over layers, idle heads first, refits that come nearer."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from families import opened
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.data.examples import Examples
+from headscope.models.output_maps import replaced_outputs
+from headscope.pruning.measure import compact_model
+from headscope.pruning.mix.eliminate import Elimination
+from headscope.pruning.ranking import Context
+from headscope.pruning.repair import Repaired
+from headscope.pruning.surgeon import exactly, refitted_maps, surgeon
+from headscope.tasks.encoder_tasks import Fidelity
+from headscope.tasks.units import units_of
+
+IDLE = {(0, 1), (1, 0), (1, 2)}
+WORDS = ("the", "a", "big", "red", "cat", "dog", "house", "mat", "sat", "ran", "saw", "it", "on")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    loaded = headscope.load(tiny_bert(tmp_path_factory.mktemp("surgeon") / "m", layers=3, heads=4))
+    with torch.no_grad():
+        for site in loaded.sites:
+            parts = site.projections.out.weight.split(site.d_head, dim=1)
+            for head, part in enumerate(parts):
+                part *= 0.0 if (site.layer, head) in IDLE else 4.0
+    return loaded
+
+
+def context_of(loaded: Any, seed: int) -> Context:
+    draw = np.random.default_rng(seed)
+    texts = [" ".join(draw.choice(WORDS, size=draw.integers(3, 9))) for _ in range(40)]
+    task = Fidelity(Examples("planted.txt", "0" * 64, tuple(texts)), loaded)
+    return Context.of_task(loaded, task)
+
+
+def distance(context: Context, made: Repaired) -> float:
+    first = [heads[0] for heads in context.units.members]
+    gates = torch.stack([made.gates[place] for place in first])
+    with replaced_outputs(context.calibration.loaded, made.maps):
+        return context.distance(gates)
+
+
+def test_layers_share_a_number_as_an_exhaustive_search_would():
+    draw = np.random.default_rng(0)
+    layers: Any = [SimpleNamespace(n_units=4) for _ in range(3)]
+    paths = [
+        Elimination((0, 1, 2, 3), (4, 3, 2, 1, 0), (0.0, *draw.random(4).cumsum().tolist()))
+        for _ in layers
+    ]
+    for count in range(13):
+        every = (c for c in itertools.product(range(5), repeat=3) if 12 - sum(c) == count)
+
+        def cost(counts: Any) -> float:
+            return sum(path.costs[4 - n] for path, n in zip(paths, counts, strict=True))
+
+        assert cost(exactly(layers, paths, count)) == pytest.approx(min(map(cost, every)))
+
+
+def test_idle_heads_go_first_and_cost_nothing(planted):
+    context = context_of(planted, seed=1)
+    ranking = surgeon(context)
+    removed = ranking.remove(3)
+    assert set(units_of(planted).heads(removed)) == IDLE
+    assert distance(context, refitted_maps(context, removed)) < 1e-9
+    assert len(ranking.remove(7)) == 7
+    assert ranking.remove(12) == tuple(range(12))
+
+
+def test_a_refit_is_nearer_than_leaving_the_maps_on_other_text_too(planted):
+    context, other = context_of(planted, seed=2), context_of(planted, seed=3)
+    removed = surgeon(context).remove(7)
+    made = refitted_maps(context, removed)
+    bare = Repaired.bare(context.units, removed)
+    for judge in (context, other):
+        assert distance(judge, made) < 0.9 * distance(judge, bare)
+    # The same whatever was refitted before, and the model itself is as it was.
+    refitted_maps(context, (0, 5))
+    again = refitted_maps(context, removed)
+    assert all(torch.equal(made.maps[row].W, again.maps[row].W) for row in made.maps)
+    assert distance(context, Repaired.bare(context.units, ())) == 0
+
+
+def test_the_compact_model_is_what_was_measured(planted):
+    context = context_of(planted, seed=4)
+    made = refitted_maps(context, surgeon(context).remove(5))
+    small = compact_model(planted, context.units, made)
+    ids, mask = planted.pad([[5, 7, 9, 11], [4, 5]])
+    gates = made.gates
+    from headscope.models.intervene import gated
+
+    with torch.no_grad(), replaced_outputs(planted, made.maps), gated(planted, gates) as run:
+        hidden, _ = run(ids, mask)
+    with torch.no_grad():
+        cut = small.forward(ids, mask)
+    assert cut[mask.bool()].numpy() == pytest.approx(hidden[mask.bool()].numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["albert", "gpt2"])
+def test_shared_layers_and_transposed_maps(kind, planted):
+    loaded = opened(kind)
+    loaded.tokenizer = planted.tokenizer
+    context = context_of(loaded, seed=5)
+    removed = surgeon(context).remove(2)
+    made = refitted_maps(context, removed)
+    assert distance(context, made) <= distance(context, Repaired.bare(context.units, removed))
