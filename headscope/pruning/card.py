@@ -341,7 +341,7 @@ def _made(result: PruneResult) -> Iterator[str]:
         what = "Heads" if result.smaller is None else "Units"
         how = f"`{kept.method}`, repair `{kept.repair}`"
         if result.smaller is not None:
-            how = "the Gauss-Newton matrix, second maps refitted, no labels"
+            how += " (by the Gauss-Newton matrix, second maps refitted)"
         yield f"* {what} chosen by {how}"
     if result.smaller is not None and (tuned := result.smaller.tuned) is not None:
         yield (

@@ -324,6 +324,14 @@ class PruneOptions(ResumableOptions):
         str,
         Option(help="What will serve the model, and is timed.", choices=RUNTIMES, panel=MIXES),
     ] = "torch"
+    batch_size: Annotated[
+        int,
+        Option(
+            help="Texts that are run together while a speed is measured; 1 for single requests.",
+            at_least=1,
+            panel=MIXES,
+        ),
+    ] = 32
     keep_vocabulary: Annotated[
         str | Path | None,
         Option(
@@ -592,6 +600,7 @@ class PruneOptions(ResumableOptions):
                 "tune": self.tune,
                 "keep_vocabulary": self.keep_vocabulary is not None,
                 "runtime": self.runtime != "torch",
+                "batch_size": self.batch_size != 32,
                 "no_controls": not self.controls,
             }
             for name in (name for name, given in needs_mix.items() if given):

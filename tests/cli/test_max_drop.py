@@ -85,7 +85,7 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     assert most["confirmed"]["difference"] == pytest.approx(0.0, abs=1e-6)
     assert most["sequence"] == list(range(1, 16))
     assert [look["heads"] for look in most["looks"]] == list(range(1, len(IDLE) + 2))
-    assert {near["repair"] for near in most["near"]} == {"none", "scale", "mean"}
+    assert (most["method"], most["repair"], most["near"]) == ("surgeon", "surgeon", [])
     assert most["one_more"]["heads"] == len(IDLE) + 1
     assert most["one_more"]["difference"] < -0.5
     assert most["one_more"]["step"] == pytest.approx(most["one_more"]["difference"], abs=1e-6)

@@ -25,6 +25,7 @@ from headscope.artefacts.saving import write_model
 from headscope.core.errors import ArtefactError
 from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
+from headscope.pruning.latency_result import Confirmed, LatencyTable, UnitTimes
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import open_sources
@@ -83,6 +84,27 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             (tmp_path / name).write_text(text, encoding="utf-8")
         text = "".join(f"{a}{end}\t{i % 2}\n" for i, (a, _, _) in enumerate(PAIRS))
         (tmp_path / f"{part}.tsv").write_text(text, encoding="utf-8")
+    (tmp_path / "scifact" / "qrels").mkdir(parents=True)
+    for name, texts in (
+        ("queries", [b for _, b, _ in PAIRS]),
+        ("corpus", [a for a, _, _ in PAIRS]),
+    ):
+        rows = [{"_id": str(i), "title": "", "text": text} for i, text in enumerate(texts)]
+        path = tmp_path / "scifact" / f"{name}.jsonl"
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    judged = "".join(f"{i}\t{i}\t1\n" for i in range(len(PAIRS)))
+    (tmp_path / "scifact" / "qrels" / "test.tsv").write_text(
+        f"query-id\tcorpus-id\tscore\n{judged}"
+    )
+    # No clock: a table of times as another machine might have it, and runs that confirm it.
+    times = [
+        UnitTimes(kind, "encoder", 2, (0, n), (0.0, 2.0))
+        for kind, n in (("heads", 4), ("neurons", 64))
+    ]
+    table = LatencyTable("torch", "float32", "cpu", 1, (), 7, tuple(times), 1.0, 9.0, 5.0, 5.0)
+    confirmed = Confirmed(2.2, 2.1, 2.3, 9.0, 4.1, 2.0, True, 30, 1)
+    monkeypatch.setattr(f"{PARTS}.mix.run.measure_table", lambda *_, **__: table)
+    monkeypatch.setattr(f"{PARTS}.mix.bench.confirm_speed", lambda *_, **__: confirmed)
     short = partial(benchmark, lengths=(8,), batch_sizes=(1,))
     monkeypatch.setattr("headscope.models.source.demo_folder", lambda: models / "demo")
     monkeypatch.setattr(f"{PARTS}.setup.sample_texts", lambda: sample_texts(48))

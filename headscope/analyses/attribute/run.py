@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from headscope.analyses.attribute.examples import Opened, open_examples
 from headscope.analyses.attribute.measure import (
@@ -42,7 +43,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.core.heads import head_name, layer_name
 from headscope.core.serialise import SCHEMA
-from headscope.core.widest import WITHOUT_FLOAT64
+from headscope.core.widest import widest_type
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
@@ -124,7 +125,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
 def _exact(loaded: LoadedModel) -> LoadedModel:
     """Return the model in float64; in the process's memory where its device has no float64."""
-    if loaded.device.partition(":")[0] not in WITHOUT_FLOAT64:
+    if widest_type(loaded.device) is torch.float64:
         return cast(loaded, "float64")
     network = copy.deepcopy(loaded.network).cpu().double()
     copied = replace(wrap(network, loaded.tokenizer, name=loaded.name), pooling=loaded.pooling)

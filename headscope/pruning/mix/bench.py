@@ -21,15 +21,16 @@ from headscope.pruning.latency_result import Confirmed
 from headscope.pruning.mix.budget import Budget
 from headscope.pruning.mix.judge import Judge, Measured
 from headscope.pruning.setup import Inputs
-from headscope.pruning.turns import BATCH_SIZES, passes
+from headscope.pruning.turns import passes
 from headscope.tasks.base import Task
 
 
 class Bench:
     """Runs versions of one model in one runtime, on the evaluation data."""
 
-    def __init__(self, inputs: Inputs, runtime: str, seed: int) -> None:
+    def __init__(self, inputs: Inputs, runtime: str, batch_size: int, seed: int) -> None:
         self.inputs, self.runtime, self._seed = inputs, runtime, seed
+        self._batch_size = batch_size
         self.whole = inputs.loaded
         self.judge = Judge(self.whole, inputs.evaluation, seed)
 
@@ -65,11 +66,10 @@ class Bench:
     def confirmed(self, small: LoadedModel, precision: str, budget: Budget) -> Confirmed:
         """Time whole and cut model in turns, on evaluation texts, each with its own tokens."""
         task = self.task_of(small)
-        places = usual_places(self.inputs.evaluation.rows)
+        places = usual_places(self.inputs.evaluation.rows, self._batch_size)
         sides = [(self.whole, self.inputs.evaluation.rows), (small, task.rows)]
         batches = [
-            [padded([rows[i] for i in each], model.pad_id, model.device) for each in places]
-            for model, rows in sides
+            [padded([rows[i] for i in places], model.pad_id, model.device)] for model, rows in sides
         ]
         with (
             self.served(self.whole, "float32") as whole,
@@ -81,7 +81,7 @@ class Bench:
                 of_whole,
                 of_cut,
                 target=budget.wanted if budget.name == "speed" else None,
-                weights=[1 / (len(each) * len(places)) for each in places],
+                weights=[1 / len(places)],
                 seed=self._seed,
             )
         if budget.name == "ms":
@@ -111,11 +111,8 @@ class Bench:
         return self.judge.of(outputs)
 
 
-def usual_places(rows: Sequence[Row]) -> list[list[int]]:
-    """Return the places of the texts that are timed: of median length, alone and in a batch."""
+def usual_places(rows: Sequence[Row], size: int) -> list[int]:
+    """Return the places of the texts that are timed: those in the middle by length."""
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    places = []
-    for size in BATCH_SIZES:
-        start = max(0, (len(order) - size) // 2)
-        places.append(order[start : start + size])
-    return places
+    start = max(0, (len(order) - size) // 2)
+    return order[start : start + size]

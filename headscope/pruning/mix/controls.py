@@ -17,7 +17,7 @@ from headscope.pruning.mix.build import build
 from headscope.pruning.mix.choose import Choice, Shrinking
 from headscope.pruning.mix.costs import Costs
 from headscope.pruning.mix.eliminate import GRID
-from headscope.pruning.mix.sublayers import HEADS, NEURONS, Sublayer
+from headscope.pruning.mix.sublayers import HEADS, NEURONS, Sublayer, sublayers
 from headscope.tasks.base import Task
 
 STAGES = 3  # Points of each curve
@@ -46,12 +46,15 @@ def single_kinds(
     did: Callable[[], object],
 ) -> Iterator[Control]:
     """Yield models that lose heads alone and neurons alone, on their way to the budget."""
+    every = sublayers(loaded, kinds)
+    whole = costs.total(every, [item.n_units for item in every])
     for kind in kinds:
         shrinking = Shrinking(loaded, task, (kind,), costs, seed=seed, did=did)
         start = costs.total(shrinking.layers, shrinking.counts)
+        own = budget - (whole - start)  # the units of the other kinds stay
         before: list[int] = []
         for stage in range(STAGES):
-            choices = shrinking.to(start + (budget - start) * (stage + 1) / STAGES, rounds=1)
+            choices = shrinking.to(start + (own - start) * (stage + 1) / STAGES, rounds=1)
             if shrinking.counts == before or not _can_build(choices):
                 break  # nothing is left to go
             before = list(shrinking.counts)

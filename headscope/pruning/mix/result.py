@@ -96,6 +96,7 @@ class MixResult:
     megabytes: tuple[float, float]  # Whole, mix: what their parameters take, 1e6 bytes
     speed: Confirmed | None  # None where nothing was timed
     runtime: str  # What was timed: ``torch`` or ``onnxruntime``
+    batch_size: int  # Texts that were run together while it was timed
     tuned: Tuned | None
     #: Largest difference between the cut model's states and those with zeros in place of units.
     zeroed_difference: float

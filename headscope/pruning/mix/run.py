@@ -78,7 +78,8 @@ class _Run:
         self.whole = self.inputs.loaded
         self.units = self.options.unit_names
         self.kinds = tuple(kind for kind in KINDS if kind in self.units)
-        self.bench = Bench(self.inputs, self.options.runtime, self.options.seed)
+        options = self.options
+        self.bench = Bench(self.inputs, options.runtime, options.batch_size, options.seed)
         self.steps.did("measured")
 
     # --- the order of a run ---------------------------------------------------------------------
@@ -125,6 +126,7 @@ class _Run:
             megabytes=(megabytes_of(self.whole), mix.megabytes),
             speed=speed,
             runtime=self.options.runtime,
+            batch_size=self.options.batch_size,
             tuned=tuning,
             zeroed_difference=self.zeroed_difference,
             seconds=self.seconds,
@@ -193,7 +195,7 @@ class _Run:
         if options.target in ("speed", "ms"):
             found: dict[str, LatencyTable] = {}
             runtime: Runtime = "onnxruntime" if options.runtime == "onnxruntime" else "torch"
-            batches = usual_batches(self.calibration.rows, base)
+            batches = usual_batches(self.calibration.rows, base, (options.batch_size,))
             for precision in ("float32", *(["int8"] if "int8" in self.units else [])):
                 found[precision] = measure_table(
                     base, batches, runtime=runtime, precision=precision, kinds=self.kinds

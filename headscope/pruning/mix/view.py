@@ -111,11 +111,12 @@ def _mix(result: PruneResult) -> MixResult:
 def _speed(mix: MixResult) -> str:
     speed = mix.speed
     assert speed is not None
+    texts = "one at a time" if mix.batch_size == 1 else f"{mix.batch_size} at a time"
     weights = "" if mix.precision == "float32" else f" ({mix.precision} against float32)"
     return (
         f"Confirmed by {speed.runs} pairs of runs in {mix.runtime} with {speed.threads} "
         f"{plural(speed.threads, 'thread')}{weights}: {speed.ms_whole:.2f} -> {speed.ms_cut:.2f} "
-        "ms a text, on evaluation texts that had no say in the choice."
+        f"ms a text, {texts}, on evaluation texts that had no say in the choice."
     )
 
 

@@ -139,7 +139,7 @@ def _minimum(matrix: torch.Tensor, strength: float, removed: list[int]) -> float
 
 def test_every_method_is_deterministic_and_removes_as_many_as_asked():
     for name, info in METHODS.items():
-        if info.needs_roles or name in ("gates", "topk"):
+        if info.needs_roles or name in ("gates", "topk", "surgeon"):  # these need a real model
             continue
         first, second = (rank(name, toy_given(seed=4)) for _ in range(2))
         torch.testing.assert_close(first.values, second.values, rtol=0, atol=0)
