@@ -346,7 +346,7 @@ def test_near_ties_that_swap_are_no_reason_to_refuse(run, desk, monkeypatch):
     noise = torch.Generator().manual_seed(0)
 
     def off(weight: torch.Tensor) -> torch.Tensor:
-        return weight + 1e-6 * torch.randn(weight.shape, generator=noise)
+        return weight + 3e-6 * torch.randn(weight.shape, generator=noise)
 
     spoil(monkeypatch, off, which="position_embeddings.weight")
     call = ("prune", "bag", "--task", "similarity", "--data", "ties.csv", "--heads", "L0H1")

@@ -40,9 +40,10 @@ from headscope.tasks.calibration import open_calibration
 
 AHEAD = 1.03  # How much faster than asked for the first proposal is
 SHARES = tuple(i / 10 for i in range(1, 10))  # Of arithmetic: what max_drop tests, in order
-ATTEMPTS = 3  # Proposals until the speed is confirmed
+ATTEMPTS = 4  # Proposals until the speed is confirmed
 GROW = 1.05  # A mix that is faster by so much than asked for is tried larger
-SMALLEST_STEP = 0.93  # By which factor a proposal that is too slow shrinks at most
+#: By which factor a proposal that is too slow shrinks at most, by whether its time is sure.
+SMALLEST_STEP = {True: 0.75, False: 0.93}
 MOST_TUNED = 20_000  # Texts that distillation reads at most
 WORDS = 10_000  # Common words whose pieces stay in the vocabulary
 
@@ -248,8 +249,9 @@ class _Run:
             room = self._room(speed)
             if speed.reached and room < GROW:
                 break
-            # The table overestimates strong cuts, and other programs disturb: small steps.
-            limit *= room if speed.reached else max(0.99 * room, SMALLEST_STEP)
+            # Where other programs disturb the runs, a miss says little: small steps then.
+            least = SMALLEST_STEP[_sure(speed)]
+            limit *= room if speed.reached else max(0.99 * room, least)
             last = choices, precision, speed
             choices, precision = self._at(limit, 1)
             speed = self._confirmed(choices, precision)
@@ -446,3 +448,8 @@ class _Run:
         start = time.monotonic()
         yield
         self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - start
+
+
+def _sure(speed: Confirmed) -> bool:
+    """Whether the interval of a ratio is narrow."""
+    return speed.low is not None and speed.high is not None and speed.high < 1.08 * speed.low
