@@ -93,7 +93,9 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
     kept = result.kept
     assert kept is not None  # nothing is written otherwise
     points = result.curve(kept.method, kept.repair).points
-    point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
+    point = points[-1]  # of a mix there is one, whose heads may all have stayed
+    if result.smaller is None:
+        point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
     source = _base(result) or str(result.provenance["model"]["id"])
     name = markdown(source.rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"

@@ -366,7 +366,7 @@ class PruneOptions(ResumableOptions):
         Data | None,
         Option(
             help="Text without labels on which max_drop also keeps the outputs near to the whole "
-            "model's; one sentence a line, not those of calibration."
+            "model's, or tuning is looked at; one sentence a line, not those of calibration."
         ),
     ] = None
     min_fidelity: Annotated[
@@ -567,7 +567,8 @@ class PruneOptions(ResumableOptions):
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as fisher-joint."
                 )
-        if (self.fidelity_text is None) != (self.min_fidelity is None):
+        alone = self.fidelity_text is not None and self.tune  # what is tuned is looked at there
+        if not alone and (self.fidelity_text is None) != (self.min_fidelity is None):
             yield "fidelity_text and min_fidelity go together: give both, or leave out both."
         if self.min_fidelity is not None and self.max_drop is None:
             yield "min_fidelity is a second condition of max_drop; give max_drop too."
@@ -609,6 +610,8 @@ class PruneOptions(ResumableOptions):
                     "units, such as heads,neurons."
                 )
             return
+        if self.min_fidelity is not None:
+            yield "min_fidelity is a condition on heads alone; leave it out, or the other units."
         units = set(self.unit_names)
         if unknown := sorted(set(self.units or ()) - set(UNITS)):
             yield f"There is no unit {unknown[0]!r}; choose from {', '.join(UNITS)}."

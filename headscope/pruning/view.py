@@ -571,7 +571,7 @@ def _scores(result: PruneResult) -> Iterator[b.HeadMap]:
 
 def _kept(result: PruneResult) -> Iterator[b.Text]:
     """Say which model is kept and why, what was written where, and what could not be made."""
-    if (kept := result.kept) is not None:
+    if (kept := result.kept) is not None and result.smaller is None:
         count = round(kept.fraction * result.n_heads)
         text = (
             f"Kept    {_name(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"

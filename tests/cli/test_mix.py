@@ -103,6 +103,17 @@ def test_megabytes_take_the_vocabulary_too_and_the_folder_reads_other_words(
     assert "layers" not in {m.name for m in mix.models}
 
 
+def test_the_vocabulary_can_go_alone(run, model, data, tmp_path):
+    whole = headscope.load(str(model))
+    size = sum(p.numel() for p in whole.network.parameters()) * 4 / 1e6
+    words = ("--units", "vocabulary", "--target-mb", f"{size:.4f}", "--save", tmp_path / "small")
+    mix = result_of(run, model, *data, *words).smaller
+    assert mix is not None
+    assert mix.vocabulary is not None
+    assert headscope.load(str(tmp_path / "small")).vocab_size == mix.vocabulary.after
+    assert mix.mix.value == pytest.approx(1.0, abs=1e-5)  # every word of the test is known
+
+
 def test_a_largest_drop_of_a_mix_is_tested_in_order(run, model, data):
     words = ("--units", "heads,neurons", "--max-drop", "0.3", "--no-controls")
     mix = result_of(run, model, *data, *words).smaller
@@ -116,7 +127,7 @@ def test_a_largest_drop_of_a_mix_is_tested_in_order(run, model, data):
     refused(run("prune", model, *data, "--units", "neurons", "--max-drop", "1e-9"), "Even with 10%")
 
 
-def test_tuning_says_what_it_read_and_looks_at_other_text(run, model, data):
+def test_tuning_says_what_it_read_and_looks_at_other_text(run, model, data, tmp_path):
     words = (
         "--units",
         "neurons",

@@ -109,6 +109,11 @@ SLIPS: dict[str, list[Row]] = {
         ("--units heads,neurons", "units need one budget", 2),
         ("--units vocabulary --fraction 0.5 --task mlm", "softmax", 2),
         ("--units neurons,int8 --fraction 0.5", "int8 is a form of the exported graph", 2),
+        (
+            "--units neurons --max-drop 1 --fidelity-text short.txt --min-fidelity 0.9",
+            "heads alone",
+            2,
+        ),
         ("--tune", "tune belongs to a mix of units", 2),
         ("--keep-vocabulary short.txt --target-speed 2", "let the vocabulary be one", 2),
         ("--target-mb 0.001 --no-roles", "No mix of heads and neurons and vocabulary"),

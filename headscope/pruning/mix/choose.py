@@ -11,7 +11,7 @@ where the model now stands, as long as held-out calibration text comes nearer to
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -75,6 +75,8 @@ class Shrinking:
 
     def to(self, budget: float, rounds: int = ROUNDS) -> list[Choice]:
         """Shrink to a budget, in the unit of the costs, in some rounds."""
+        if not self.layers:
+            return []  # the vocabulary alone goes
         start = self.costs.total(self.layers, self.counts)
         for i in range(rounds):
             self._cut(start + (budget - start) * (i + 1) / rounds)
@@ -225,8 +227,3 @@ def _lower_hull(points: Sequence[tuple[float, float, int]]) -> list[tuple[float,
 
 def _slope(left: tuple[float, float, int], right: tuple[float, float, int]) -> float:
     return (right[1] - left[1]) / max(left[0] - right[0], 1e-300)
-
-
-def removed(choices: Sequence[Choice], kind: str) -> Mapping[str, tuple[int, ...]]:
-    """Return the units of one kind that go, by the name of their sublayer."""
-    return {c.item.name: c.removed for c in choices if c.item.kind == kind and c.removed}

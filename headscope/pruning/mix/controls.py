@@ -16,10 +16,10 @@ from headscope.models.loaded import LoadedModel
 from headscope.pruning.mix.build import build
 from headscope.pruning.mix.choose import Choice, Shrinking
 from headscope.pruning.mix.costs import Costs
-from headscope.pruning.mix.eliminate import GRID
 from headscope.pruning.mix.sublayers import HEADS, NEURONS, Sublayer, sublayers
 from headscope.tasks.base import Task
 
+KINDS = (HEADS, NEURONS)
 STAGES = 3  # Points of each curve
 DRAWS = 3  # Random mixes
 
@@ -116,11 +116,3 @@ def fewer_layers(
         _, layer, model = min(tried, key=lambda item: item[0])
         gone = (*gone, layer)
         yield model, gone
-
-
-def smallest(item: Sublayer) -> int:
-    """Return how few units a sublayer can keep."""
-    return 0 if item.kind == HEADS else min(GRID, item.n_units)
-
-
-KINDS = (HEADS, NEURONS)

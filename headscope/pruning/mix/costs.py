@@ -61,7 +61,7 @@ class Milliseconds:
 
 def multiplications(loaded: LoadedModel, layers: Sequence[Sublayer], length: float) -> PerUnit:
     """Count multiplications a token, at texts of ``length`` tokens; the rest counts nothing."""
-    maps = {site.name: site for site in loaded.sites}
+    maps, numbers = {site.name: site for site in loaded.sites}, _numbers(loaded, layers)
     unit = {}
     for item in layers:
         if item.kind == HEADS:
@@ -69,7 +69,7 @@ def multiplications(loaded: LoadedModel, layers: Sequence[Sublayer], length: flo
             widths = sum(m.in_features * m.out_features for m in (p.q, p.k, p.v, p.out)) / own
             unit[item.name] = item.uses * (widths + 2 * length * maps[item.name].d_head)
         else:
-            unit[item.name] = item.uses * float(_numbers(loaded)[item.name])
+            unit[item.name] = item.uses * float(numbers[item.name])
     return PerUnit(unit)
 
 
@@ -77,7 +77,7 @@ def megabytes(
     loaded: LoadedModel, layers: Sequence[Sublayer], whole: float, bytes_per_number: float = 4.0
 ) -> PerUnit:
     """Count the bytes of the numbers that units own, of a file of ``whole`` MB (1e6 bytes)."""
-    maps = {site.name: site for site in loaded.sites}
+    maps, numbers = {site.name: site for site in loaded.sites}, _numbers(loaded, layers)
     unit = {}
     for item in layers:
         if item.kind == HEADS:
@@ -88,11 +88,13 @@ def megabytes(
                 if t is not None
             )
         else:
-            own = _numbers(loaded)[item.name]
+            own = numbers[item.name]
         unit[item.name] = own * bytes_per_number / 1e6
     rest = whole - sum(unit[item.name] * item.n_units for item in layers)
     return PerUnit(unit, rest)
 
 
-def _numbers(loaded: LoadedModel) -> dict[str, int]:
+def _numbers(loaded: LoadedModel, layers: Sequence[Sublayer]) -> dict[str, int]:
+    if all(item.kind == HEADS for item in layers):
+        return {}
     return {item.name: item.numbers_per_neuron for item in feed_forwards(loaded)}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_
 from headscope.pruning.latency import Runtime, measure_table
 from headscope.pruning.latency_result import Confirmed, LatencyTable
 from headscope.pruning.max_drop import check_enough
-from headscope.pruning.mix.bench import Bench
+from headscope.pruning.mix.bench import Bench, most_ms
 from headscope.pruning.mix.budget import budget_of, check_reachable, missed_sentence
 from headscope.pruning.mix.build import build, check_equal
 from headscope.pruning.mix.choose import ROUNDS, Choice, Shrinking, distance_to, outputs_of
@@ -145,14 +145,13 @@ class _Run:
     def _without_words(self) -> tuple[LoadedModel, VocabularyLeft | None]:
         """Cut the vocabulary first, where it may go: what stays is settled by text alone."""
         whole, sources = self.whole, self.inputs.sources
-        self.evaluation, self.calibration = self.inputs.evaluation, self._calibration
+        self.calibration = self._calibration
         if "vocabulary" not in self.units:
             return whole, None
         plan = plan_vocabulary(whole, self._all_texts.texts, keep=self._kept_words(), common=WORDS)
         base = cut_vocabulary(whole, plan)
         lost = tokens_removed(whole, plan, sources.data.texts)
         self.calibration = sources.calibration_for(base) or self.calibration
-        self.evaluation = self.bench.task_of(base)
         left = VocabularyLeft(
             before=plan.rows_before,
             after=plan.rows,
@@ -173,7 +172,7 @@ class _Run:
         assert task is not None  # a mix is always chosen on calibration data
         return task
 
-    @property
+    @cached_property
     def _all_texts(self) -> Examples:
         """All calibration text, and not only the share that units are chosen on."""
         options = self.options
@@ -315,7 +314,7 @@ class _Run:
     def _room(self, speed: Confirmed) -> float:
         """Return by which factor the time may rise; below 1 it has to fall."""
         if self.budget.name == "ms":
-            return self.budget.wanted / speed.ms_cut
+            return self.budget.wanted / most_ms(speed)
         return (speed.low or speed.ratio) / self.budget.wanted
 
     def _fewer_layers(self, limit: float) -> tuple[LoadedModel, tuple[int, ...]]:
@@ -324,7 +323,6 @@ class _Run:
         if "layers" not in self.units:
             return base, ()
         task = self.calibration
-
         targets = outputs_of(base, task)
 
         def distance(model: LoadedModel) -> float:

@@ -19,7 +19,7 @@ among them, have weight zero.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -211,11 +211,3 @@ def _watched(layers: Sequence[Sublayer]) -> Iterator[list[list[tuple[Tensor, Ten
 
     with hooked(item.module.register_forward_hook(note(i)) for i, item in enumerate(layers)):
         yield seen
-
-
-def kept_of(layers: Sequence[Sublayer], kept: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """Return the units that go, by the name of their sublayer."""
-    return {
-        item.name: [unit for unit in item.units if unit not in set(kept[item.name])]
-        for item in layers
-    }
