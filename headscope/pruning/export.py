@@ -103,7 +103,7 @@ def write_and_open(
             f"{largest:.2g} on {texts} texts, so the folder was not kept; please report this."
         )
     graphs = [(graph, largest)]
-    if options.quantize is not None:
+    if options.eight_bits:
         quantize(room / FLOAT32, room / INT8)
         small = Graph(room / INT8)
         graphs.append((small, _largest_difference(compact, small, batches)[0]))

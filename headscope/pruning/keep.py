@@ -131,7 +131,7 @@ def rehearse(
             seconds = steps.did(f"try {option}")
             steps.costs[option] = Cost(steps.costs[option].passes, seconds)
             if option == "export":
-                alone = seconds / (1 + 0.3 * (options.quantize is not None))
+                alone = seconds / (1 + 0.3 * (options.eight_bits))
                 steps.costs["graph of the full model"] = Cost(seconds=alone)
     _check_space(sizes)
 

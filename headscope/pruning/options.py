@@ -440,6 +440,11 @@ class PruneOptions(ResumableOptions):
         return tuple(unit for unit in UNITS if unit in chosen)
 
     @property
+    def eight_bits(self) -> bool:
+        """Whether weights of 8 bits are exported too."""
+        return self.quantize is not None or "int8" in (self.units or ())
+
+    @property
     def manual(self) -> bool:
         """Whether heads are removed by hand."""
         return self.heads is not None or bool(self.keep_roles)

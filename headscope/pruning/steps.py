@@ -194,7 +194,7 @@ def costs_of(
     share = sum(map(len, calibration.rows)) / tokens if calibration is not None else 0.0
     n_heads = sum(site.n_heads for site in loaded.sites)
     written = _SAVED + sum(p.numel() for p in loaded.network.parameters()) / _PARAMETERS
-    small = options.quantize is not None
+    small = options.eight_bits
     exported = traced * (_EXPORTED + _QUANTIZED * small)
     calibration_passes = {
         **_CALIBRATION_PASSES,

@@ -112,6 +112,9 @@ class _Run:
         measured = self._measured(small, precision)
         mix = self._model("mix", "mix", small, measured, precision)
         models = [self._whole_model(), mix]
+        if precision == "int8":  # what is saved has 32 bits
+            measured = self._measured(small, "float32")
+            models.append(self._model("mix in float32", "mix", small, measured, "float32"))
         if before is not None:
             models.append(before)
         if self.options.controls:
