@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,13 +20,18 @@ from headscope.analyses.attribute.measure import (
 )
 from headscope.core.accumulator import Array
 from headscope.core.widest import exact
-from headscope.data.token_rows import Row, pad_rows
+from headscope.data.token_rows import PairRow, Row, filled, padded
 from headscope.models.intervene import intervene
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.replay import Prefix
+from headscope.models.routing import Router
 
 AT_ONCE = 4096  # Tokens of a batch, padding included.
+LOGITS = 20_000_000  # Entries of the logits of a batch.
 Place = tuple[int, int]  # Row of the site, and place of the head in it.
+Heads = Sequence[Place]
+Masks = dict[str, tuple[Tensor, Tensor]]  # Of ordinary and special tokens, by stack
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class MeanZ:
 
     ordinary: dict[int, Tensor]
     special: dict[int, Tensor]  # At special tokens; the ordinary mean where there are none
-    tokens: int  # Positions read
+    tokens: int  # Tokens read; of an encoder-decoder those of the sources
 
 
 def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
@@ -42,92 +49,147 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
         site.row: torch.zeros(2, site.n_heads, site.d_head, dtype=torch.float64)
         for site in loaded.sites
     }
-    counts, tokens = torch.zeros(2, dtype=torch.float64), 0
+    counts = {stack: torch.zeros(2, dtype=torch.float64) for stack in loaded.stacks}
+    tokens = 0
     for start in range(0, len(rows), 32):
         part = rows[start : start + 32]
-        batch = pad_rows(part, loaded.pad_id, loaded.device)
-        content = content_of(part, batch.input_ids)
-        real = batch.attention_mask.bool()
-        masks = (real & content, real & ~content)
+        batch = padded(part, loaded.pad_id, loaded.device)
+        masks = {}
+        for stack in loaded.stacks:
+            content, real = content_of(part, stack, loaded.device), batch.queries_of(stack).bool()
+            masks[stack] = (real & content, real & ~content)
+            counts[stack] += torch.tensor([int(mask.sum()) for mask in masks[stack]])
 
-        def add(site: AttentionSite, z: Tensor, masks: Sequence[Tensor] = masks) -> Tensor:
-            for i, mask in enumerate(masks):
+        def add(site: AttentionSite, z: Tensor, masks: Masks = masks) -> Tensor:
+            for i, mask in enumerate(masks[site.stack]):
                 sums[site.row][i] += exact(z.transpose(1, 2)[mask]).sum(0).cpu()
             return z
 
         with intervene(loaded, z=add) as router:
-            router.checked(loaded.run, *batch.inputs, select=lambda hidden: hidden[:, :1])
-        counts += torch.tensor([int(mask.sum()) for mask in masks])
-        tokens += int(real.sum())
-    shared = 1 if counts[1] else 0
-    return MeanZ(
-        {row: total[0] / counts[0].clamp(min=1) for row, total in sums.items()},
-        {row: total[shared] / counts[shared].clamp(min=1) for row, total in sums.items()},
-        tokens,
-    )
+            more = {**batch.decoder_inputs, "select": lambda hidden: hidden[:, :1]}
+            router.checked(loaded.run, *batch.inputs, **more)
+        tokens += int(batch.attention_mask.sum())
+    ordinary, special = {}, {}
+    for site in loaded.sites:
+        total, count = sums[site.row], counts[site.stack]
+        shared = 1 if count[1] else 0
+        ordinary[site.row] = total[0] / count[0].clamp(min=1)
+        special[site.row] = total[shared] / count[shared].clamp(min=1)
+    return MeanZ(ordinary, special, tokens)
 
 
-def content_of(rows: Sequence[Row], like: Tensor) -> Tensor:
-    """Say which positions hold ordinary tokens, (batch, pos)."""
-    content = torch.zeros_like(like, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        content[i, list(row.content)] = True
-    return content
+def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
+    """Say at which of a stack's queries ordinary tokens stand, (batch, query_pos)."""
+    marks = []
+    for row in rows:
+        decoder = stack != "encoder" and isinstance(row, PairRow)
+        length = len(row.labels) if decoder else len(row.ids)
+        content = set(row.decoder_content if decoder else row.content)
+        marks.append([int(position in content) for position in range(length)])
+    return filled(marks, 0).bool().to(device)
 
 
 class Versions:
-    """One example, run with many sets of heads removed at a time."""
+    """One example, run with many sets of heads removed at a time.
+
+    Sets that have ``base`` in common share one run without those heads: what its layers returned
+    before the first further head of a set is played back (:class:`~headscope.models.replay.Prefix`).
+    """
 
     def __init__(self, loaded: LoadedModel, example: Example, means: MeanZ | None = None) -> None:
-        self._loaded, self._example, self._means = loaded, example, means
-        self._batch = pad_rows(example.rows, loaded.pad_id, loaded.device)
-        self._content = content_of(example.rows, self._batch.input_ids)
+        self._loaded, self._example = loaded, example
+        self._texts = [_Text(loaded, example, row, means) for row in example.rows]
 
-    def values(self, sets: Sequence[Sequence[Place]]) -> Array:
+    def values(self, sets: Sequence[Heads], base: Heads | None = None) -> Array:
         """Return the output without each set of heads, (sets,)."""
-        return self._read(sets, value_of)
+        return self._read(sets, value_of, base)
 
-    def margins(self, sets: Sequence[Sequence[Place]]) -> Array:
+    def margins(self, sets: Sequence[Heads], base: Heads | None = None) -> Array:
         """Return the margin of a comparison, or of a prediction, without each set, (sets,)."""
-        return self._read(sets, margin_of)
+        return self._read(sets, margin_of, base)
 
     def _read(
-        self, sets: Sequence[Sequence[Place]], read: Callable[[Example, Tensor], Tensor]
+        self,
+        sets: Sequence[Heads],
+        read: Callable[[Example, Tensor], Tensor],
+        base: Heads | None,
     ) -> Array:
-        rows, pos = self._batch.input_ids.shape
-        at_once = max(1, AT_ONCE // (rows * pos))
-        found = []
-        for start in range(0, len(sets), at_once):
-            part = sets[start : start + at_once]
-            keep = torch.ones(len(part), self._loaded.n_layers, self._loaded.n_heads)
-            for i, heads in enumerate(part):
-                for place in heads:
-                    keep[(i, *place)] = 0
-            found.append(exact(read(self._example, self._run(keep.bool()))).cpu().numpy())
-        return np.concatenate(found)
+        together: dict[int | None, list[int]] = {None: list(range(len(sets)))}
+        if base is not None:
+            for text in self._texts:
+                text.start(base)
+            before = self._texts[0].prefix.before
+            together = {}
+            for i, heads in enumerate(sets):
+                rows = [row for row, place in heads if (row, place) not in base]
+                together.setdefault(min(rows, key=before, default=None), []).append(i)
+        found = np.zeros(len(sets))
+        for row, members in together.items():
+            at_once = max(1, min(text.at_once for text in self._texts))
+            for start in range(0, len(members), at_once):
+                part = members[start : start + at_once]
+                keep = torch.ones(len(part), self._loaded.n_layers, self._loaded.n_heads)
+                for i, member in enumerate(part):
+                    for place in sets[member]:
+                        keep[(i, *place)] = 0
+                vectors = [text.run(keep.bool(), row) for text in self._texts]
+                values = read(self._example, torch.stack(vectors, 1))
+                found[part] = exact(values).cpu().numpy()
+        return found
 
-    def _run(self, keep: Tensor) -> Tensor:
-        """Return the rows' vectors, (versions, rows, d), with the heads that ``keep`` leaves."""
-        n, rows = len(keep), len(self._batch.input_ids)
-        every = keep.repeat_interleave(rows, 0).to(self._loaded.device)
-        content = self._content.repeat(n, 1)
+
+class _Text:
+    """One text of an example, which no other pads."""
+
+    def __init__(
+        self, loaded: LoadedModel, example: Example, row: Row, means: MeanZ | None
+    ) -> None:
+        self._loaded, self._example, self._row, self._means = loaded, example, row, means
+        self._content = {
+            stack: content_of([row], stack, loaded.device)[:, None, :, None]
+            for stack in loaded.stacks
+        }
+        self.prefix = Prefix(loaded.model, loaded.sites)
+        self.at_once = AT_ONCE // len(row)
+        if example.kind == "target":
+            self.at_once = min(self.at_once, LOGITS // (len(row) * loaded.vocab_size))
+
+    def start(self, base: Heads) -> None:
+        """Run without the heads of ``base``, and keep what the layers return."""
+        keep = torch.ones(1, self._loaded.n_layers, self._loaded.n_heads, dtype=torch.bool)
+        for place in base:
+            keep[(0, *place)] = False
+        self._pass(keep, self.prefix.recording)
+
+    def run(self, keep: Tensor, row: int | None) -> Tensor:
+        """Return the text's vector, (versions, d), with the heads that ``keep`` leaves.
+
+        Layers before the site of ``row`` are played back; none where that is None.
+        """
+        if row is None:
+            return self._pass(keep, lambda _: nullcontext())
+        return self._pass(keep, lambda router: self.prefix.replaying(router, row, len(keep)))
+
+    def _pass(self, keep: Tensor, around: Callable[[Router], Any]) -> Tensor:
+        loaded, kept = self._loaded, keep.to(self._loaded.device)
 
         def change(site: AttentionSite, z: Tensor) -> Tensor:
-            own = every[:, site.row, : site.n_heads, None, None]
+            own = kept[:, site.row, : site.n_heads, None, None]
             if self._means is None:
                 return z * own.to(z)
             ordinary, special = (
                 means[site.row].to(z)[:, None]
                 for means in (self._means.ordinary, self._means.special)
             )
-            return torch.where(own, z, torch.where(content[:, None, :, None], ordinary, special))
+            return torch.where(own, z, torch.where(self._content[site.stack], ordinary, special))
 
-        repeated = pad_rows(self._example.rows * n, self._loaded.pad_id, self._loaded.device)
-        select = select_mask([self._example] * rows, n)
-        with intervene(self._loaded, z=change) as router:
-            hidden, logits = router.checked(self._loaded.run, *repeated.inputs, select=select)
-        found = vectors(self._loaded, self._example.kind, repeated, hidden, logits)
-        return found.reshape(n, rows, -1)
+        batch = padded([self._row] * len(keep), loaded.pad_id, loaded.device)
+        select = select_mask([self._example], len(keep))
+        with intervene(loaded, z=change) as router:
+            with around(router):
+                hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
+            router.check_calls()
+        return vectors(loaded, self._example.kind, batch, hidden, logits)
 
 
 @dataclass(frozen=True)
@@ -148,12 +210,12 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
     tried, margins = list(heads), [float(versions.margins([()])[0])]
     while margins[-1] >= 0 and len(chosen) < min(most, len(heads)):
         rest = [place for place in tried if place not in chosen]
-        without = versions.margins([(*chosen, place) for place in rest])
+        without = versions.margins([(*chosen, place) for place in rest], tuple(chosen))
         order = np.argsort(without, kind="stable")
         if not chosen:
             tried = [rest[i] for i in order[: max(12, len(heads) // 3)]]
         chosen.append(rest[int(order[0])])
-        # Checked in a run of its own: it is this number that decides.
+        # Checked in a whole run of its own: it is this number that decides.
         margins.append(float(versions.margins([tuple(chosen)])[0]))
     return Found(tuple(chosen), tuple(margins), margins[-1] < 0)
 
@@ -166,4 +228,4 @@ def random_reversals(
     sets = [
         [heads[i] for i in rng.choice(len(heads), size=size, replace=False)] for _ in range(draws)
     ]
-    return int((versions.margins(sets) < 0).sum())
+    return int((versions.margins(sets, ()) < 0).sum())
