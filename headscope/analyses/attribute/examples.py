@@ -268,8 +268,11 @@ def _searched(
 ) -> list[Example]:
     """The example whose heads are searched, and random triples or texts beside it."""
     own = examples[0]
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(abs(options.seed)))
-    drawn = [rows[i] for i in order.tolist()]
+    length = sum(map(len, own.rows)) / len(own.rows)
+    near = sorted(rows, key=lambda row: abs(len(row) - length))
+    near = near[: max(3 * options.shuffles, len(rows) // 2)]
+    order = torch.randperm(len(near), generator=torch.Generator().manual_seed(abs(options.seed)))
+    drawn = [near[i] for i in order.tolist()]
     if options.against is not None:
         prompt = loaded.pooling.prompt
         third = next(encode_rows(loaded, [prompt + options.against], None))

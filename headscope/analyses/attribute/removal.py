@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Prefix
 from headscope.models.routing import Router
 
-AT_ONCE = 4096  # Tokens of a batch, padding included.
+AT_ONCE = 4096  # Tokens of a batch
+TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
 Place = tuple[int, int]  # Row of the site, and place of the head in it.
 Heads = Sequence[Place]
@@ -66,8 +68,8 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
             return z
 
         with intervene(loaded, z=add) as router:
-            more = {**batch.decoder_inputs, "select": lambda hidden: hidden[:, :1]}
-            router.checked(loaded.run, *batch.inputs, **more)
+            run = partial(loaded.run, select=lambda hidden: hidden[:, :1])
+            router.checked(run, *batch.inputs, **batch.decoder_inputs)
         tokens += int(batch.attention_mask.sum())
     ordinary, special = {}, {}
     for site in loaded.sites:
@@ -82,9 +84,9 @@ def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
     """Say at which of a stack's queries ordinary tokens stand, (batch, query_pos)."""
     marks = []
     for row in rows:
-        decoder = stack != "encoder" and isinstance(row, PairRow)
-        length = len(row.labels) if decoder else len(row.ids)
-        content = set(row.decoder_content if decoder else row.content)
+        length, content = len(row.ids), row.content
+        if stack != "encoder" and isinstance(row, PairRow):
+            length, content = len(row.labels), row.decoder_content
         marks.append([int(position in content) for position in range(length)])
     return filled(marks, 0).bool().to(device)
 
@@ -92,49 +94,50 @@ def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
 class Versions:
     """One example, run with many sets of heads removed at a time.
 
-    Sets that have ``base`` in common share one run without those heads: what its layers returned
-    before the first further head of a set is played back (:class:`~headscope.models.replay.Prefix`).
+    All sets contain the heads ``base``. One run without those alone is kept, and for the sets the
+    layers before their first further head are played back from it.
     """
 
     def __init__(self, loaded: LoadedModel, example: Example, means: MeanZ | None = None) -> None:
         self._loaded, self._example = loaded, example
         self._texts = [_Text(loaded, example, row, means) for row in example.rows]
+        self._base: frozenset[Place] | None = None
+        self._whole: list[Tensor] = []  # Of each text without the heads of the base, (1, d)
 
-    def values(self, sets: Sequence[Heads], base: Heads | None = None) -> Array:
+    def values(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the output without each set of heads, (sets,)."""
-        return self._read(sets, value_of, base)
+        return self._read(sets, value_of, frozenset(base))
 
-    def margins(self, sets: Sequence[Heads], base: Heads | None = None) -> Array:
+    def margins(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the margin of a comparison, or of a prediction, without each set, (sets,)."""
-        return self._read(sets, margin_of, base)
+        return self._read(sets, margin_of, frozenset(base))
 
     def _read(
         self,
         sets: Sequence[Heads],
         read: Callable[[Example, Tensor], Tensor],
-        base: Heads | None,
+        base: frozenset[Place],
     ) -> Array:
-        together: dict[int | None, list[int]] = {None: list(range(len(sets)))}
-        if base is not None:
-            for text in self._texts:
-                text.start(base)
-            before = self._texts[0].prefix.before
-            together = {}
-            for i, heads in enumerate(sets):
-                rows = [row for row, place in heads if (row, place) not in base]
-                together.setdefault(min(rows, key=before, default=None), []).append(i)
+        if self._base != base:
+            self._whole = [text.start(base) for text in self._texts]
+            self._base = base
+        before = self._texts[0].prefix.before
+        further = [[row for row, place in heads if (row, place) not in base] for heads in sets]
+        first = {i: min(rows, key=before) for i, rows in enumerate(further) if rows}
         found = np.zeros(len(sets))
-        for row, members in together.items():
-            at_once = max(1, min(text.at_once for text in self._texts))
-            for start in range(0, len(members), at_once):
-                part = members[start : start + at_once]
-                keep = torch.ones(len(part), self._loaded.n_layers, self._loaded.n_heads)
-                for i, member in enumerate(part):
-                    for place in sets[member]:
-                        keep[(i, *place)] = 0
-                vectors = [text.run(keep.bool(), row) for text in self._texts]
-                values = read(self._example, torch.stack(vectors, 1))
-                found[part] = exact(values).cpu().numpy()
+        for i in range(len(sets)):
+            if i not in first:
+                found[i] = float(read(self._example, torch.stack(self._whole, 1))[0])
+        # Batches of one size, as a product is compiled for each shape.
+        order = sorted(first, key=lambda i: before(first[i]))
+        size = min(TOGETHER, *(text.at_once for text in self._texts))
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            filled_up = part + part[-1:] * (size - len(part) if len(order) > size else 0)
+            without = [sets[i] for i in filled_up]
+            with_text = [text.run(without, first[part[0]]) for text in self._texts]
+            values = exact(read(self._example, torch.stack(with_text, 1)))
+            found[part] = values[: len(part)].cpu().numpy()
         return found
 
 
@@ -150,31 +153,34 @@ class _Text:
             for stack in loaded.stacks
         }
         self.prefix = Prefix(loaded.model, loaded.sites)
-        self.at_once = AT_ONCE // len(row)
+        most = AT_ONCE // len(row)
         if example.kind == "target":
-            self.at_once = min(self.at_once, LOGITS // (len(row) * loaded.vocab_size))
+            most = min(most, LOGITS // (len(row) * loaded.vocab_size))
+        self.at_once = max(1, most)
 
-    def start(self, base: Heads) -> None:
-        """Run without the heads of ``base``, and keep what the layers return."""
-        keep = torch.ones(1, self._loaded.n_layers, self._loaded.n_heads, dtype=torch.bool)
-        for place in base:
-            keep[(0, *place)] = False
-        self._pass(keep, self.prefix.recording)
+    def start(self, heads: Iterable[Place]) -> Tensor:
+        """Run without some heads, and keep what the layers return; gives the vector, (1, d)."""
+        return self._pass([list(heads)], self.prefix.recording)
 
-    def run(self, keep: Tensor, row: int | None) -> Tensor:
-        """Return the text's vector, (versions, d), with the heads that ``keep`` leaves.
+    def run(self, sets: Sequence[Heads], row: int) -> Tensor:
+        """Return the vector without each set of heads, (sets, d).
 
-        Layers before the site of ``row`` are played back; none where that is None.
+        Layers before the site of this row are played back from the run before.
         """
-        if row is None:
-            return self._pass(keep, lambda _: nullcontext())
-        return self._pass(keep, lambda router: self.prefix.replaying(router, row, len(keep)))
+        return self._pass(sets, lambda router: self.prefix.replaying(router, row, len(sets)))
 
-    def _pass(self, keep: Tensor, around: Callable[[Router], Any]) -> Tensor:
-        loaded, kept = self._loaded, keep.to(self._loaded.device)
+    def _pass(
+        self, sets: Sequence[Heads], around: Callable[[Router], AbstractContextManager[None]]
+    ) -> Tensor:
+        loaded = self._loaded
+        keep = torch.ones(len(sets), loaded.n_layers, loaded.n_heads, dtype=torch.bool)
+        for i, heads in enumerate(sets):
+            for place in heads:
+                keep[(i, *place)] = False
+        keep = keep.to(loaded.device)
 
         def change(site: AttentionSite, z: Tensor) -> Tensor:
-            own = kept[:, site.row, : site.n_heads, None, None]
+            own = keep[:, site.row, : site.n_heads, None, None]
             if self._means is None:
                 return z * own.to(z)
             ordinary, special = (
@@ -183,8 +189,8 @@ class _Text:
             )
             return torch.where(own, z, torch.where(self._content[site.stack], ordinary, special))
 
-        batch = padded([self._row] * len(keep), loaded.pad_id, loaded.device)
-        select = select_mask([self._example], len(keep))
+        batch = padded([self._row] * len(sets), loaded.pad_id, loaded.device)
+        select = select_mask([self._example], len(sets))
         with intervene(loaded, z=change) as router:
             with around(router):
                 hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
@@ -204,19 +210,26 @@ class Found:
 def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
     """Remove the head that lowers the margin most, again and again, until it is below zero.
 
-    All heads are tried at first; then those that lowered it most, a third of all but 12 at least.
+    Greedy, and lazy: heads are tried in the order of what they lowered it by when they were last
+    tried, as long as that is more than the best head of this round does (Minoux 1978).
     """
     chosen: list[Place] = []
-    tried, margins = list(heads), [float(versions.margins([()])[0])]
-    while margins[-1] >= 0 and len(chosen) < min(most, len(heads)):
-        rest = [place for place in tried if place not in chosen]
-        without = versions.margins([(*chosen, place) for place in rest], tuple(chosen))
-        order = np.argsort(without, kind="stable")
-        if not chosen:
-            tried = [rest[i] for i in order[: max(12, len(heads) // 3)]]
-        chosen.append(rest[int(order[0])])
+    margins = [float(versions.margins([()])[0])]
+    lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
+    while margins[-1] >= 0 and lowers and len(chosen) < most:
+        order = sorted(lowers, key=lambda place: -lowers[place])
+        best, tried = -math.inf, list[Place]()
+        while len(tried) < len(order) and lowers[order[len(tried)]] > best:
+            once = len(order) if not chosen else TOGETHER
+            part = order[len(tried) : len(tried) + once]
+            tried += part
+            without = versions.margins([(*chosen, place) for place in part], chosen)
+            lowers.update(zip(part, (margins[-1] - without).tolist(), strict=True))
+            best = max(best, *(lowers[place] for place in part))
+        chosen.append(max(tried, key=lambda place: lowers[place]))
+        del lowers[chosen[-1]]
         # Checked in a whole run of its own: it is this number that decides.
-        margins.append(float(versions.margins([tuple(chosen)])[0]))
+        margins.append(float(versions.margins([chosen], chosen)[0]))
     return Found(tuple(chosen), tuple(margins), margins[-1] < 0)
 
 
@@ -228,4 +241,4 @@ def random_reversals(
     sets = [
         [heads[i] for i in rng.choice(len(heads), size=size, replace=False)] for _ in range(draws)
     ]
-    return int((versions.margins(sets, ()) < 0).sum())
+    return int((versions.margins(sets) < 0).sum())

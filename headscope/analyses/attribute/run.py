@@ -171,7 +171,7 @@ class Removed:
         rows, places = (list(x) for x in zip(*heads, strict=True))
         for i, example in enumerate(examples):
             for name, left in (("zero", None), ("mean", means)):
-                whole, *without = Versions(loaded, example, left).values(sets, ())
+                whole, *without = Versions(loaded, example, left).values(sets)
                 found[name][i, rows, places] = whole - np.array(without)
             tell("heads removed", i + 1, len(examples))
         return cls(**found)
