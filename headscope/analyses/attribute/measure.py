@@ -21,7 +21,7 @@ from headscope.models.readout import Readout, embedding, task_head
 from headscope.models.residual import Contributions, RecordedRun, Stream, record
 from headscope.models.task_heads import Select
 
-AT_ONCE = 2048  # Tokens of a batch, padding included.
+AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
 LOGITS = 10_000_000  # Entries of the logits of a batch in which every position has its own.
 
 

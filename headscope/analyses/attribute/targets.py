@@ -126,10 +126,15 @@ def searched_targets(
 ) -> list[Example]:
     """Return the example and others beside it, with the tokens that the model predicts as theirs.
 
-    Every token before is the target's own (teacher forcing).
+    Every token before is the target's own (teacher forcing). The others' targets are about as long,
+    and where one token of the target counts, one counts of theirs.
     """
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(abs(options.seed)))
-    others = [_example(rows[i]) for i in order.tolist()[: options.shuffles]]
+    near = sorted(rows, key=lambda row: abs(len(row.labels) - len(own.pair.labels)))
+    near = near[: max(options.shuffles, len(rows) // 2)]
+    order = torch.randperm(len(near), generator=torch.Generator().manual_seed(abs(options.seed)))
+    others = [_example(near[i]) for i in order.tolist()[: options.shuffles]]
+    if options.at is not None:
+        others = [replace(e, positions=e.positions[: options.at][-1:]) for e in others]
     found = []
     for example in (own, *others):
         batch = padded([example.pair], loaded.pad_id, loaded.device)

@@ -168,8 +168,8 @@ def _tokens(result: AttributeResult) -> Iterator[b.Block]:
         title = "100 x what two tokens contribute together (first text down, second across)"
         if result.kind == "target":
             title = (
-                "100 x what cross-attention reads from each token of the source (across) for each "
-                "of the target (down), as a part of the mean logit"
+                f"100 x the part of {_of(result)} that cross-attention reads from each token of "
+                "the source (across) for each of the target (down)"
             )
         yield b.Matrix(
             title,
