@@ -12,7 +12,9 @@ from headscope.analyses.attribute.measure import (
     Example,
     batches,
     select_mask,
+    spread,
     vectors,
+    with_next,
 )
 from headscope.analyses.attribute.options import AttributeOptions
 from headscope.analyses.attribute.targets import (
@@ -72,7 +74,7 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
     data = _read(kind, options)
     source = as_plain(options.calibration)
     lines = list(source)
-    lines = [lines[i] for i in _spread(len(lines), CALIBRATION)]
+    lines = [lines[i] for i in spread(len(lines), CALIBRATION)]
     prompt = loaded.pooling.prompt if kind == "cosine" else ""
     rows = tuple(_rows(loaded, [prompt + line for line in lines]))
     if len(rows) < 2:
@@ -266,15 +268,10 @@ def _shuffled(
     """Pair texts that do not belong together; exchange a single text for others."""
     if examples[0].kind == "cosine":
         if len(examples) > 1:
-            after = [*examples[1:], examples[0]]
-            return [
-                replace(e, rows=(e.rows[0], other.rows[1]))
-                for e, other in zip(examples, after, strict=True)
-            ]
+            return [replace(e, rows=(e.rows[0], other.rows[1])) for e, other in with_next(examples)]
         return [replace(examples[0], rows=(examples[0].rows[0], row)) for row in rows[:OTHERS]]
     if len(examples) > 1:
-        after = [*examples[1:], examples[0]]
-        return [replace(other, label=e.label) for e, other in zip(examples, after, strict=True)]
+        return [replace(other, label=e.label) for e, other in with_next(examples)]
     return _others(loaded, examples[0], rows)[:OTHERS]
 
 
@@ -320,7 +317,3 @@ def _searched(
         return []
     others = _others(loaded, own, drawn)[: options.shuffles]
     return _labelled(loaded, own.kind, [own, *others], None)[0]
-
-
-def _spread(n: int, most: int) -> list[int]:
-    return [i * n // min(n, most) for i in range(min(n, most))]

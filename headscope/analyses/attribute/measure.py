@@ -6,7 +6,7 @@ of self-attention and of cross-attention, feed-forward networks and biases.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from headscope.models.residual import Contributions, RecordedRun, Stream, record
 from headscope.models.task_heads import Select
 
 AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
+SHUFFLED = 256  # Examples that are paired with others as a control
 LOGITS = 10_000_000  # Entries of the logits of a batch in which every position has its own.
 
 
@@ -140,8 +141,13 @@ def margin_of(example: Example, found: Tensor) -> Tensor:
     return found[..., 0, example.label] - rest.amax(-1)
 
 
-def measure_parts(loaded: LoadedModel, stream: Stream, examples: Sequence[Example]) -> Parts:
-    """Take the output of every example apart."""
+def measure_parts(
+    loaded: LoadedModel,
+    stream: Stream,
+    examples: Sequence[Example],
+    tell: Callable[[int], None] = lambda done: None,
+) -> Parts:
+    """Take the output of every example apart; ``tell`` gets how many are done."""
     found: list[tuple[int, tuple[Array, ...]]] = []
     for indices, run, output, parts in _runs(loaded, stream, examples, patterns=False):
         heads = parts.heads.sum(-1)
@@ -156,6 +162,7 @@ def measure_parts(loaded: LoadedModel, stream: Stream, examples: Sequence[Exampl
             (i, tuple(column[place].cpu().numpy() for column in columns))
             for place, i in enumerate(indices)
         ]
+        tell(len(found))
     found.sort(key=lambda item: item[0])
     output_, embeddings, heads_, forward, biases = (
         np.stack([values[n] for _, values in found]) for n in range(5)
@@ -259,6 +266,17 @@ def _mean_logit(examples: Sequence[Example], logits: Tensor) -> Tensor:
 def _by_example(values: Tensor, run: RecordedRun, indices: Sequence[int]) -> Tensor:
     """Add up the rows of each example."""
     return values.reshape(len(indices), len(run.hidden) // len(indices), *values.shape[1:]).sum(1)
+
+
+def spread(n: int, most: int) -> list[int]:
+    """Choose at most so many places, evenly."""
+    return [i * n // min(n, most) for i in range(min(n, most))]
+
+
+def with_next(examples: Sequence[Example]) -> Iterator[tuple[Example, Example]]:
+    """Yield examples, :data:`SHUFFLED` at most and spread evenly, each with the one after it."""
+    for i in spread(len(examples), SHUFFLED):
+        yield examples[i], examples[(i + 1) % len(examples)]
 
 
 def batches(lengths: Sequence[int], tokens: int = AT_ONCE) -> Iterator[list[int]]:

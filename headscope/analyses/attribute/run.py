@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from headscope.analyses.attribute.measure import (
     Parts,
     measure_parts,
     measure_tokens,
+    spread,
 )
 from headscope.analyses.attribute.options import AttributeOptions
 from headscope.analyses.attribute.removal import (
@@ -76,14 +78,15 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
     exact = _exact(loaded)
     stream = find_stream(exact)
-    parts = _checked(exact, measure_parts(exact, stream, opened.examples))
-    options.tell("parts", 1, 1)
+    ahead, total = len(opened.examples), len(opened.examples) + len(opened.shuffled)
+    tell = partial(options.tell, "parts", total=total)
+    parts = _checked(exact, measure_parts(exact, stream, opened.examples, tell))
+    shuffled = measure_parts(exact, stream, opened.shuffled, lambda done: tell(ahead + done))
     means = mean_outputs(loaded, opened.calibration_rows)
-    chosen = _spread(len(opened.examples), options.removals)
+    chosen = spread(len(opened.examples), options.removals)
     removed = Removed.of(loaded, [opened.examples[i] for i in chosen], heads, means, options.tell)
     own = parts.heads[chosen]
 
-    shuffled = measure_parts(exact, stream, opened.shuffled)
     primary = _roles(loaded, classified)
     return AttributeResult(
         schema=SCHEMA,
@@ -145,10 +148,6 @@ def _checked(loaded: LoadedModel, parts: Parts) -> Parts:
             "something behind the layers of this model is not elementwise or a norm."
         )
     return parts
-
-
-def _spread(n: int, most: int) -> list[int]:
-    return [i * n // min(n, most) for i in range(min(n, most))]
 
 
 @dataclass(frozen=True)
@@ -397,7 +396,7 @@ def _control(
     exact = _exact(twin)
     found = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
     every = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
-    chosen = _spread(len(opened.examples), options.removals)
+    chosen = spread(len(opened.examples), options.removals)
     means = mean_outputs(twin, opened.calibration_rows)
     examples = [opened.examples[i] for i in chosen]
     removed = Removed.of(twin, examples, every, means, lambda *_: None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from headscope.analyses.attribute.measure import Example
+from headscope.analyses.attribute.measure import Example, spread, with_next
 from headscope.analyses.attribute.options import AttributeOptions
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
@@ -88,14 +88,14 @@ def calibration_pairs(
     if isinstance(given, str | Path) and Path(given).suffix.lower() in TABLES:
         pairs = read_translations(given)
     if pairs is not None:
-        chosen = _spread(len(pairs.first), CALIBRATION)
+        chosen = spread(len(pairs.first), CALIBRATION)
         sources, targets = ([side[i] for i in chosen] for side in (pairs.first, pairs.second or ()))
         found = encode_pairs(loaded, sources, targets, ends)
         name, sha256 = pairs.name, pairs.sha256
     else:
         plain = as_plain(given)
         lines = list(plain)
-        lines = [lines[i] for i in _spread(len(lines), WRITTEN)]
+        lines = [lines[i] for i in spread(len(lines), WRITTEN)]
         found = _written(loaded, lines, ends)
         name, sha256 = plain.name, plain.sha256
     rows = [row for row in found if row is not None and row.content]
@@ -110,8 +110,7 @@ def calibration_pairs(
 def with_other_sources(examples: Sequence[Example], rows: Sequence[PairRow]) -> list[Example]:
     """Give each target a source that it does not belong to: the next example's, or others."""
     if len(examples) > 1:
-        after = [e.pair for e in (*examples[1:], examples[0])]
-        return [_with_source(e, other) for e, other in zip(examples, after, strict=True)]
+        return [_with_source(e, other.pair) for e, other in with_next(examples)]
     own = examples[0]
     return [_with_source(own, row) for row in rows if row.ids != own.pair.ids][:OTHERS]
 
@@ -171,7 +170,3 @@ def _written(loaded: LoadedModel, sources: Sequence[str], ends: Ends) -> Iterato
             labels=(*ids, ends.stop),
             decoder_content=tuple(i for i, token in enumerate(ids, 1) if token not in special),
         )
-
-
-def _spread(n: int, most: int) -> list[int]:
-    return [i * n // min(n, most) for i in range(min(n, most))]
