@@ -65,7 +65,7 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
         if getattr(options, name) is not None:
             raise InputError(
                 f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
-                f"a {kind} here."
+                f"a {kind} here; leave it out."
             )
     loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
     if kind == "cosine" and (options.label is not None or options.flip):

@@ -59,6 +59,11 @@ def target_examples(
             f"The source or the target has no token, or more than the {loaded.max_length} that "
             f"{loaded.name} reads; give others (nothing is ever cut)."
         )
+    if options.target is not None and loaded.tokenizer.unk_token_id in row.labels:
+        raise InputError(
+            f"The tokenizer of {loaded.name} has no token for a part of the target, so the model "
+            "cannot write it; give another target."
+        )
     target = options.target or str(loaded.tokenizer.decode(row.labels, skip_special_tokens=True))
     example = _example(row)
     if options.at is not None:

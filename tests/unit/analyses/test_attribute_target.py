@@ -342,6 +342,7 @@ def test_parts_that_do_not_add_up_are_a_failure(marian, tmp_path):
         ({"first": SOURCE, "target": TARGET, "at": 6}, "'at' from 1 to 5"),
         ({"first": SOURCE, "target": " "}, "A text is empty"),
         ({"first": SOURCE, "target": "dog " * 90}, "has no token, or more than"),
+        ({"first": SOURCE, "target": "漢"}, "has no token for a part of the target"),
         ({"target": TARGET}, "give that text too"),
         ({"data": "x.tsv", "target": TARGET}, "give one of them"),
         ({"first": SOURCE, "target": TARGET, "of": "cosine"}, "two texts|gives a cosine"),
