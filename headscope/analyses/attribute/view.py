@@ -275,14 +275,18 @@ def _next(result: AttributeResult) -> b.Text:
 
 
 def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
-    """What each head contributes, and what is lost without it."""
+    """What each head of the first stack contributes, and what is lost without it."""
     for head in result.heads:
+        if head.stack != result.heads[0].stack:
+            continue
         text = (
             f"{ranged(head.removed)} of {_of(result)} {ranged(result.output)} is lost without it "
-            f"({ranged(head.removed_mean)} where its mean stays); its direct part is "
-            f"{ranged(head.direct)}"
+            f"({ranged(head.removed_mean)} where its mean stays)"
         )
-        values = {"removed": head.removed.value, "direct": head.direct.value}
+        values = {"removed": head.removed.value}
+        if head.direct.value is not None:
+            text += f"; its direct part is {ranged(head.direct)}"
+            values["direct"] = head.direct.value
         yield Card(head.layer, head.head, facts=[("Attribution", text)], values=values)
 
 

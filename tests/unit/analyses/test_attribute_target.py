@@ -1,6 +1,7 @@
 """``attribute`` of an encoder-decoder: its target against an oracle that goes forwards."""
 
 import copy
+import itertools
 import math
 
 import numpy as np
@@ -20,6 +21,7 @@ from tiny_models import (
 import headscope
 from headscope.analyses.attribute.measure import Example
 from headscope.analyses.attribute.removal import Versions, search
+from headscope.analyses.attribute.view import VIEW
 from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
 from headscope.data.token_rows import Ends, encode_pairs, encode_rows
 from headscope.models.loading import wrap
@@ -297,6 +299,9 @@ def test_without_a_target_it_is_what_the_model_writes(tmp_path):
     assert found.reversal.question == "predicted"
     assert found.reversal.margins[0] > 0
     assert len(found.reversal.others) == 2
+    cards = list(VIEW.facts(found, []))  # The page's heads are the encoder's.
+    assert [(card.layer, card.head) for card in cards] == list(itertools.product((0, 1), range(4)))
+    assert all("direct" not in card.values for card in cards)
     # Two texts are compared by the encoder, as before.
     both = headscope.attribute(str(folder), source, "a dog", **few)
     assert both.kind == "cosine"
