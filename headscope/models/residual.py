@@ -163,7 +163,9 @@ def _watch(loaded: LoadedModel) -> tuple[list[_Call], Tensor]:
     modules = [module for module in loaded.model.modules() if module is not loaded.model]
     hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
     hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
-    ids = [[loaded.vocab_size - 1, loaded.vocab_size // 3, loaded.vocab_size // 2]]
+    # Tokens whose embedding is not zero: else every sum equals its parts.
+    used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
+    ids = [[used[-1], used[len(used) // 3], used[len(used) // 2]]] if used else [[0, 0, 0]]
     with hooked(hooks), torch.no_grad():
         reads = loaded.start_id is not None and "decoder" in loaded.stacks
         last = loaded.forward(*loaded.pad(ids), *(loaded.pad(ids) if reads else ()))

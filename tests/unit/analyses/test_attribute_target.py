@@ -328,6 +328,16 @@ def test_data_gives_means_of_single_runs(marian, tmp_path):
     assert found.control.output.value != found.output.value
 
 
+def test_t5_is_taken_apart_although_most_of_its_embeddings_are_zero(tmp_path):
+    """As those are that share their weights with a head which writes a few words alone."""
+    folder = write_translator(tmp_path / "model", "t5")
+    pairs = tmp_path / "pairs.tsv"
+    found = headscope.attribute(str(folder), SOURCE, target=TARGET, calibration=pairs, tokens=True)
+    assert found.check.error < 1e-6
+    assert sum(p.direct.value for p in found.parts) == pytest.approx(found.output.value, abs=1e-6)
+    assert len({head.removed.value for head in found.heads}) > 12
+
+
 def test_parts_that_do_not_add_up_are_a_failure(marian, tmp_path):
     odd = copy.deepcopy(marian.network)
     forward = odd.lm_head.forward
