@@ -13,7 +13,7 @@ not known here, the sum is not the output, and whoever asks is told so by the ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -156,18 +156,22 @@ def task_head(
     real: Tensor,
     types: Tensor | None,
     select: Select | None = None,
+    *,
+    decoder: Mapping[str, Tensor] | None = None,
+    read: Callable[[Tensor], Tensor] = lambda logits: logits.flatten(1),
 ) -> Callable[[Tensor, Held], Tensor]:
     """Return what turns last states into logits, (batch, classes), for :class:`Readout`.
 
     The whole network runs: what its last layer, or the norm after it, puts out is exchanged for the
-    states, and from there on functions are held. ``select`` picks one position of each row.
+    states, and from there on functions are held. ``select`` picks one position of each row;
+    ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to (batch, d).
     """
 
     def logits(hidden: Tensor, held: Held) -> Tensor:
         with _exchanged(loaded, end, hidden, held):
-            found = loaded.run(ids, real, types, select=select)[1]
+            found = loaded.run(ids, real, types, **(decoder or {}), select=select)[1]
         assert found is not None
-        return found.flatten(1)
+        return read(found)
 
     return logits
 

@@ -113,7 +113,9 @@ class Prefix:
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[AttentionSite]) -> None:
-        self._outputs: list[tuple[int, Any]] = []
+        #: The sites, as (stack, layer), that had run when each layer returned what.
+        self._outputs: list[tuple[set[tuple[str, int]], Any]] = []
+        self._sites = sites
         layers: dict[nn.Module, None] = {}
         names = {module: name for name, module in model.named_modules()}
         for site in sites:
@@ -130,20 +132,26 @@ class Prefix:
         self._outputs = []
 
         def keep(_: nn.Module, args: object, output: Any) -> None:
-            self._outputs.append((router.calls.total(), output))
+            self._outputs.append((set(router.calls), output))
 
         with hooked(layer.register_forward_hook(keep) for layer in self._layers):
             yield
 
+    def before(self, row: int) -> int:
+        """Count the layers that had returned before the site of this row ran."""
+        site = self._sites[row]
+        return sum((site.stack, site.layer) not in seen for seen, _ in self._outputs)
+
     @contextmanager
-    def replaying(self, router: Router, row: int) -> Iterator[None]:
+    def replaying(self, router: Router, row: int, copies: int = 1) -> Iterator[None]:
         """Give again what the layers before the site of this row returned, for one pass.
 
-        The sites in them count as called. The batch must be that of :meth:`recording`.
+        The sites in them count as called. The batch must be that of :meth:`recording`, or so many
+        copies of it, one after the other.
         """
-        before = [(calls, output) for calls, output in self._outputs if calls <= row]
-        router.skip(max((calls for calls, _ in before), default=0))
-        kept = iter([output for _, output in before])
+        before = self._outputs[: self.before(row)]
+        router.skip(before[-1][0] if before else ())
+        kept = iter([_repeated(output, copies) for _, output in before])
 
         def kept_or(forward: Callable[..., Any]) -> Callable[..., Any]:
             def answer(*args: Any, **kwargs: Any) -> Any:
@@ -155,3 +163,12 @@ class Prefix:
 
         with replaced_forwards({layer: kept_or(layer.forward) for layer in self._layers}):
             yield
+
+
+def _repeated(output: Any, copies: int) -> Any:
+    """Repeat the rows of every tensor that a layer returned."""
+    if copies == 1:
+        return output
+    if isinstance(output, tuple):
+        return tuple(_repeated(part, copies) for part in output)
+    return output.repeat(copies, *[1] * (output.dim() - 1)) if torch.is_tensor(output) else output

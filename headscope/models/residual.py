@@ -6,6 +6,7 @@ normalisations, and its product with each write is what that write contributes::
 
     post-LayerNorm     y = N1(x + sum_h z_h W_O,h + b_O);  N2(y + f(y))
     pre-LayerNorm      y = x + sum_h z_h W_O,h + b_O;      y + f(N2(y));   a last norm at the end
+    a decoder          self-attention and cross-attention write one after the other, then f
     a norm, held       N(u) = (u - mean u) g / s + c       RMSNorm: no mean, no c
 
 Which of the two a layer is, and where it keeps its norms, is not read from names but watched in one
@@ -17,7 +18,7 @@ The sum of all contributions is held against the output in every run.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,18 +46,19 @@ class Place(NamedTuple):
 class StreamLayer:
     """Where one layer of the model writes to its residual stream."""
 
-    site: AttentionSite
+    #: Its attention; in a decoder that reads an encoder, self-attention and cross-attention.
+    sites: tuple[AttentionSite, ...]
     layer: Place  # Its input and output are the stream.
-    #: The norms that the stream itself passes, after attention and after the feed-forward network;
-    #: empty where the norms stand before the sublayers and the stream passes none.
+    #: The norms that the stream itself passes, after each attention and after the feed-forward
+    #: network; empty where the norms stand before the sublayers and the stream passes none.
     norms: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The residual stream of a model."""
+    """The residual stream of a model: of an encoder-decoder's whole model its decoder's."""
 
-    layers: tuple[StreamLayer, ...]  # By row of the sites
+    layers: tuple[StreamLayer, ...]
     last: Place | None  # The norm after the last layer
 
     @property
@@ -83,26 +85,29 @@ def find_stream(loaded: LoadedModel) -> Stream:
     turns: dict[nn.Module, int] = defaultdict(int)
     layers: list[StreamLayer] = []
     before: Tensor | None = None
-    for site in loaded.sites:
-        turn = turns[site.module]
-        turns[site.module] += 1
-        found = None
-        written = by_module[site.projections.out.module]
-        parts = names.get(site.module, "").split(".")
-        plain = site.projections.out.in_features == site.n_heads * site.d_head
-        if len(written) > turn and plain:
+    for sites in _sites_by_layer(loaded):
+        found, written, plain = None, [], True
+        for site in sites:
+            own = by_module[site.projections.out.module]
+            turn = turns[site.module]
+            turns[site.module] += 1
+            written += own[turn : turn + 1]
+            plain &= site.projections.out.in_features == site.n_heads * site.d_head
+        parts = names.get(sites[0].module, "").split(".")
+        where = f"{'decoder ' if len(sites) > 1 else ''}layer {sites[0].layer}"
+        if len(written) == len(sites) and plain:
             for end in range(len(parts) - 1, 0, -1):
                 around = loaded.model.get_submodule(".".join(parts[:end]))
                 for call in by_module[around]:
-                    if call.start < written[turn].start:
-                        found = _layer(site, call, written[turn].y, calls) or found
+                    if call.start < written[0].start:
+                        found = _layer(sites, call, [w.y for w in written], calls) or found
                 if found is not None:
                     break
         if found is None:
-            raise _refused(loaded, f"layer {site.layer}")
+            raise _refused(loaded, where)
         call = by_module[found.layer.module][found.layer.turn]
         if before is not None and not _near(before, call.x):
-            raise _refused(loaded, f"what stands before layer {site.layer}")
+            raise _refused(loaded, f"what stands before {where}")
         before = call.y
         layers.append(found)
     if not layers or before is None:
@@ -114,6 +119,17 @@ def find_stream(loaded: LoadedModel) -> Stream:
     if not norms:
         raise _refused(loaded, "what follows the last layer")
     return Stream(tuple(layers), norms[-1].place)
+
+
+def _sites_by_layer(loaded: LoadedModel) -> list[tuple[AttentionSite, ...]]:
+    """Group the sites whose writes one layer adds up; of an encoder-decoder, the decoder's."""
+    if not {"decoder", "cross"} <= set(loaded.stacks):
+        return [(site,) for site in loaded.sites]
+    layers: dict[int, list[AttentionSite]] = defaultdict(list)
+    for site in loaded.sites:
+        if site.stack != "encoder":
+            layers[site.layer].append(site)
+    return [tuple(sites) for _, sites in sorted(layers.items())]
 
 
 def _refused(loaded: LoadedModel, where: str) -> UnsupportedModelError:
@@ -147,38 +163,45 @@ def _watch(loaded: LoadedModel) -> tuple[list[_Call], Tensor]:
     modules = [module for module in loaded.model.modules() if module is not loaded.model]
     hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
     hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
-    ids = [[loaded.vocab_size - 1, loaded.vocab_size // 3, loaded.vocab_size // 2]]
+    # Tokens whose embedding is not zero: else every sum equals its parts.
+    used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
+    ids = [[used[-1], used[len(used) // 3], used[len(used) // 2]]] if used else [[0, 0, 0]]
     with hooked(hooks), torch.no_grad():
-        last = loaded.forward(*loaded.pad(ids))
+        reads = loaded.start_id is not None and "decoder" in loaded.stacks
+        last = loaded.forward(*loaded.pad(ids), *(loaded.pad(ids) if reads else ()))
     return sorted(calls, key=lambda call: call.start), last
 
 
 def _layer(
-    site: AttentionSite, around: _Call, written: Tensor, calls: Sequence[_Call]
+    sites: tuple[AttentionSite, ...],
+    around: _Call,
+    written: Sequence[Tensor],
+    calls: Sequence[_Call],
 ) -> StreamLayer | None:
     """Take the call of a module apart as one layer; None where it is not what we know."""
-    if (
-        around.x is None
-        or not _near(around.x, around.x, written)
-        or around.y.shape != written.shape
-    ):
+    if around.x is None or any(around.x.shape != w.shape for w in (*written, around.y)):
         return None
     inside = set(around.place.module.modules())
-    summed = around.x + written
     own = [c for c in calls if c.place.module in inside and c.start > around.start]
-    norms = [c for c in own if _is_norm(c.place.module)]
-    first = next((c for c in norms if _near(summed, c.x)), None)
-    if first is None:
-        return None
-    after = [c for c in norms if c.start > first.start and _near(around.y, c.y)]
-    if after and after[0].x is not None:
-        places: tuple[Place, ...] = (first.place, after[0].place)
-        added = after[0].x - first.y
-    else:
-        places, added = (), around.y - summed
-    if not any(_near(added, c.y) for c in own if c.start > first.start):
-        return None
-    return StreamLayer(site, around.place, places)
+    norms = [c for c in own if _is_norm(c.place.module) and c.x is not None]
+    for stream_passes in (True, False):
+        state, passed, norm = around.x, list[_Call](), None
+        for write in written:
+            summed, start = state + write, norm.start if norm else 0
+            norm = next((c for c in norms if c.start > start and _near(summed, c.x)), None)
+            if norm is None:
+                break
+            state = norm.y if stream_passes else summed
+            passed += [norm] * stream_passes
+        if norm is None:
+            continue
+        out: Tensor | None = around.y
+        if stream_passes:
+            last = [c for c in norms if c.start > norm.start and _near(around.y, c.y)]
+            out, passed = last[0].x if last else None, [*passed, *last[:1]]
+        if out is not None and any(_near(out - state, c.y) for c in own if c.start > norm.start):
+            return StreamLayer(sites, around.place, tuple(call.place for call in passed))
+    return None
 
 
 def _near(a: Tensor, *others: Tensor | None) -> bool:
@@ -244,6 +267,9 @@ class Contributions:
     heads: Tensor  # (batch, n_layers, n_heads, pos): by the token that is read, or by position
     feed_forward: Tensor  # (batch, n_layers, pos)
     biases: Tensor  # (batch,): b_O and the shifts of norms
+    #: (batch, pos, source_pos): what all cross-attention heads together read from each source
+    #: token at each position, where tokens are told apart.
+    cross: Tensor | None = None
 
     def total(self) -> Tensor:
         """Sum of all of them, (batch,)."""
@@ -257,18 +283,31 @@ class Contributions:
 
 
 @dataclass
-class _Written:
-    """What one layer wrote: its pieces before W_O and its feed-forward output."""
+class _Heads:
+    """What the heads of one site wrote, before W_O."""
 
+    site: AttentionSite
     z: Tensor  # (batch, n_heads, pos, d_head)
-    pattern: (
-        Tensor | None
-    )  # (batch, n_heads, query_pos, key_pos) and v, where tokens are told apart
+    #: (batch, n_heads, query_pos, key_pos) and v, where tokens are told apart
+    pattern: Tensor | None
     v: Tensor | None
-    feed_forward: Tensor  # (batch, pos, d_model)
-    norms: list[HeldNorm]
     W_O: Tensor  # (n_heads, d_head, d_model)
     b_O: Tensor  # (d_model,)
+
+    def by_source(self) -> tuple[Tensor, Tensor]:
+        """Return the pattern and v that the run has kept."""
+        assert self.pattern is not None
+        assert self.v is not None
+        return self.pattern, self.v
+
+
+@dataclass
+class _Written:
+    """What one layer wrote."""
+
+    attention: list[_Heads]  # One site, or a decoder's self-attention and cross-attention
+    feed_forward: Tensor  # (batch, pos, d_model)
+    norms: list[HeldNorm]  # One after each of them, or none
 
 
 @dataclass
@@ -281,6 +320,7 @@ class RecordedRun:
     start: Tensor = field(repr=False)  # What enters the first layer
     layers: list[_Written] = field(repr=False)
     last: HeldNorm | None
+    n_layers: int  # Rows of sites, those included that write nothing to this stream
     n_heads: int
 
     def contributions(self, readout: Tensor, *, by_source: bool = False) -> Contributions:
@@ -291,37 +331,39 @@ class RecordedRun:
         """
         g = readout * self.real[..., None].to(readout)
         biases = g.new_zeros(len(g))
-        heads, forward = [], []
+        heads: dict[int, Tensor] = {}
+        forward: dict[int, Tensor] = {}
+        cross = None
         if self.last is not None:
             biases = biases + (g * self.last.shift).sum((1, 2))
             g = self.last.back(g)
         for written in reversed(self.layers):
-            for i, norm in enumerate(reversed(written.norms)):
-                biases = biases + (g * norm.shift).sum((1, 2))
-                g = norm.back(g)
-                if i == 0:
-                    forward.append((g * written.feed_forward).sum(-1))
-            if not written.norms:
-                forward.append((g * written.feed_forward).sum(-1))
-            biases = biases + (g * written.b_O).sum((1, 2))
-            heads.append(self._of_heads(written, g, by_source))
-        return Contributions(
-            embeddings=(g * self.start).sum(-1),
-            heads=torch.stack(heads[::-1], 1),
-            feed_forward=torch.stack(forward[::-1], 1),
-            biases=biases,
-        )
-
-    def _of_heads(self, written: _Written, g: Tensor, by_source: bool) -> Tensor:
-        read = torch.einsum("bqm,hdm->bhqd", g, written.W_O)
-        if by_source:
-            assert written.pattern is not None
-            assert written.v is not None
-            found = (written.pattern * (read @ written.v.transpose(-1, -2))).sum(2)
-        else:
-            found = (written.z * read).sum(-1)
-        missing = self.n_heads - found.shape[1]  # layers differ once heads are removed
-        return torch.nn.functional.pad(found, (0, 0, 0, missing))
+            norms = list(written.norms)
+            if norms:
+                biases, g = biases + (g * norms[-1].shift).sum((1, 2)), norms.pop().back(g)
+            forward[written.attention[0].site.row] = (g * written.feed_forward).sum(-1)
+            for wrote in reversed(written.attention):
+                if norms:
+                    biases, g = biases + (g * norms[-1].shift).sum((1, 2)), norms.pop().back(g)
+                biases = biases + (g * wrote.b_O).sum((1, 2))
+                read = torch.einsum("bqm,hdm->bhqd", g, wrote.W_O)
+                if by_source:
+                    pattern, v = wrote.by_source()
+                    found = pattern * (read @ v.transpose(-1, -2))  # (batch, heads, query, key)
+                    if wrote.site.stack == "cross":
+                        cross = found.sum(1) if cross is None else cross + found.sum(1)
+                    heads[wrote.site.row] = found.sum(2)
+                else:
+                    heads[wrote.site.row] = (wrote.z * read).sum(-1)
+        longest = max(found.shape[-1] for found in heads.values())
+        all_heads = g.new_zeros(len(g), self.n_layers, self.n_heads, longest)
+        all_forward = g.new_zeros(len(g), self.n_layers, g.shape[1])
+        for row, found in heads.items():  # layers differ once heads are removed
+            all_heads[:, row, : found.shape[1], : found.shape[2]] = found
+        for row, found in forward.items():
+            all_forward[:, row] = found
+        embeddings = (g * self.start).sum(-1)
+        return Contributions(embeddings, all_heads, all_forward, biases, cross)
 
     def source_states(self) -> tuple[Tensor, Tensor]:
         """Split the last states by source token: (batch, pos, source_pos, d_model), and biases.
@@ -333,11 +375,11 @@ class RecordedRun:
         own = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
         states, biases = own * self.start[:, :, None], torch.zeros_like(self.start)
         for written in self.layers:
-            assert written.pattern is not None
-            assert written.v is not None
-            values = written.v @ written.W_O  # (batch, n_heads, key_pos, d_model)
-            states = states + torch.einsum("bhqk,bhkm->bqkm", written.pattern, values)
-            biases = biases + written.b_O
+            (wrote,) = written.attention  # of one stack: a decoder's heads read two texts
+            pattern, v = wrote.by_source()
+            values = v @ wrote.W_O  # (batch, n_heads, key_pos, d_model)
+            states = states + torch.einsum("bhqk,bhkm->bqkm", pattern, values)
+            biases = biases + wrote.b_O
             for i in range(max(1, len(written.norms))):
                 if i == len(written.norms) - 1 or not written.norms:
                     states = states + own * written.feed_forward[:, :, None]
@@ -356,9 +398,13 @@ def record(
     real: Tensor,
     types: Tensor | None = None,
     *,
+    decoder: Mapping[str, Tensor] | None = None,
     patterns: bool = False,
 ) -> RecordedRun:
-    """Run one batch through our attention, and keep what every part of it wrote."""
+    """Run one batch through our attention, and keep what every part of it wrote.
+
+    ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument.
+    """
     heads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
     seen: dict[Place, tuple[Tensor, Tensor]] = {}
     turns: dict[nn.Module, int] = defaultdict(int)
@@ -380,22 +426,30 @@ def record(
     places = [place for layer in stream.layers for place in (layer.layer, *layer.norms)]
     watched = dict.fromkeys(place.module for place in (*places, stream.end))
     hooks = [module.register_forward_hook(keep, with_kwargs=True) for module in watched]
+    more: dict[str, Any] = dict(decoder or {})
     with hooked(hooks), intervene(loaded, attention=attend) as router:
-        hidden, logits = router.checked(loaded.run, ids, real, types)
+        hidden, logits = router.checked(loaded.run, ids, real, types, **more)
     layers = []
     for layer in stream.layers:
         (x, y), held = seen[layer.layer], [_held(loaded, p, *seen[p]) for p in layer.norms]
-        weights = layer.site.weights()
-        W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
-        z, pattern, v = heads[layer.site.row]
+        attention = []
+        for site in layer.sites:
+            weights = site.weights()
+            W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
+            attention.append(_Heads(site, *heads[site.row], W_O, b_O))
         if layer.norms:
-            added = seen[layer.norms[1]][0] - seen[layer.norms[0]][1]
+            added = seen[layer.norms[-1]][0] - seen[layer.norms[-2]][1]
         else:
-            added = y - x - torch.einsum("bhqd,hdm->bqm", z, W_O) - b_O
-        layers.append(_Written(z, pattern, v, added, held, W_O, b_O))
+            added = y - x
+            for wrote in attention:
+                added = added - torch.einsum("bhqd,hdm->bqm", wrote.z, wrote.W_O) - wrote.b_O
+        layers.append(_Written(attention, added, held))
     last = None if stream.last is None else _held(loaded, stream.last, *seen[stream.last])
     start = seen[stream.layers[0].layer][0]
-    return RecordedRun(hidden, logits, real, start, layers, last, loaded.n_heads)
+    if decoder is not None:
+        real = decoder["decoder_attention_mask"]
+    sizes = loaded.n_layers, loaded.n_heads
+    return RecordedRun(hidden, logits, real, start, layers, last, *sizes)
 
 
 def _held(loaded: LoadedModel, place: Place, x: Tensor, y: Tensor) -> HeldNorm:

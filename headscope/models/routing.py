@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
@@ -83,11 +83,12 @@ class Router:
         self._turn.clear()
         self.masks_seen = 0
 
-    def skip(self, n: int) -> None:
-        """Count the first n sites of the pass as called: their layers are not run again."""
-        for site in self._sites_in_order[:n]:
-            self.calls[site.stack, site.layer] += 1
-            self._turn[site.module] += 1
+    def skip(self, sites: Collection[tuple[str, int]]) -> None:
+        """Count some sites, as (stack, layer), as called: their layers are not run again."""
+        for site in self._sites_in_order:
+            if (site.stack, site.layer) in sites:
+                self.calls[site.stack, site.layer] += 1
+                self._turn[site.module] += 1
 
     def checked(
         self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs

@@ -12,10 +12,18 @@ from headscope.analyses.attribute.measure import (
     Example,
     batches,
     select_mask,
+    spread,
     vectors,
+    with_next,
 )
 from headscope.analyses.attribute.options import AttributeOptions
-from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
+from headscope.analyses.attribute.targets import (
+    calibration_pairs,
+    searched_targets,
+    target_examples,
+    with_other_sources,
+)
+from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts
 from headscope.data.token_rows import Row, encode_rows, pad_rows
@@ -46,19 +54,27 @@ class Opened:
 
 def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
     """Read texts or data; returns the stack of the model that they run, and all that is run."""
-    data = _read(loaded, options)
     kind = _kind(loaded, options)
-    loaded = _stack(loaded, kind)
     if kind != "cosine" and options.against is not None:
         raise InputError(
             "against compares cosines; give two texts to a model without a classifier."
         )
+    if kind == "target":
+        return loaded, _open_targets(loaded, options)
+    for name in ("target", "at"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
+                f"a {kind} here; leave it out."
+            )
+    loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
     if kind == "cosine" and (options.label is not None or options.flip):
         name = "flip" if options.flip else "label"
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
+    data = _read(kind, options)
     source = as_plain(options.calibration)
     lines = list(source)
-    lines = [lines[i] for i in _spread(len(lines), CALIBRATION)]
+    lines = [lines[i] for i in spread(len(lines), CALIBRATION)]
     prompt = loaded.pooling.prompt if kind == "cosine" else ""
     rows = tuple(_rows(loaded, [prompt + line for line in lines]))
     if len(rows) < 2:
@@ -103,10 +119,37 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
     return loaded, opened
 
 
-def _read(loaded: LoadedModel, options: AttributeOptions) -> Examples | None:
+def _open_targets(loaded: LoadedModel, options: AttributeOptions) -> Opened:
+    """Read a source and its target, or many."""
+    for name in ("second", "label"):
+        if getattr(options, name) is not None:
+            raise InputError(
+                f"{loaded.name} writes a target for one source: give what it writes as 'target', "
+                f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
+            )
+    examples, texts, skipped, data = target_examples(loaded, options)
+    rows, calibration = calibration_pairs(loaded, options, data)
+    own = examples[0]
+    label = ""
+    if options.at is not None:
+        label = _label_name(loaded, "token", own.pair.labels[own.positions[0]])
+    return Opened(
+        kind="target",
+        texts=texts,
+        label=label,
+        examples=tuple(examples),
+        skipped=skipped,
+        shuffled=tuple(with_other_sources(examples, rows)),
+        searched=tuple(searched_targets(loaded, own, rows, options)) if options.flip else (),
+        calibration_rows=tuple(rows),
+        calibration=calibration,
+        data=data,
+    )
+
+
+def _read(kind: str, options: AttributeOptions) -> Examples | None:
     if options.data is None:
         return None
-    kind = _kind(loaded, options)
     read = {"cosine": read_pairs, "class": read_labelled, "token": read_texts}[kind]
     return read(options.data, options.limit)
 
@@ -114,7 +157,8 @@ def _read(loaded: LoadedModel, options: AttributeOptions) -> Examples | None:
 def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
     """Choose the output: as asked for, else by the model's task head and the text."""
     if options.of is not None:
-        needed = {"class": "classification", "token": "mlm"}.get(options.of)
+        heads = {"class": "classification", "token": "mlm", "target": "seq2seq"}
+        needed = heads.get(options.of)
         if needed is not None and loaded.task_head != needed:
             raise InputError(
                 f"{loaded.name} has no {needed} head, so it gives no {options.of}; leave 'of' out, "
@@ -126,18 +170,9 @@ def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
         return "class"
     if loaded.task_head == "mlm" and mask and mask in (options.first or ""):
         return "token"
-    return "cosine"
-
-
-def _stack(loaded: LoadedModel, kind: str) -> LoadedModel:
-    if not loaded.encoder_decoder:
-        return loaded
-    if kind != "cosine":
-        raise UnsupportedModelError(
-            f"{loaded.name} is an encoder-decoder model; attribute takes the cosine of its "
-            "encoder's embeddings apart, and no output of a decoder."
-        )
-    return loaded.only("encoder")
+    wants_target = options.target is not None or options.at is not None or options.data is not None
+    alone = options.first is not None and options.second is None
+    return "target" if loaded.task_head == "seq2seq" and (wants_target or alone) else "cosine"
 
 
 def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[str, ...]:
@@ -233,15 +268,10 @@ def _shuffled(
     """Pair texts that do not belong together; exchange a single text for others."""
     if examples[0].kind == "cosine":
         if len(examples) > 1:
-            after = [*examples[1:], examples[0]]
-            return [
-                replace(e, rows=(e.rows[0], other.rows[1]))
-                for e, other in zip(examples, after, strict=True)
-            ]
+            return [replace(e, rows=(e.rows[0], other.rows[1])) for e, other in with_next(examples)]
         return [replace(examples[0], rows=(examples[0].rows[0], row)) for row in rows[:OTHERS]]
     if len(examples) > 1:
-        after = [*examples[1:], examples[0]]
-        return [replace(other, label=e.label) for e, other in zip(examples, after, strict=True)]
+        return [replace(other, label=e.label) for e, other in with_next(examples)]
     return _others(loaded, examples[0], rows)[:OTHERS]
 
 
@@ -268,8 +298,11 @@ def _searched(
 ) -> list[Example]:
     """The example whose heads are searched, and random triples or texts beside it."""
     own = examples[0]
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(abs(options.seed)))
-    drawn = [rows[i] for i in order.tolist()]
+    length = sum(map(len, own.rows)) / len(own.rows)
+    near = sorted(rows, key=lambda row: abs(len(row) - length))
+    near = near[: max(3 * options.shuffles, len(rows) // 2)]
+    order = torch.randperm(len(near), generator=torch.Generator().manual_seed(abs(options.seed)))
+    drawn = [near[i] for i in order.tolist()]
     if options.against is not None:
         prompt = loaded.pooling.prompt
         third = next(encode_rows(loaded, [prompt + options.against], None))
@@ -284,7 +317,3 @@ def _searched(
         return []
     others = _others(loaded, own, drawn)[: options.shuffles]
     return _labelled(loaded, own.kind, [own, *others], None)[0]
-
-
-def _spread(n: int, most: int) -> list[int]:
-    return [i * n // min(n, most) for i in range(min(n, most))]

@@ -1,33 +1,48 @@
-"""The parts of an output: examples, and the exact sum of what the model's parts contribute."""
+"""The parts of an output: examples, and the exact sum of what the model's parts contribute.
+
+Of an encoder-decoder whose target is taken apart the parts are the decoder's: its embeddings, heads
+of self-attention and of cross-attention, feed-forward networks and biases.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
-from headscope.data.token_rows import Padded, Row, pad_rows
+from headscope.data.token_rows import Padded, PairRow, Row, padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.readout import Readout, embedding, task_head
 from headscope.models.residual import Contributions, RecordedRun, Stream, record
 from headscope.models.task_heads import Select
 
-AT_ONCE = 2048  # Tokens of a batch, padding included.
+AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
+SHUFFLED = 256  # Examples that are paired with others as a control
+LOGITS = 10_000_000  # Entries of the logits of a batch in which every position has its own.
 
 
 @dataclass(frozen=True)
 class Example:
-    """One output: the cosine of two rows, or a logit of one."""
+    """One output: the cosine of two rows, a logit of one, or the mean logit of a target."""
 
-    kind: str  # ``cosine``, ``class`` or ``token``
+    kind: str  # ``cosine``, ``class``, ``token`` or ``target``
     #: One for a logit, two for a cosine; a third is what the second is compared with.
     rows: tuple[Row, ...]
     label: int = 0  # Of the logit
     position: int = 0  # Of the mask
+    positions: tuple[int, ...] = ()  # Of the target's tokens that count; its row is a PairRow.
+
+    @property
+    def pair(self) -> PairRow:
+        """The source and its target."""
+        (row,) = self.rows
+        assert isinstance(row, PairRow)
+        return row
 
     def __len__(self) -> int:
         return len(self.rows) * max(map(len, self.rows))
@@ -60,7 +75,8 @@ class Tokens:
     heads: Array  # (rows, n_layers, n_heads, pos)
     feed_forward: Array
     #: For a cosine (pos of the first, pos of the second): what two tokens' states contribute
-    #: together; what biases take part in is not in it.
+    #: together; what biases take part in is not in it. For a target (target_pos, source_pos): what
+    #: cross-attention read from a source token for the logit of a target's token.
     table: Array | None
 
 
@@ -92,20 +108,46 @@ def value_of(example: Example, found: Tensor) -> Tensor:
     """Read an example's output from the vectors of its rows, (..., rows, d)."""
     if example.kind == "cosine":
         return (found[..., 0, :] * found[..., 1, :]).sum(-1)
+    if example.kind == "target":
+        return _gold(example, found)[1].mean(-1)
     return found[..., 0, example.label]
 
 
+def _gold(example: Example, found: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits where a target's tokens count, (..., positions, vocabulary), and theirs."""
+    row, places = example.pair, list(example.positions)
+    flat = found[..., 0, :]
+    logits = flat.reshape(*flat.shape[:-1], len(row.labels), -1)[..., places, :]
+    labels = torch.tensor([row.labels[i] for i in places], device=found.device)
+    own = labels[:, None].expand(*logits.shape[:-1], 1)
+    return logits, logits.gather(-1, own)[..., 0]
+
+
 def margin_of(example: Example, found: Tensor) -> Tensor:
-    """Return by how much the second text is nearer than the third, or the label is ahead."""
+    """Return by how much the second text is nearer than the third, or the label is ahead.
+
+    Of a target that is the least of all its tokens that count.
+    """
     if example.kind == "cosine":
         return (found[..., 0, :] * (found[..., 1, :] - found[..., 2, :])).sum(-1)
+    if example.kind == "target":
+        logits, own = _gold(example, found)
+        labels = [example.pair.labels[i] for i in example.positions]
+        rest = logits.clone()
+        rest[..., range(len(labels)), labels] = float("-inf")
+        return (own - rest.amax(-1)).amin(-1)
     rest = found[..., 0, :].clone()
     rest[..., example.label] = float("-inf")
     return found[..., 0, example.label] - rest.amax(-1)
 
 
-def measure_parts(loaded: LoadedModel, stream: Stream, examples: Sequence[Example]) -> Parts:
-    """Take the output of every example apart."""
+def measure_parts(
+    loaded: LoadedModel,
+    stream: Stream,
+    examples: Sequence[Example],
+    tell: Callable[[int], None] = lambda done: None,
+) -> Parts:
+    """Take the output of every example apart; ``tell`` gets how many are done."""
     found: list[tuple[int, tuple[Array, ...]]] = []
     for indices, run, output, parts in _runs(loaded, stream, examples, patterns=False):
         heads = parts.heads.sum(-1)
@@ -120,6 +162,7 @@ def measure_parts(loaded: LoadedModel, stream: Stream, examples: Sequence[Exampl
             (i, tuple(column[place].cpu().numpy() for column in columns))
             for place, i in enumerate(indices)
         ]
+        tell(len(found))
     found.sort(key=lambda item: item[0])
     output_, embeddings, heads_, forward, biases = (
         np.stack([values[n] for _, values in found]) for n in range(5)
@@ -130,7 +173,7 @@ def measure_parts(loaded: LoadedModel, stream: Stream, examples: Sequence[Exampl
 def measure_tokens(loaded: LoadedModel, stream: Stream, example: Example) -> Tokens:
     """Take one output apart by the tokens that heads read, and that the rest stands at."""
     (_, run, _, parts) = next(iter(_runs(loaded, stream, [example], patterns=True)))
-    table = None
+    table = None if parts.cross is None else parts.cross[0].cpu().numpy()
     if example.kind == "cosine":
         states, _ = run.source_states()  # (rows, pos, source_pos, d_model)
         pooled = []
@@ -168,18 +211,27 @@ def _runs(
     loaded: LoadedModel, stream: Stream, examples: Sequence[Example], *, patterns: bool
 ) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions]]:
     """Run examples in batches: places, the run, their outputs, and the parts of every row."""
-    for indices in batches([len(example) for example in examples]):
+    kind = examples[0].kind
+    most = AT_ONCE if kind != "target" else min(AT_ONCE, LOGITS // loaded.vocab_size)
+    for indices in batches([len(example) for example in examples], most):
         part = [examples[i] for i in indices]
-        kind = part[0].kind
         rows = [row for example in part for row in example.rows[: 2 if kind == "cosine" else 1]]
-        batch = pad_rows(rows, loaded.pad_id, loaded.device)
-        run = record(loaded, stream, *batch.inputs, patterns=patterns)
+        batch = padded(rows, loaded.pad_id, loaded.device)
+        more = batch.decoder_inputs or None
+        run = record(loaded, stream, *batch.inputs, decoder=more, patterns=patterns)
         if kind == "cosine":
             readout = Readout(embedding(loaded, batch.attention_mask), run.hidden)
             pairs = readout.value.reshape(len(part), 2, -1)
             length = pairs.norm(dim=-1).prod(-1)[:, None, None].clamp(min=1e-300)
             weights = (pairs.flip(1) / (2 * length)).flatten(0, 1)
             output = (pairs[:, 0] * pairs[:, 1]).sum(-1) / length[:, 0, 0]
+        elif kind == "target":
+            read = partial(_mean_logit, part)
+            function = task_head(loaded, stream.end, *batch.inputs, decoder=more, read=read)
+            readout = Readout(function, run.hidden)
+            weights = torch.ones_like(readout.value)
+            assert run.logits is not None
+            output = read(run.logits)[:, 0]
         else:
             select = select_mask(part)
             function = task_head(loaded, stream.end, *batch.inputs, select)
@@ -191,15 +243,40 @@ def _runs(
             output = logits.gather(1, labels[:, None])[:, 0]
         g, constant = readout.of(weights)
         parts = run.contributions(g, by_source=patterns)
-        parts = Contributions(
-            parts.embeddings, parts.heads, parts.feed_forward, parts.biases + constant
-        )
-        yield indices, run, output, parts
+        yield indices, run, output, replace(parts, biases=parts.biases + constant)
+
+
+def _mean_logit(examples: Sequence[Example], logits: Tensor) -> Tensor:
+    """Return the mean logit of each target's tokens, (batch, 1), from (batch, pos, vocabulary)."""
+    rows, places, labels, weights = zip(
+        *(
+            (i, place, example.pair.labels[place], 1 / len(example.positions))
+            for i, example in enumerate(examples)
+            for place in example.positions
+        ),
+        strict=True,
+    )
+    own = logits[list(rows), list(places), list(labels)]
+    mean = logits.new_zeros(len(examples)).index_add(
+        0, torch.tensor(rows, device=own.device), own * own.new_tensor(weights)
+    )
+    return mean[:, None]
 
 
 def _by_example(values: Tensor, run: RecordedRun, indices: Sequence[int]) -> Tensor:
     """Add up the rows of each example."""
     return values.reshape(len(indices), len(run.hidden) // len(indices), *values.shape[1:]).sum(1)
+
+
+def spread(n: int, most: int) -> list[int]:
+    """Choose at most so many places, evenly."""
+    return [i * n // min(n, most) for i in range(min(n, most))]
+
+
+def with_next(examples: Sequence[Example]) -> Iterator[tuple[Example, Example]]:
+    """Yield examples, :data:`SHUFFLED` at most and spread evenly, each with the one after it."""
+    for i in spread(len(examples), SHUFFLED):
+        yield examples[i], examples[(i + 1) % len(examples)]
 
 
 def batches(lengths: Sequence[int], tokens: int = AT_ONCE) -> Iterator[list[int]]:

@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 else:
     Classification = Path
 
-#: What can be taken apart: the cosine of two texts' embeddings, a logit of a classifier, or the
-#: logit of a token at the mask.
-KINDS = ("cosine", "class", "token")
+#: What can be taken apart: the cosine of two texts' embeddings, a logit of a classifier, the logit
+#: of a token at the mask, or the mean logit of the tokens of what an encoder-decoder should write.
+KINDS = ("cosine", "class", "token", "target")
 
 
 @dataclass(frozen=True)
 class AttributeOptions(RunOptions):
     """Find the heads that made one output: each head's part of it, and what removing it changes.
 
-    The output is the cosine of two texts, the logit of a class, or of the token at a mask. The
-    parts of heads, feed-forward networks, embeddings and biases add up to it exactly; a sum that is
-    not the output ends with exit code 3.
+    The output is the cosine of two texts, the logit of a class, of the token at a mask, or, for an
+    encoder-decoder, the mean logit of its target's tokens. The parts of heads, feed-forward
+    networks, embeddings and biases add up to it exactly; a sum that is not the output ends with
+    exit code 3.
 
     Examples
     --------
@@ -44,6 +45,7 @@ class AttributeOptions(RunOptions):
         'headscope attribute demo "A man plays." "Music is made." --against Rain',
         "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
         'headscope attribute ./my-classifier "A dull film." --flip',
+        'headscope attribute ./my-translator "Guten Tag." --target "Good day."',
     )
 
     first: Annotated[
@@ -69,13 +71,26 @@ class AttributeOptions(RunOptions):
         str | None,
         Option(
             help="The output that is taken apart. Default: a classifier's class, a masked token "
-            "where the text has a mask, else the cosine of two texts.",
+            "where the text has a mask, what an encoder-decoder writes for one text, else the "
+            "cosine of two texts.",
             choices=KINDS,
         ),
     ] = None
     label: Annotated[
         str | None,
         Option(help="The class, or the token at the mask. Default: what the model predicts."),
+    ] = None
+    target: Annotated[
+        str | None,
+        Option(
+            help="What an encoder-decoder should write for the text: the mean logit of its tokens, "
+            "end token included. Default: what the model writes.",
+            metavar="TEXT",
+        ),
+    ] = None
+    at: Annotated[
+        int | None,
+        Option(help="Only this token of the target, counted from 1. Default: all.", at_least=1),
     ] = None
     against: Annotated[
         str | None,
@@ -94,7 +109,8 @@ class AttributeOptions(RunOptions):
     data: Annotated[
         Path | None,
         Option(
-            help="Many examples in place of one: pairs, labelled sentences, or lines with a mask."
+            help="Many examples in place of one: pairs, labelled sentences, lines with a mask, or "
+            "sources with targets."
         ),
     ] = None
     limit: Annotated[
@@ -116,8 +132,8 @@ class AttributeOptions(RunOptions):
     calibration: Annotated[
         Text | None,
         Option(
-            help="Text for the heads' mean outputs and the controls, one sentence a line. Default: "
-            "the built-in sample."
+            help="Text for the heads' mean outputs and the controls, one sentence a line; for a "
+            "target a table of pairs. Default: the built-in sample, or the data's own pairs."
         ),
     ] = None
     most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
@@ -132,13 +148,16 @@ class AttributeOptions(RunOptions):
 
     def check(self) -> None:
         """Refuse options that do not fit together."""
-        given = [name for name in ("first", "against", "flip", "tokens") if getattr(self, name)]
+        single = ("first", "target", "at", "against", "flip", "tokens")
+        given = [name for name in single if getattr(self, name)]
         if self.data is not None and given:
             name = given[0]
             raise InputError(f"data holds many examples and {name} is for one; give one of them.")
         if self.against is not None and self.second is None:
             raise InputError("against compares a third text with the second; give two texts.")
-        for name in ("first", "second", "against"):
+        if self.first is None and (self.target is not None or self.at is not None):
+            raise InputError("target is what is written for a text; give that text too.")
+        for name in ("first", "second", "target", "against"):
             text = getattr(self, name)
             if text is not None and not text.strip():
                 raise InputError("A text is empty; give at least one word.")

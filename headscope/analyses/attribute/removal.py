@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,13 +21,19 @@ from headscope.analyses.attribute.measure import (
 )
 from headscope.core.accumulator import Array
 from headscope.core.widest import exact
-from headscope.data.token_rows import Row, pad_rows
+from headscope.data.token_rows import PairRow, Row, filled, padded
 from headscope.models.intervene import intervene
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.replay import Prefix
+from headscope.models.routing import Router
 
-AT_ONCE = 4096  # Tokens of a batch, padding included.
+AT_ONCE = 4096  # Tokens of a batch
+TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
+LOGITS = 20_000_000  # Entries of the logits of a batch.
 Place = tuple[int, int]  # Row of the site, and place of the head in it.
+Heads = Sequence[Place]
+Masks = dict[str, tuple[Tensor, Tensor]]  # Of ordinary and special tokens, by stack
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class MeanZ:
 
     ordinary: dict[int, Tensor]
     special: dict[int, Tensor]  # At special tokens; the ordinary mean where there are none
-    tokens: int  # Positions read
+    tokens: int  # Tokens read; of an encoder-decoder those of the sources
 
 
 def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
@@ -42,92 +51,151 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
         site.row: torch.zeros(2, site.n_heads, site.d_head, dtype=torch.float64)
         for site in loaded.sites
     }
-    counts, tokens = torch.zeros(2, dtype=torch.float64), 0
+    counts = {stack: torch.zeros(2, dtype=torch.float64) for stack in loaded.stacks}
+    tokens = 0
     for start in range(0, len(rows), 32):
         part = rows[start : start + 32]
-        batch = pad_rows(part, loaded.pad_id, loaded.device)
-        content = content_of(part, batch.input_ids)
-        real = batch.attention_mask.bool()
-        masks = (real & content, real & ~content)
+        batch = padded(part, loaded.pad_id, loaded.device)
+        masks = {}
+        for stack in loaded.stacks:
+            content, real = content_of(part, stack, loaded.device), batch.queries_of(stack).bool()
+            masks[stack] = (real & content, real & ~content)
+            counts[stack] += torch.tensor([int(mask.sum()) for mask in masks[stack]])
 
-        def add(site: AttentionSite, z: Tensor, masks: Sequence[Tensor] = masks) -> Tensor:
-            for i, mask in enumerate(masks):
+        def add(site: AttentionSite, z: Tensor, masks: Masks = masks) -> Tensor:
+            for i, mask in enumerate(masks[site.stack]):
                 sums[site.row][i] += exact(z.transpose(1, 2)[mask]).sum(0).cpu()
             return z
 
         with intervene(loaded, z=add) as router:
-            router.checked(loaded.run, *batch.inputs, select=lambda hidden: hidden[:, :1])
-        counts += torch.tensor([int(mask.sum()) for mask in masks])
-        tokens += int(real.sum())
-    shared = 1 if counts[1] else 0
-    return MeanZ(
-        {row: total[0] / counts[0].clamp(min=1) for row, total in sums.items()},
-        {row: total[shared] / counts[shared].clamp(min=1) for row, total in sums.items()},
-        tokens,
-    )
+            run = partial(loaded.run, select=lambda hidden: hidden[:, :1])
+            router.checked(run, *batch.inputs, **batch.decoder_inputs)
+        tokens += int(batch.attention_mask.sum())
+    ordinary, special = {}, {}
+    for site in loaded.sites:
+        total, count = sums[site.row], counts[site.stack]
+        shared = 1 if count[1] else 0
+        ordinary[site.row] = total[0] / count[0].clamp(min=1)
+        special[site.row] = total[shared] / count[shared].clamp(min=1)
+    return MeanZ(ordinary, special, tokens)
 
 
-def content_of(rows: Sequence[Row], like: Tensor) -> Tensor:
-    """Say which positions hold ordinary tokens, (batch, pos)."""
-    content = torch.zeros_like(like, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        content[i, list(row.content)] = True
-    return content
+def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
+    """Say at which of a stack's queries ordinary tokens stand, (batch, query_pos)."""
+    marks = []
+    for row in rows:
+        length, content = len(row.ids), row.content
+        if stack != "encoder" and isinstance(row, PairRow):
+            length, content = len(row.labels), row.decoder_content
+        marks.append([int(position in content) for position in range(length)])
+    return filled(marks, 0).bool().to(device)
 
 
 class Versions:
-    """One example, run with many sets of heads removed at a time."""
+    """One example, run with many sets of heads removed at a time.
+
+    All sets contain the heads ``base``. One run without those alone is kept, and for the sets the
+    layers before their first further head are played back from it.
+    """
 
     def __init__(self, loaded: LoadedModel, example: Example, means: MeanZ | None = None) -> None:
-        self._loaded, self._example, self._means = loaded, example, means
-        self._batch = pad_rows(example.rows, loaded.pad_id, loaded.device)
-        self._content = content_of(example.rows, self._batch.input_ids)
+        self._loaded, self._example = loaded, example
+        self._texts = [_Text(loaded, example, row, means) for row in example.rows]
+        self._base: frozenset[Place] | None = None
+        self._whole: list[Tensor] = []  # Of each text without the heads of the base, (1, d)
 
-    def values(self, sets: Sequence[Sequence[Place]]) -> Array:
+    def values(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the output without each set of heads, (sets,)."""
-        return self._read(sets, value_of)
+        return self._read(sets, value_of, frozenset(base))
 
-    def margins(self, sets: Sequence[Sequence[Place]]) -> Array:
+    def margins(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the margin of a comparison, or of a prediction, without each set, (sets,)."""
-        return self._read(sets, margin_of)
+        return self._read(sets, margin_of, frozenset(base))
 
     def _read(
-        self, sets: Sequence[Sequence[Place]], read: Callable[[Example, Tensor], Tensor]
+        self,
+        sets: Sequence[Heads],
+        read: Callable[[Example, Tensor], Tensor],
+        base: frozenset[Place],
     ) -> Array:
-        rows, pos = self._batch.input_ids.shape
-        at_once = max(1, AT_ONCE // (rows * pos))
-        found = []
-        for start in range(0, len(sets), at_once):
-            part = sets[start : start + at_once]
-            keep = torch.ones(len(part), self._loaded.n_layers, self._loaded.n_heads)
-            for i, heads in enumerate(part):
-                for place in heads:
-                    keep[(i, *place)] = 0
-            found.append(exact(read(self._example, self._run(keep.bool()))).cpu().numpy())
-        return np.concatenate(found)
+        if self._base != base:
+            self._whole = [text.start(base) for text in self._texts]
+            self._base = base
+        before = self._texts[0].prefix.before
+        further = [[row for row, place in heads if (row, place) not in base] for heads in sets]
+        first = {i: min(rows, key=before) for i, rows in enumerate(further) if rows}
+        found = np.zeros(len(sets))
+        for i in range(len(sets)):
+            if i not in first:
+                found[i] = float(read(self._example, torch.stack(self._whole, 1))[0])
+        # Batches of one size, as a product is compiled for each shape.
+        order = sorted(first, key=lambda i: before(first[i]))
+        size = min(TOGETHER, *(text.at_once for text in self._texts))
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            filled_up = part + part[-1:] * (size - len(part) if len(order) > size else 0)
+            without = [sets[i] for i in filled_up]
+            with_text = [text.run(without, first[part[0]]) for text in self._texts]
+            values = exact(read(self._example, torch.stack(with_text, 1)))
+            found[part] = values[: len(part)].cpu().numpy()
+        return found
 
-    def _run(self, keep: Tensor) -> Tensor:
-        """Return the rows' vectors, (versions, rows, d), with the heads that ``keep`` leaves."""
-        n, rows = len(keep), len(self._batch.input_ids)
-        every = keep.repeat_interleave(rows, 0).to(self._loaded.device)
-        content = self._content.repeat(n, 1)
+
+class _Text:
+    """One text of an example, which no other pads."""
+
+    def __init__(
+        self, loaded: LoadedModel, example: Example, row: Row, means: MeanZ | None
+    ) -> None:
+        self._loaded, self._example, self._row, self._means = loaded, example, row, means
+        self._content = {
+            stack: content_of([row], stack, loaded.device)[:, None, :, None]
+            for stack in loaded.stacks
+        }
+        self.prefix = Prefix(loaded.model, loaded.sites)
+        most = AT_ONCE // len(row)
+        if example.kind == "target":
+            most = min(most, LOGITS // (len(row) * loaded.vocab_size))
+        self.at_once = max(1, most)
+
+    def start(self, heads: Iterable[Place]) -> Tensor:
+        """Run without some heads, and keep what the layers return; gives the vector, (1, d)."""
+        return self._pass([list(heads)], self.prefix.recording)
+
+    def run(self, sets: Sequence[Heads], row: int) -> Tensor:
+        """Return the vector without each set of heads, (sets, d).
+
+        Layers before the site of this row are played back from the run before.
+        """
+        return self._pass(sets, lambda router: self.prefix.replaying(router, row, len(sets)))
+
+    def _pass(
+        self, sets: Sequence[Heads], around: Callable[[Router], AbstractContextManager[None]]
+    ) -> Tensor:
+        loaded = self._loaded
+        keep = torch.ones(len(sets), loaded.n_layers, loaded.n_heads, dtype=torch.bool)
+        for i, heads in enumerate(sets):
+            for place in heads:
+                keep[(i, *place)] = False
+        keep = keep.to(loaded.device)
 
         def change(site: AttentionSite, z: Tensor) -> Tensor:
-            own = every[:, site.row, : site.n_heads, None, None]
+            own = keep[:, site.row, : site.n_heads, None, None]
             if self._means is None:
                 return z * own.to(z)
             ordinary, special = (
                 means[site.row].to(z)[:, None]
                 for means in (self._means.ordinary, self._means.special)
             )
-            return torch.where(own, z, torch.where(content[:, None, :, None], ordinary, special))
+            return torch.where(own, z, torch.where(self._content[site.stack], ordinary, special))
 
-        repeated = pad_rows(self._example.rows * n, self._loaded.pad_id, self._loaded.device)
-        select = select_mask([self._example] * rows, n)
-        with intervene(self._loaded, z=change) as router:
-            hidden, logits = router.checked(self._loaded.run, *repeated.inputs, select=select)
-        found = vectors(self._loaded, self._example.kind, repeated, hidden, logits)
-        return found.reshape(n, rows, -1)
+        batch = padded([self._row] * len(sets), loaded.pad_id, loaded.device)
+        select = select_mask([self._example], len(sets))
+        with intervene(loaded, z=change) as router:
+            with around(router):
+                hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
+            router.check_calls()
+        return vectors(loaded, self._example.kind, batch, hidden, logits)
 
 
 @dataclass(frozen=True)
@@ -142,19 +210,26 @@ class Found:
 def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
     """Remove the head that lowers the margin most, again and again, until it is below zero.
 
-    All heads are tried at first; then those that lowered it most, a third of all but 12 at least.
+    Greedy, and lazy: heads are tried in the order of what they lowered it by when they were last
+    tried, as long as that is more than the best head of this round does (Minoux 1978).
     """
     chosen: list[Place] = []
-    tried, margins = list(heads), [float(versions.margins([()])[0])]
-    while margins[-1] >= 0 and len(chosen) < min(most, len(heads)):
-        rest = [place for place in tried if place not in chosen]
-        without = versions.margins([(*chosen, place) for place in rest])
-        order = np.argsort(without, kind="stable")
-        if not chosen:
-            tried = [rest[i] for i in order[: max(12, len(heads) // 3)]]
-        chosen.append(rest[int(order[0])])
-        # Checked in a run of its own: it is this number that decides.
-        margins.append(float(versions.margins([tuple(chosen)])[0]))
+    margins = [float(versions.margins([()])[0])]
+    lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
+    while margins[-1] >= 0 and lowers and len(chosen) < most:
+        order = sorted(lowers, key=lambda place: -lowers[place])
+        best, tried = -math.inf, list[Place]()
+        while len(tried) < len(order) and lowers[order[len(tried)]] > best:
+            once = len(order) if not chosen else TOGETHER
+            part = order[len(tried) : len(tried) + once]
+            tried += part
+            without = versions.margins([(*chosen, place) for place in part], chosen)
+            lowers.update(zip(part, (margins[-1] - without).tolist(), strict=True))
+            best = max(best, *(lowers[place] for place in part))
+        chosen.append(max(tried, key=lambda place: lowers[place]))
+        del lowers[chosen[-1]]
+        # Checked in a whole run of its own: it is this number that decides.
+        margins.append(float(versions.margins([chosen], chosen)[0]))
     return Found(tuple(chosen), tuple(margins), margins[-1] < 0)
 
 

@@ -27,7 +27,9 @@ class SumCheck:
 class PartSum:
     """What all parts of one kind contribute, mean over examples (Student's t)."""
 
-    kind: str  # ``heads``, ``feed-forward``, ``embeddings`` or ``biases``
+    #: ``heads``, ``feed-forward``, ``embeddings`` or ``biases``; for a target ``self-attention``
+    #: and ``cross-attention`` in place of ``heads``
+    kind: str
     direct: Annotated[Estimate, Compare("contributed")]
 
 
@@ -35,7 +37,8 @@ class PartSum:
 class AttributedHead(Head):
     """What one head has to do with the output, mean over examples."""
 
-    #: Its part of the exact sum.
+    #: Its part of the exact sum; unknown for a head of an encoder whose decoder is taken apart,
+    #: since what it wrote reaches the output only through what heads of the decoder read.
     direct: Annotated[Estimate, Compare("direct part")]
     #: The output minus the output without it: z at zero, and at its mean over calibration text.
     removed: Annotated[Estimate, Compare("effect of removal")]
@@ -49,6 +52,7 @@ class AttributedLayer:
 
     layer: int
     heads: Annotated[Estimate, Compare("heads, direct")]
+    #: Unknown for cross-attention: the layer's stands with its self-attention.
     feed_forward: Annotated[Estimate, Compare("feed-forward, direct")]
     stack: str = "encoder"
 
@@ -72,7 +76,8 @@ class HeadGroup:
 class AttributedToken:
     """What was read from one token; what stands at it without being read by a head is its own."""
 
-    text: int  # 0 for the first text, 1 for the second
+    #: 0 for the first text, 1 for the second; for a target 0 the source, 1 what the decoder reads
+    text: int
     position: int
     token: str
     special: bool
@@ -88,12 +93,18 @@ class AttributedToken:
 
 @dataclass(frozen=True)
 class TokenPairs:
-    """What each two tokens' parts contribute to a cosine together."""
+    """What each two tokens' parts contribute to a cosine together.
 
-    rows: tuple[str, ...]  # Tokens of the first text, and of the second.
+    For a target: what cross-attention read from a source token for the logit of a target's token,
+    as a part of the mean.
+    """
+
+    rows: tuple[str, ...]  # Tokens of the first text, and of the second; of target, and source.
     columns: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    biases: float  # What is left: terms in which b_O, shifts or constants take part
+    #: What is left of the output: terms in which b_O, shifts or constants take part, and for a
+    #: target all parts but cross-attention.
+    biases: float
 
 
 @dataclass(frozen=True)
@@ -137,8 +148,9 @@ class Reversal:
 class AttributeResult(Measured):
     """Which parts of the model made an output, and what removing each head changes."""
 
-    kind: Annotated[str, Setting("output")]  # ``cosine``, ``class`` or ``token``
-    texts: tuple[str, ...]  # Of the one example, the third text last; empty with data
+    kind: Annotated[str, Setting("output")]  # ``cosine``, ``class``, ``token`` or ``target``
+    #: Of the one example, the third text last, or source and target; empty with data
+    texts: tuple[str, ...]
     label: str  # The class, or the token; empty for a cosine, and where examples have their own
     examples: Annotated[int, Setting()]
     skipped: int  # Longer than the model's limit, or without a mask
@@ -155,7 +167,8 @@ class AttributeResult(Measured):
     spearman: Annotated[float | None, Compare("direct and removed, Spearman")]
     spearman_mean: float | None
     #: The texts paired with others: the first with the next examples' second, or with calibration
-    #: sentences; for a logit the same logit of other texts.
+    #: sentences; for a logit the same logit of other texts; for a target its logits with sources
+    #: that it does not belong to.
     shuffled: AttributeControl
     #: What heads' means were taken over: name, sha256, lines, tokens.
     calibration: dict[str, Any]

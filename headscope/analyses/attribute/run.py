@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from headscope.analyses.attribute.measure import (
     Parts,
     measure_parts,
     measure_tokens,
+    spread,
 )
 from headscope.analyses.attribute.options import AttributeOptions
 from headscope.analyses.attribute.removal import (
@@ -45,13 +47,14 @@ from headscope.core.heads import head_name, layer_name
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.copies import cast, random_twin
+from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
 from headscope.models.residual import Stream, find_stream
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import spearman, value_of
 from headscope.stats.statistics import finite, t_half_width
 
@@ -70,18 +73,20 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     heads = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
     if not heads:
         raise UnsupportedModelError(f"{loaded.name} has no attention head that headscope knows.")
+    direct = [place for place in heads if writes(loaded, loaded.sites[place[0]])]
     classified = classification_of(loaded, options.roles, None)
 
     exact = _exact(loaded)
     stream = find_stream(exact)
-    parts = _checked(exact, measure_parts(exact, stream, opened.examples))
-    options.tell("parts", 1, 1)
+    ahead, total = len(opened.examples), len(opened.examples) + len(opened.shuffled)
+    tell = partial(options.tell, "parts", total=total)
+    parts = _checked(exact, measure_parts(exact, stream, opened.examples, tell))
+    shuffled = measure_parts(exact, stream, opened.shuffled, lambda done: tell(ahead + done))
     means = mean_outputs(loaded, opened.calibration_rows)
-    chosen = _spread(len(opened.examples), options.removals)
+    chosen = spread(len(opened.examples), options.removals)
     removed = Removed.of(loaded, [opened.examples[i] for i in chosen], heads, means, options.tell)
     own = parts.heads[chosen]
 
-    shuffled = measure_parts(exact, stream, opened.shuffled)
     primary = _roles(loaded, classified)
     return AttributeResult(
         schema=SCHEMA,
@@ -95,31 +100,32 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         removals=len(chosen),
         output=_mean(parts.output),
         check=SumCheck(float(parts.error.max()), TOLERANCE),
-        parts=_sums(parts),
+        parts=_sums(loaded, parts, opened.kind),
         heads=tuple(_heads(loaded, heads, parts, removed, primary)),
         layers=tuple(
             AttributedLayer(
                 site.layer,
                 _mean(parts.heads[:, site.row].sum(-1)),
-                _mean(parts.feed_forward[:, site.row]),
+                UNKNOWN if site.stack == "cross" else _mean(parts.feed_forward[:, site.row]),
                 site.stack,
             )
             for site in loaded.sites
+            if writes(loaded, site)
         ),
         groups=tuple(_groups(loaded, heads, parts, removed, primary)),
-        spearman=_agreement(own, removed.zero, heads),
-        spearman_mean=_agreement(own, removed.mean, heads),
+        spearman=_agreement(own, removed.zero, direct),
+        spearman_mean=_agreement(own, removed.mean, direct),
         shuffled=AttributeControl(
             output=_mean(shuffled.output),
-            parts=_sums(shuffled),
+            parts=_sums(loaded, shuffled, opened.kind),
             examples=len(opened.shuffled),
-            agreement=_agreement(parts.heads, shuffled.heads, heads),
+            agreement=_agreement(parts.heads, shuffled.heads, direct),
         ),
         calibration={**opened.calibration, "tokens": means.tokens},
         tokens=tuple(_tokens(exact, stream, opened)) if options.tokens else (),
         pairs=_pairs(exact, stream, opened) if options.tokens else None,
         reversal=_reversal(loaded, opened, heads, options),
-        control=_control(loaded, opened, heads, parts, options) if options.control else None,
+        control=_control(loaded, opened, direct, parts, options) if options.control else None,
     )
 
 
@@ -142,10 +148,6 @@ def _checked(loaded: LoadedModel, parts: Parts) -> Parts:
             "something behind the layers of this model is not elementwise or a norm."
         )
     return parts
-
-
-def _spread(n: int, most: int) -> list[int]:
-    return [i * n // min(n, most) for i in range(min(n, most))]
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,18 @@ def _mean(values: Array) -> Estimate:
     return Estimate.around(float(values.mean()), finite(float(half)))
 
 
-def _sums(parts: Parts) -> tuple[PartSum, ...]:
+def writes(loaded: LoadedModel, site: AttentionSite) -> bool:
+    """Whether a site writes to the residual stream that is taken apart: else it has no part."""
+    return site.stack != "encoder" or len(loaded.stacks) == 1
+
+
+def _sums(loaded: LoadedModel, parts: Parts, kind: str) -> tuple[PartSum, ...]:
+    stacks = {"heads": loaded.stacks}
+    if kind == "target":
+        stacks = {"self-attention": ("decoder",), "cross-attention": ("cross",)}
+    rows = {n: [s.row for s in loaded.sites if s.stack in own] for n, own in stacks.items()}
     return (
-        PartSum("heads", _mean(parts.heads.sum((1, 2)))),
+        *(PartSum(name, _mean(parts.heads[:, own].sum((1, 2)))) for name, own in rows.items()),
         PartSum("feed-forward", _mean(parts.feed_forward.sum(1))),
         PartSum("embeddings", _mean(parts.embeddings)),
         PartSum("biases", _mean(parts.biases)),
@@ -223,7 +234,7 @@ def _heads(
         yield AttributedHead(
             site.layer,
             site.head_ids[place],
-            direct=_mean(parts.heads[:, row, place]),
+            direct=_mean(parts.heads[:, row, place]) if writes(loaded, site) else UNKNOWN,
             removed=_mean(removed.zero[:, row, place]),
             removed_mean=_mean(removed.mean[:, row, place]),
             role=primary.get((row, place), ""),
@@ -245,7 +256,11 @@ def _groups(
         members.setdefault(name, []).append((row, place))
     for name, group in members.items():
         rows, places = (list(x) for x in zip(*group, strict=True))
-        direct = _mean(parts.heads[:, rows, places].sum(-1))
+        written = [(r, p) for r, p in group if writes(loaded, loaded.sites[r])]
+        direct = UNKNOWN
+        if written:
+            rows_, places_ = (list(x) for x in zip(*written, strict=True))
+            direct = _mean(parts.heads[:, rows_, places_].sum(-1))
         effect = _mean(removed.zero[:, rows, places].mean(-1))
         yield HeadGroup(name, len(group), direct, effect)
 
@@ -256,30 +271,54 @@ def _groups(
 def _tokens(exact: LoadedModel, stream: Stream, opened: Opened) -> Iterator[AttributedToken]:
     example = opened.examples[0]
     found = measure_tokens(exact, stream, example)
-    by_head = found.heads.sum((1, 2))
     forward = found.feed_forward.sum(1)
-    for text, row in enumerate(example.rows[: len(by_head)]):
-        names = _names(exact, row.ids)
-        for position, name in enumerate(names):
+    if example.kind == "target":
+        row = example.pair
+        cross = [site.row for site in exact.sites if site.stack == "cross"]
+        own = [site.row for site in exact.sites if site.stack == "decoder"]
+        nothing = np.zeros((1, len(row)))
+        read = found.heads.sum(2)[0]
+        texts = [
+            (row.ids, row.content, read[cross].sum(0), nothing[0], nothing[0]),
+            (
+                row.decoder_ids,
+                row.decoder_content,
+                read[own].sum(0),
+                forward[0],
+                found.embeddings[0],
+            ),
+        ]
+    else:
+        by_head = found.heads.sum((1, 2))
+        texts = [
+            (row.ids, row.content, by_head[i], forward[i], found.embeddings[i])
+            for i, row in enumerate(example.rows[: len(by_head)])
+        ]
+    for text, (ids, content, heads, feed_forward, embeddings) in enumerate(texts):
+        for position, name in enumerate(_names(exact, ids)):
             yield AttributedToken(
                 text,
                 position,
                 name,
-                position not in row.content,
-                heads=float(by_head[text, position]),
-                feed_forward=float(forward[text, position]),
-                embeddings=float(found.embeddings[text, position]),
+                position not in content,
+                heads=float(heads[position]),
+                feed_forward=float(feed_forward[position]),
+                embeddings=float(embeddings[position]),
             )
 
 
 def _pairs(exact: LoadedModel, stream: Stream, opened: Opened) -> TokenPairs | None:
     example = opened.examples[0]
-    if example.kind != "cosine":
-        return None
     table = measure_tokens(exact, stream, example).table
-    assert table is not None
+    if table is None:
+        return None
     output = measure_parts(exact, stream, [example]).output[0]
-    rows, columns = (_names(exact, row.ids) for row in example.rows[:2])
+    sides = [row.ids for row in example.rows[:2]]
+    if example.kind == "target":
+        places = list(example.positions)
+        sides = [tuple(example.pair.labels[i] for i in places), example.pair.ids]
+        table = table[places]
+    rows, columns = (_names(exact, ids) for ids in sides)
     values = tuple(tuple(map(float, row)) for row in table)
     return TokenPairs(rows, columns, values, float(output - table.sum()))
 
@@ -356,14 +395,15 @@ def _control(
         twin = replace(wrap(network, loaded.tokenizer, name=twin.name), pooling=loaded.pooling)
     exact = _exact(twin)
     found = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
-    chosen = _spread(len(opened.examples), options.removals)
+    every = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
+    chosen = spread(len(opened.examples), options.removals)
     means = mean_outputs(twin, opened.calibration_rows)
     examples = [opened.examples[i] for i in chosen]
-    removed = Removed.of(twin, examples, heads, means, lambda *_: None)
+    removed = Removed.of(twin, examples, every, means, lambda *_: None)
     options.tell("control", 1, 1)
     return AttributeControl(
         output=_mean(found.output),
-        parts=_sums(found),
+        parts=_sums(loaded, found, opened.kind),
         examples=len(opened.examples),
         agreement=_agreement(parts.heads, found.heads, heads),
         spearman=_agreement(found.heads[chosen], removed.zero, heads),

@@ -60,10 +60,15 @@ def agreement_sentence(result: AttributeResult) -> str:
     """Say that the direct part is not the effect of removal, and how far they agree."""
     return (
         "A head's direct part is not what is lost without it, since later layers read what earlier "
-        f"ones write: over {len(result.heads)} heads the two have a Spearman correlation of "
+        f"ones write: over {_direct(result)} heads the two have a Spearman correlation of "
         f"{decimal(result.spearman, 2)} ({decimal(result.spearman_mean, 2)} where removed heads "
         "leave their mean)."
     )
+
+
+def _direct(result: AttributeResult) -> int:
+    """Count the heads that have a part: those of an encoder have none of a decoder's logit."""
+    return sum(head.direct.value is not None for head in result.heads)
 
 
 def reversal_sentence(reversal: Reversal) -> str:
@@ -103,14 +108,22 @@ def _other_searches(reversal: Reversal) -> str:
 
 def _shuffled(result: AttributeResult) -> str:
     control = result.shuffled
-    pairs = "pairs of texts that do not belong together"
-    what = pairs if result.kind == "cosine" else "other texts"
-    heads = next(part.direct for part in control.parts if part.kind == "heads")
+    what = {
+        "cosine": "pairs of texts that do not belong together",
+        "target": "targets with sources that they do not belong to",
+    }
+    kind = _heads_of(result)
+    heads = next(part.direct for part in control.parts if part.kind == kind)
     return (
-        f"Control: on {control.examples} {what} the mean is {ranged(control.output)}, of which "
-        f"heads {ranged(heads)}; the heads' parts there and here have a Spearman correlation of "
-        f"{decimal(control.agreement, 2)}."
+        f"Control: on {control.examples} {what.get(result.kind, 'other texts')} the mean is "
+        f"{ranged(control.output)}, of which {kind} {ranged(heads)}; the heads' parts there and "
+        f"here have a Spearman correlation of {decimal(control.agreement, 2)}."
     )
+
+
+def _heads_of(result: AttributeResult) -> str:
+    """Name the heads whose part is told: of a decoder those that read the source."""
+    return "cross-attention" if result.kind == "target" else "heads"
 
 
 def _random(result: AttributeResult) -> str:
@@ -125,7 +138,8 @@ def _random(result: AttributeResult) -> str:
 
 
 def _said(result: AttributeResult) -> Iterator[b.Text]:
-    names = ("first", "second", "third") if result.kind == "cosine" else ("text", "with")
+    of_kind = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
+    names = of_kind.get(result.kind, ("text", "with"))
     for name, text in zip(names, result.texts, strict=False):
         yield b.Text(f"{name}: {visible(text)}", "soft")
     if result.skipped:
@@ -133,12 +147,13 @@ def _said(result: AttributeResult) -> Iterator[b.Text]:
 
 
 def _tokens(result: AttributeResult) -> Iterator[b.Block]:
+    texts = ("source", "target") if result.kind == "target" else ("1", "2")
     if result.tokens:
         largest = sorted(result.tokens, key=lambda token: -abs(token.total))
         shown = sorted(largest[:_TOP], key=lambda token: (token.text, token.position))
         columns: list[b.Column] = [
             ("tokens", lambda token: visible(token.token), str),
-            ("text", lambda token: str(token.text + 1), str),
+            ("text", lambda token: texts[token.text], str),
             ("read by heads", "heads", 3),
             ("feed-forward", "feed_forward", 3),
             ("embedding", "embeddings", 3),
@@ -150,8 +165,14 @@ def _tokens(result: AttributeResult) -> Iterator[b.Block]:
         rows, across = ([visible(t) for t in names] for names in (pairs.rows, pairs.columns))
         values = [[100 * value for value in row] for row in pairs.values]
         small = max(len(rows), len(across)) <= _TOKENS
+        title = "100 x what two tokens contribute together (first text down, second across)"
+        if result.kind == "target":
+            title = (
+                f"100 x the part of {_of(result)} that cross-attention reads from each token of "
+                "the source (across) for each of the target (down)"
+            )
         yield b.Matrix(
-            "100 x what two tokens contribute together (first text down, second across)",
+            title,
             values,
             rows,
             across,
@@ -220,6 +241,8 @@ def _size(head: AttributedHead) -> float:
 def _name(result: AttributeResult) -> str:
     if result.kind == "cosine":
         return "The cosine"
+    if result.kind == "target":
+        return f"The logit of {visible(result.label)}" if result.label else "The mean target logit"
     what = {"class": "class", "token": "token"}[result.kind]
     return f"The logit of the {what} {visible(result.label)}" if result.label else "The logit"
 
@@ -252,25 +275,31 @@ def _next(result: AttributeResult) -> b.Text:
 
 
 def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
-    """What each head contributes, and what is lost without it."""
+    """What each head of the first stack contributes, and what is lost without it."""
     for head in result.heads:
+        if head.stack != result.heads[0].stack:
+            continue
         text = (
             f"{ranged(head.removed)} of {_of(result)} {ranged(result.output)} is lost without it "
-            f"({ranged(head.removed_mean)} where its mean stays); its direct part is "
-            f"{ranged(head.direct)}"
+            f"({ranged(head.removed_mean)} where its mean stays)"
         )
-        values = {"removed": head.removed.value, "direct": head.direct.value}
+        values = {"removed": head.removed.value}
+        if head.direct.value is not None:
+            text += f"; its direct part is {ranged(head.direct)}"
+            values["direct"] = head.direct.value
         yield Card(head.layer, head.head, facts=[("Attribution", text)], values=values)
 
 
 def _key_numbers(result: AttributeResult) -> Iterator[KeyNumber]:
-    heads, output = result.part("heads"), result.output
-    control = next(part.direct for part in result.shuffled.parts if part.kind == "heads")
-    texts = "unrelated texts" if result.kind == "cosine" else "other texts"
+    kind = _heads_of(result)
+    heads, output = result.part(kind), result.output
+    control = next(part.direct for part in result.shuffled.parts if part.kind == kind)
+    texts = {"cosine": "unrelated texts", "target": "unrelated sources"}
     yield KeyNumber(
-        f"heads' direct part of {'a cosine' if result.kind == 'cosine' else 'a logit'}",
+        f"{kind}{chr(39)}{'' if kind == 'heads' else 's'} direct part of "
+        f"{'a cosine' if result.kind == 'cosine' else 'a logit'}",
         f"{ranged(heads)} of {ranged(output)}",
-        f"{texts} {ranged(control)}",
+        f"{texts.get(result.kind, 'other texts')} {ranged(control)}",
         heads,
     )
 

@@ -1,0 +1,384 @@
+"""``attribute`` of an encoder-decoder: its target against an oracle that goes forwards."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from families import BY_NAME, batch, opened
+from tiny_models import (
+    PAD,
+    SEP,
+    VOCABULARY,
+    framed_tokenizer,
+    translator,
+    write_pairs,
+    write_translator,
+)
+
+import headscope
+from headscope.analyses.attribute.measure import Example
+from headscope.analyses.attribute.removal import Versions, search
+from headscope.analyses.attribute.view import VIEW
+from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
+from headscope.data.token_rows import Ends, encode_pairs, encode_rows
+from headscope.models.loading import wrap
+from headscope.models.readout import Readout, task_head
+from headscope.models.residual import find_stream, record
+
+SOURCE, TARGET = "the cat sat on the mat", "a big dog ran"
+PAIRS = [(SOURCE, TARGET), ("she saw it", "he saw"), ("a red house", "it was red and big")]
+NUMBERS = {piece: i for i, piece in enumerate(VOCABULARY)}
+IDS = [*(NUMBERS[word] for word in SOURCE.split()), SEP]
+LABELS = [*(NUMBERS[word] for word in TARGET.split()), SEP]
+CROSSED = [name for name, family in BY_NAME.items() if "cross" in family.stacks]
+
+
+@pytest.fixture(scope="module")
+def marian():
+    network = translator("marian").double()
+    torch.manual_seed(8)
+    for name, parameter in network.named_parameters():
+        if "layer_norm.weight" in name:
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.2)
+    network.final_logits_bias.normal_()
+    return wrap(network, framed_tokenizer("$A [SEP]"), name="tiny")
+
+
+def pairs_file(tmp_path, pairs=PAIRS):
+    return write_pairs(tmp_path / "pairs.tsv", pairs)
+
+
+@torch.no_grad()
+def logits_of(network, ids=IDS, labels=LABELS) -> torch.Tensor:
+    """What transformers itself gives at every position of the target."""
+    read = torch.tensor([[PAD, *labels[:-1]]])
+    return network(input_ids=torch.tensor([ids]), decoder_input_ids=read).logits[0]
+
+
+def gold(network, places=(0, 1, 2, 3, 4)) -> float:
+    return float(np.mean([float(logits_of(network)[i, LABELS[i]]) for i in places]))
+
+
+# --- the oracle: Marian's decoder from its weights, every part carried forwards -------------------
+
+
+def parts_of_logits(network) -> dict[str, np.ndarray]:
+    """Of the logit of each of the target's tokens, by the name of the part, (target_pos,)."""
+    weights = {name: p.detach().numpy() for name, p in network.named_parameters()}
+    config, n = network.config, len(LABELS)
+    heads, width = config.decoder_attention_heads, config.d_model // config.decoder_attention_heads
+    source = network.get_encoder()(torch.tensor([IDS])).last_hidden_state[0].detach().numpy()
+
+    def linear(x, name):
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def norm(x, name, parts):
+        centred = x - x.mean(-1, keepdims=True)
+        scale = 1 / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+        gain, shift = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        held = {k: (p - p.mean(-1, keepdims=True)) * scale * gain for k, p in parts.items()}
+        held["biases"] = held["biases"] + shift
+        return centred * scale * gain + shift, held
+
+    embedding = network.get_decoder().embed_tokens.weight.detach().numpy()
+    places = network.get_decoder().embed_positions.weight.detach().numpy()[:n]
+    x = embedding[[PAD, *LABELS[:-1]]] * math.sqrt(config.d_model if config.scale_embedding else 1)
+    x = x + places
+    parts = {"embeddings": x, "biases": np.zeros_like(x)}
+    for layer in range(config.decoder_layers):
+        at = f"model.decoder.layers.{layer}"
+        for stack, module in (("decoder", "self_attn"), ("cross", "encoder_attn")):
+            keys = x if stack == "decoder" else source
+            q = linear(x, f"{at}.{module}.q_proj")
+            k, v = (linear(keys, f"{at}.{module}.{m}_proj") for m in "kv")
+            W_O, b_O = (weights[f"{at}.{module}.out_proj.{w}"] for w in ("weight", "bias"))
+            total = x + b_O
+            for head in range(heads):
+                own = slice(head * width, (head + 1) * width)
+                scores = q[:, own] @ k[:, own].T / math.sqrt(width)
+                if stack == "decoder":
+                    scores[np.triu_indices(n, 1)] = -np.inf
+                pattern = np.exp(scores - scores.max(-1, keepdims=True))
+                pattern /= pattern.sum(-1, keepdims=True)
+                name = f"{stack}:L{layer}H{head}"
+                parts[name] = pattern @ v[:, own] @ W_O[:, own].T
+                total = total + parts[name]
+            parts["biases"] = parts["biases"] + b_O
+            x, parts = norm(total, f"{at}.{module}_layer_norm", parts)
+        up = linear(x, f"{at}.fc1")
+        assert config.activation_function == "gelu"
+        gelu = np.array([[u * (1 + math.erf(u / math.sqrt(2))) / 2 for u in row] for row in up])
+        parts[f"F{layer}"] = linear(gelu, f"{at}.fc2")
+        x, parts = norm(x + parts[f"F{layer}"], f"{at}.final_layer_norm", parts)
+    W = weights["lm_head.weight"][LABELS]
+    found = {name: (part * W).sum(-1) for name, part in parts.items()}
+    found["biases"] = found["biases"] + network.final_logits_bias[0].numpy()[LABELS]
+    return found
+
+
+def test_parts_of_a_target_are_those_of_the_oracle(marian, tmp_path):
+    plain = {"calibration": pairs_file(tmp_path), "validate": False}
+    found = headscope.attribute(marian, SOURCE, target=TARGET, tokens=True, **plain)
+    expected = {n: part.mean() for n, part in parts_of_logits(marian.network).items()}
+    assert found.output.value == pytest.approx(gold(marian.network), abs=1e-12)
+    assert sum(expected.values()) == pytest.approx(found.output.value, abs=1e-12)
+    assert found.check.error < 1e-12
+    for head in found.heads:
+        own = None if head.stack == "encoder" else pytest.approx(expected[head.name], abs=1e-12)
+        assert head.direct.value == own
+    for layer in found.layers:
+        own = expected[f"F{layer.layer}"]
+        known = None if layer.stack == "cross" else pytest.approx(own, abs=1e-12)
+        assert layer.feed_forward.value == known
+    for kind in ("embeddings", "biases"):
+        assert found.part(kind).value == pytest.approx(expected[kind], abs=1e-12)
+    for stack, kind in (("decoder", "self-attention"), ("cross", "cross-attention")):
+        own = sum(part for name, part in expected.items() if name.startswith(stack))
+        assert found.part(kind).value == pytest.approx(own, abs=1e-12)
+    # By the token that was read: the source by cross-attention alone.
+    for text, kind in ((0, "cross-attention"), (1, "self-attention")):
+        read = sum(token.heads for token in found.tokens if token.text == text)
+        assert read == pytest.approx(found.part(kind).value, abs=1e-12)
+    assert sum(t.embeddings for t in found.tokens) == pytest.approx(expected["embeddings"])
+    assert [t.token for t in found.tokens if t.text == 0] == [*SOURCE.split(), "[SEP]"]
+    # The rows of the table are what cross-attention gives to each of the target's tokens.
+    by_row = {n: p for n, p in parts_of_logits(marian.network).items() if n.startswith("cross")}
+    rows = np.array(found.pairs.values).sum(1) * len(LABELS)
+    np.testing.assert_allclose(rows, sum(by_row.values()), atol=1e-12)
+    assert found.pairs.rows == (*TARGET.split(), "[SEP]")
+    assert len(found.pairs.columns) == len(IDS)
+
+
+def test_one_token_of_a_target_is_its_own_logit(marian, tmp_path):
+    expected = parts_of_logits(marian.network)
+    found = headscope.attribute(
+        marian, SOURCE, target=TARGET, at=3, tokens=True, calibration=pairs_file(tmp_path)
+    )
+    assert (found.label, found.pairs.rows) == ("dog", ("dog",))
+    assert found.output.value == pytest.approx(gold(marian.network, [2]), abs=1e-12)
+    for head in found.heads:
+        if head.stack != "encoder":
+            assert head.direct.value == pytest.approx(expected[head.name][2], abs=1e-12)
+
+
+def without(network, stack: str, layer: int, head: int):
+    """Copy the network with the columns of W_O that belong to a head at zero."""
+    changed = copy.deepcopy(network)
+    side, module = ("encoder", "self_attn") if stack == "encoder" else ("decoder", "self_attn")
+    module = "encoder_attn" if stack == "cross" else module
+    dense = changed.get_submodule(f"model.{side}.layers.{layer}.{module}.out_proj")
+    with torch.no_grad():
+        dense.weight[:, 4 * head : 4 * head + 4] = 0
+    return changed
+
+
+def test_removed_is_the_model_that_lacks_the_head(marian, tmp_path):
+    found = headscope.attribute(
+        marian, SOURCE, target=TARGET, calibration=pairs_file(tmp_path), validate=False
+    )
+    assert len(found.heads) == 3 * 2 * 4
+    for head in found.heads:
+        smaller = without(marian.network, head.stack, head.layer, head.head)
+        expected = gold(marian.network) - gold(smaller)
+        assert head.removed.value == pytest.approx(expected, abs=1e-10)
+        assert abs(expected) > 1e-6
+
+
+@pytest.mark.parametrize(("stack", "side"), [("cross", "encoder_attn"), ("decoder", "self_attn")])
+def test_the_mean_that_is_left_is_of_the_calibration_pairs(marian, tmp_path, stack, side):
+    """The decoder's start token is special, and has a mean of its own."""
+    found = headscope.attribute(
+        marian, SOURCE, target=TARGET, calibration=pairs_file(tmp_path), validate=False
+    )
+    network, own = copy.deepcopy(marian.network), slice(8, 12)
+    dense = network.get_submodule(f"model.decoder.layers.1.{side}.out_proj")
+    seen = []
+    handle = dense.register_forward_pre_hook(lambda _, args: seen.append(args[0][0, :, own]))
+    for source, target in PAIRS:
+        ids, labels = ([*(NUMBERS[w] for w in t.split()), SEP] for t in (source, target))
+        logits_of(network, ids, labels)
+    handle.remove()
+    first, rest = (torch.cat([z[part] for z in seen]).mean(0) for part in (slice(1), slice(1, 99)))
+
+    def leave(_, args):
+        z = args[0].clone()
+        z[0, :, own] = rest
+        z[0, 0, own] = first
+        return (z,)
+
+    dense.register_forward_pre_hook(leave)
+    expected = gold(marian.network) - gold(network)
+    head = next(h for h in found.heads if h.name == f"{stack}:L1H2")
+    assert head.removed_mean.value == pytest.approx(expected, abs=1e-10)
+
+
+# --- every family ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CROSSED)
+def test_the_parts_of_every_family_add_up(name):
+    loaded = opened(name, "float64")
+    stream, given = find_stream(loaded), batch(loaded)
+    ids, real, read, read_mask = given.values()
+    decoder = {"decoder_input_ids": read, "decoder_attention_mask": read_mask}
+    weights = torch.randn(3, 7, 61, dtype=torch.float64) * read_mask[..., None]
+
+    def linear(logits):
+        return (logits * weights).sum((1, 2))[:, None]
+
+    run = record(loaded, stream, ids, real, decoder=decoder, patterns=True)
+    head = task_head(loaded, stream.end, ids, real, None, decoder=decoder, read=linear)
+    readout = Readout(head, run.hidden)
+    own = linear(loaded.network(**given).logits.detach())
+    torch.testing.assert_close(readout.value, own)
+    g, constant = readout.of(torch.ones_like(own))
+    by_place, by_source = (run.contributions(g, by_source=by) for by in (False, True))
+    for parts in (by_place, by_source):
+        error = (parts.total() + constant - own[:, 0]).abs() / parts.absolute()
+        assert float(error.max()) < 1e-6 if "t5" in name else 1e-12  # T5's norms are of float32
+    torch.testing.assert_close(by_place.heads.sum(-1), by_source.heads.sum(-1))
+    cross = [site.row for site in loaded.sites if site.stack == "cross"]
+    torch.testing.assert_close(
+        by_source.cross.sum((1, 2)), by_source.heads[:, cross].sum((1, 2, 3))
+    )
+    assert float(by_source.heads[:, :2].abs().max()) == 0  # the encoder's
+    after = "bart", "marian", "blenderbot-small", "plbart"
+    assert len(stream.layers[0].norms) == (3 if name in after else 0)
+
+
+@pytest.mark.parametrize("kind", ["marian", "t5", "bart"])
+def test_layers_that_are_played_back_change_nothing(kind):
+    """Sets that share heads, in an order that mixes all stacks, and each in a run of its own."""
+    loaded = wrap(translator(kind).double(), framed_tokenizer("$A [SEP]"), name="tiny")
+    ends = Ends(loaded.start_id, SEP)
+    (row,) = encode_pairs(loaded, [SOURCE], [TARGET], ends)
+    example = Example("target", (row,), positions=tuple(range(len(LABELS))))
+    heads = [(site.row, i) for site in loaded.sites for i in range(0, site.n_heads, 2)]
+    base = [heads[5], heads[-1]]
+    sets = [base, *((*base, head) for head in heads[::-1])]
+    together = Versions(loaded, example).margins(sets, base)
+    alone = [float(Versions(loaded, example).margins([own], own)[0]) for own in sets]
+    np.testing.assert_allclose(together, alone, atol=1e-10)
+    assert len(set(np.round(alone, 8))) > len(heads) - 3
+
+
+def test_the_search_takes_the_head_that_an_exhaustive_one_takes_first(marian):
+    rows = [next(encode_rows(marian, [text], None)) for text in (SOURCE, "a dog ran", "it was red")]
+    encoder = marian.only("encoder")
+    versions = Versions(encoder, Example("cosine", tuple(rows)))
+    if float(versions.margins([()])[0]) < 0:
+        versions = Versions(encoder, Example("cosine", (rows[0], rows[2], rows[1])))
+    heads = [(site.row, i) for site in encoder.sites for i in range(site.n_heads)]
+    found = search(versions, heads, 3)
+    chosen = []
+    for place, margin in zip(found.places, found.margins[1:], strict=True):
+        every = {h: float(versions.margins([(*chosen, h)])[0]) for h in heads if h not in chosen}
+        chosen.append(place)
+        assert margin == pytest.approx(every[place], abs=1e-10)
+        if len(chosen) == 1:
+            assert min(every, key=every.get) == place
+    assert 1 <= len(chosen) <= 3
+
+
+# --- what is taken where nothing, or something else, is given ------------------------------------
+
+
+def test_without_a_target_it_is_what_the_model_writes(tmp_path):
+    folder = write_translator(tmp_path / "model")
+    source, tokenizer = "a big red dog ran", framed_tokenizer("$A [SEP]")
+    ids = torch.tensor([tokenizer(source).input_ids])
+    ids = translator("marian").generate(ids, num_beams=1, do_sample=False, max_new_tokens=16)
+    written = tokenizer.decode(ids[0], skip_special_tokens=True)
+    few = {"calibration": ["the cat sat", "he saw a dog", "it"], "validate": False}
+    found = headscope.attribute(str(folder), source, flip=True, draws=5, shuffles=2, **few)
+    assert (found.kind, found.texts) == ("target", (source, written))
+    assert found.calibration["lines"] == 3
+    assert found.reversal.question == "predicted"
+    assert found.reversal.margins[0] > 0
+    assert len(found.reversal.others) == 2
+    cards = list(VIEW.facts(found, []))  # The page's heads are the encoder's.
+    assert [(card.layer, card.head) for card in cards] == list(itertools.product((0, 1), range(4)))
+    assert all("direct" not in card.values for card in cards)
+    # Two texts are compared by the encoder, as before.
+    both = headscope.attribute(str(folder), source, "a dog", **few)
+    assert both.kind == "cosine"
+    assert {head.stack for head in both.heads} == {"encoder"}
+
+
+def test_data_gives_means_of_single_runs(marian, tmp_path):
+    path = pairs_file(tmp_path)
+    found = headscope.attribute(marian, data=path, removals=2, control=True, validate=False)
+    few = {"calibration": path, "validate": False}
+    alone = [headscope.attribute(marian, a, target=b, **few) for a, b in PAIRS]
+    assert (found.kind, found.examples, found.removals) == ("target", 3, 2)
+    assert found.output.value == pytest.approx(np.mean([r.output.value for r in alone]))
+    for i, head in enumerate(found.heads):
+        each = [r.heads[i] for r in alone]
+        if head.stack != "encoder":
+            assert head.direct.value == pytest.approx(np.mean([h.direct.value for h in each]))
+        expected = (each[0].removed.value + each[1].removed.value) / 2
+        assert head.removed.value == pytest.approx(expected)
+    swapped = headscope.attribute(marian, PAIRS[1][0], target=PAIRS[0][1], **few).output.value
+    others = [(PAIRS[2][0], PAIRS[1][1]), (PAIRS[0][0], PAIRS[2][1])]
+    rest = [headscope.attribute(marian, a, target=b, **few).output.value for a, b in others]
+    assert found.shuffled.output.value == pytest.approx(np.mean([swapped, *rest]))
+    assert found.control.output.value != found.output.value
+
+
+def test_t5_is_taken_apart_although_most_of_its_embeddings_are_zero(tmp_path):
+    """As those are that share their weights with a head which writes a few words alone."""
+    folder = write_translator(tmp_path / "model", "t5")
+    pairs = tmp_path / "pairs.tsv"
+    found = headscope.attribute(str(folder), SOURCE, target=TARGET, calibration=pairs, tokens=True)
+    assert found.check.error < 1e-6
+    assert sum(p.direct.value for p in found.parts) == pytest.approx(found.output.value, abs=1e-6)
+    assert len({head.removed.value for head in found.heads}) > 12
+
+
+def test_parts_that_do_not_add_up_are_a_failure(marian, tmp_path):
+    odd = copy.deepcopy(marian.network)
+    forward = odd.lm_head.forward
+    odd.lm_head.forward = lambda x: forward(x) ** 3  # no secant stands for it
+    with pytest.raises(ValidationFailedError, match="do not add up") as failure:
+        headscope.attribute(
+            wrap(odd, marian.tokenizer), SOURCE, target=TARGET, calibration=pairs_file(tmp_path)
+        )
+    assert failure.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"first": SOURCE, "second": "x", "target": TARGET}, "leave 'second' out"),
+        ({"first": SOURCE, "target": TARGET, "label": "cat"}, "leave 'label' out"),
+        ({"first": SOURCE, "target": TARGET, "at": 6}, "'at' from 1 to 5"),
+        ({"first": SOURCE, "target": " "}, "A text is empty"),
+        ({"first": SOURCE, "target": "dog " * 90}, "has no token, or more than"),
+        ({"first": SOURCE, "target": "漢"}, "has no token for a part of the target"),
+        ({"target": TARGET}, "give that text too"),
+        ({"data": "x.tsv", "target": TARGET}, "give one of them"),
+        ({"first": SOURCE, "target": TARGET, "of": "cosine"}, "two texts|gives a cosine"),
+        ({"first": SOURCE, "target": TARGET, "of": "class"}, "has no classification head"),
+    ],
+)
+def test_what_is_refused(marian, options, words):
+    with pytest.raises(InputError, match=words):
+        headscope.attribute(marian, **options)
+
+
+def test_a_decoder_with_another_part_is_refused(marian):
+    odd = copy.deepcopy(marian.network)
+    layer = odd.model.decoder.layers[1]
+    forward = layer.forward
+
+    def more(hidden, *args, **kwargs):
+        out = forward(hidden, *args, **kwargs)
+        first = out[0] if isinstance(out, tuple) else out
+        return (first + hidden.flip(-1), *out[1:]) if isinstance(out, tuple) else first + hidden
+
+    layer.forward = more
+    with pytest.raises(UnsupportedModelError, match="decoder layer 1"):
+        find_stream(wrap(odd, marian.tokenizer))
