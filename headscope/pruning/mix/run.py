@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -37,6 +37,7 @@ from headscope.pruning.steps import Steps
 from headscope.pruning.turns import usual_batches
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration
+from headscope.tasks.encoder_tasks import lines_of
 
 AHEAD = 1.03  # How much faster than asked for the first proposal is
 SHARES = tuple(i / 10 for i in range(1, 10))  # Of arithmetic: what max_drop tests, in order
@@ -98,8 +99,10 @@ class _Run:
             before = self._measured(small, precision)
             with self._timed("tuning"):
                 share = partial(self._share, "tuning")
-                texts = self._all_texts
-                small, tuning = tuned(small, self.inputs, self.options, texts, share)
+                # Log-probabilities are compared piece by piece: both models need the same pieces.
+                same = self.whole.task_head == "mlm"
+                inputs = replace(self.inputs, loaded=base) if same else self.inputs
+                small, tuning = tuned(small, inputs, self.options, self._all_texts, share)
             self.steps.did("tuning")
         measured = self._measured(small, precision)
         mix = self._model("mix", "mix", small, measured, precision)
@@ -148,9 +151,18 @@ class _Run:
         self.calibration = self._calibration
         if "vocabulary" not in self.units:
             return whole, None
-        plan = plan_vocabulary(whole, self._all_texts.texts, keep=self._kept_words(), common=WORDS)
+        task = self.options.task
+        if whole.encoder_decoder and task != "seq2seq":
+            raise InputError(
+                f"The task {task} runs the encoder of {whole.name} only, and its decoder needs the "
+                "vocabulary too; leave vocabulary out of units, or choose the task seq2seq."
+            )
+        texts, targets = _sides(self._all_texts, task)
+        keep = self._kept_words()
+        plan = plan_vocabulary(whole, texts, targets=targets, keep=keep, common=WORDS)
         base = cut_vocabulary(whole, plan)
-        lost = tokens_removed(whole, plan, sources.data.texts)
+        self.bench.plan = plan
+        lost = tokens_removed(whole, plan, *_sides(sources.data, task))
         self.calibration = sources.calibration_for(base) or self.calibration
         left = VocabularyLeft(
             before=plan.rows_before,
@@ -446,6 +458,13 @@ class _Run:
         start = time.monotonic()
         yield
         self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - start
+
+
+def _sides(examples: Examples, task: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the texts that a task reads, and those that a decoder is to write."""
+    if task == "seq2seq":
+        return examples.first, examples.second or ()
+    return (lines_of(examples) if task == "mlm" else examples.texts), ()
 
 
 def _sure(speed: Confirmed) -> bool:
