@@ -1,7 +1,8 @@
 """The rows by which a model puts out its vocabulary: found, cut, and filled up again for a while.
 
 They are the weight (and bias) of the output embedding, which may be the input embedding itself, and
-biases of the vocabulary that stand by themselves (BERT's, the ``final_logits_bias`` of BART).
+whatever else behind the base model has a number, or a vector, for each piece: biases that stand by
+themselves (BERT's, the ``final_logits_bias`` of BART), the second table of MobileBERT.
 """
 
 from __future__ import annotations
@@ -51,16 +52,14 @@ def output_rows(network: Any, rows: int) -> list[OutputRows]:
             f"each of its {rows:,} pieces; leave the vocabulary whole."
         )
     base = getattr(network, "base_model", network)
-    inside = set() if base is network else set(base.modules())
+    inside = set(base.modules())
     found = []
     for place, module in network.named_modules():
         own = {**module._parameters, **module._buffers}
         for name, tensor in own.items():
-            alone = name == "bias" and "weight" not in own and module not in inside
-            if tensor is None or not (module is head or alone or name == "final_logits_bias"):
-                continue
-            if rows in (tensor.shape[0], tensor.shape[-1]):
-                axis = 0 if tensor.shape[0] == rows else tensor.dim() - 1
+            behind = module not in inside or module is head or name == "final_logits_bias"
+            if behind and tensor is not None and rows in tensor.shape:
+                axis = tuple(tensor.shape).index(rows)
                 found.append(OutputRows(module, place, name, tensor, axis))
     return found
 
@@ -81,7 +80,8 @@ def cut_outputs(
             made[id(old)] = nn.Parameter(left, old.requires_grad) if is_parameter else left
         item.write(made[id(old)])
         if isinstance(item.module, nn.Linear):
-            item.module.out_features = len(kept)
+            width = "in_features" if item.axis else "out_features"
+            setattr(item.module, width, len(kept))
 
 
 @contextmanager

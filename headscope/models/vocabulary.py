@@ -23,7 +23,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
+from headscope.core.errors import (
+    ArtefactError,
+    HeadscopeError,
+    InputError,
+    UnsupportedModelError,
+)
 from headscope.data.common_words import common_words
 from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
 from headscope.models.compact import as_before
@@ -203,24 +208,22 @@ def cut_vocabulary(
     InputError
         If the plan was made for another vocabulary.
     ArtefactError
-        If states or logits of calibration texts differ by more than 1e-5 (relative to the largest
-        above 1) from the whole model's.
+        If states, or logits of what stays, differ by more than 1e-5 (relative to the largest above
+        1) from the whole model's on calibration texts.
+    UnsupportedModelError
+        If encoder and decoder have a vocabulary each, or the model does not run without the rows.
     """
     _opened(loaded)
     _check_plan(loaded, plan)
-    _check_tables(loaded)
     table = loaded.model.get_input_embeddings()
     tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
     network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
-    base = getattr(network, "base_model", network)
-    weight = base.get_input_embeddings().weight
-    rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
-    cut = nn.Parameter(rows, requires_grad=weight.requires_grad)
     ids = vars(table).get(ROW_IDS, range(plan.rows_before))
-    cut_outputs(network, plan.kept, plan.rows_before, {id(weight): cut})
+    cut = {id(old): _without_rows(old, plan) for old in _input_tables(loaded, network)}
+    cut_outputs(network, plan.kept, plan.rows_before, cut)
     for module in network.modules():
-        if isinstance(module, nn.Embedding) and module.weight is weight:
-            module.weight, module.num_embeddings = cut, plan.rows
+        if isinstance(module, nn.Embedding) and id(module.weight) in cut:
+            module.weight, module.num_embeddings = cut[id(module.weight)], plan.rows
             if module.padding_idx is not None:
                 module.padding_idx = plan.new_ids.get(module.padding_idx)
             vars(module)[ROW_IDS] = tuple(ids[row] for row in plan.kept)
@@ -231,8 +234,17 @@ def cut_vocabulary(
         _renumber(settings, plan)
     tokenizer = copy.deepcopy(loaded.tokenizer)
     tokenizer._tokenizer = Tokenizer.from_str(plan.tokenizer)
-    smaller = as_before(wrap(network, tokenizer, name=loaded.name), loaded)
-    _check_outputs(loaded, smaller, plan)
+    try:
+        smaller = as_before(wrap(network, tokenizer, name=loaded.name), loaded)
+        _check_outputs(loaded, smaller, plan)
+    except HeadscopeError:
+        raise
+    except Exception as error:  # whatever a family raises that cannot do without some rows
+        said = " ".join(str(error).split())[:200]
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) does not run without rows of its vocabulary: {said}; "
+            "leave the vocabulary whole."
+        ) from error
     return smaller
 
 
@@ -374,18 +386,23 @@ def _check_plan(loaded: LoadedModel, plan: VocabularyPlan) -> None:
         )
 
 
-def _check_tables(loaded: LoadedModel) -> None:
-    """Refuse a decoder that reads by a table of its own: its rows could be of other pieces."""
-    if not loaded.encoder_decoder:
-        return
-    table, own = (
-        part.get_input_embeddings() for part in (loaded.model, loaded.model.get_decoder())
-    )
-    if own.weight is not table.weight:
+def _input_tables(loaded: LoadedModel, network: Any) -> list[nn.Parameter]:
+    """Return the tables that a network reads its tokens by: an untied decoder has its own."""
+    base = getattr(network, "base_model", network)
+    parts = [base, base.get_encoder(), base.get_decoder()] if loaded.encoder_decoder else [base]
+    tables = {id(w): w for w in (part.get_input_embeddings().weight for part in parts)}
+    apart = getattr(base.config, "share_encoder_decoder_embeddings", True) is False
+    if apart or any(len(weight) != loaded.vocab_size for weight in tables.values()):
         raise UnsupportedModelError(
             f"Encoder and decoder of {loaded.name} ({loaded.family}) have a vocabulary each, and "
             "only one that both share can lose rows; leave the vocabulary whole."
         )
+    return list(tables.values())
+
+
+def _without_rows(weight: nn.Parameter, plan: VocabularyPlan) -> nn.Parameter:
+    rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
+    return nn.Parameter(rows, requires_grad=weight.requires_grad)
 
 
 def _check_ids(

@@ -89,10 +89,15 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     if mix.speed is not None:
         yield b.Text(_speed(mix))
     if mix.vocabulary is not None:
-        lost = mix.vocabulary
+        lost, asked = mix.vocabulary, result.task in ("mlm", "seq2seq")
+        scored = (
+            " Losses are over the whole vocabulary, and where a removed piece is asked for the "
+            "answer counts as wrong."
+        )
         yield b.Text(
             f"{lost.texts_affected:.1%} of the evaluation texts ({lost.tokens_affected:.2%} of "
             "their tokens) would use a piece that was removed, and spell it by smaller ones."
+            f"{scored if asked else ''}"
         )
     if mix.tuned is not None:
         yield b.Text(_tuned(result, mix))
