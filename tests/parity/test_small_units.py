@@ -312,8 +312,18 @@ def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
         ("squeezebert", headscope.feed_forwards, "cannot be taken apart into neurons"),
         ("albert", lambda m: headscope.remove_layers(m, [1]), "share their weights"),
         ("albert, inner group", lambda m: headscope.remove_layers(m, [0]), "share their weights"),
-        ("bart", lambda m: headscope.remove_layers(m, [0]), "several stacks"),
-        ("t5", lambda m: headscope.remove_layers(m, [0]), "several stacks"),
+        (
+            *("bart", lambda m: headscope.remove_layers(m, [0])),
+            r"no layer 0; name one as \('decoder', 1\); it has layers 0 to 1 in its encoder",
+        ),
+        (
+            *("t5", lambda m: headscope.remove_layers(m, [("decoder", 3)])),
+            r"no layer \('decoder', 3\); .* and layers 0 to 2 in its decoder",
+        ),
+        (
+            *("t5", lambda m: headscope.remove_layers(m, [("encoder", 0), ("encoder", 1)])),
+            "every layer of the encoder of tiny t5; keep at least one",
+        ),
         (  # its convolution reads the embeddings, and what the first layer makes of them
             "deberta-v2, as v3, short",
             lambda m: headscope.remove_layers(m, [0]),

@@ -14,6 +14,7 @@ from headscope.core.errors import InputError
 from headscope.core.processes import current
 from headscope.data.common_words import read_words
 from headscope.data.examples import Examples
+from headscope.models.layers import Layer, layer_words
 from headscope.models.loaded import LoadedModel
 from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
 from headscope.pruning.latency import Runtime, measure_table
@@ -236,7 +237,7 @@ class _Run:
 
     # --- choosing -------------------------------------------------------------------------------
 
-    def _choose(self) -> tuple[list[Choice], tuple[int, ...], str, Confirmed | None]:
+    def _choose(self) -> tuple[list[Choice], tuple[Layer, ...], str, Confirmed | None]:
         """Propose a mix, confirm its speed, and propose a smaller one where that fails."""
         limit = self.budget.limit / (AHEAD if self.budget.name in ("speed", "ms") else 1.0)
         whole_shape = self.base
@@ -329,7 +330,7 @@ class _Run:
             return self.budget.wanted / most_ms(speed)
         return (speed.low or speed.ratio) / self.budget.wanted
 
-    def _fewer_layers(self, limit: float) -> tuple[LoadedModel, tuple[int, ...]]:
+    def _fewer_layers(self, limit: float) -> tuple[LoadedModel, tuple[Layer, ...]]:
         """Remove whole layers where they may go, as long as that is nearer than units alone."""
         base = self.base
         if "layers" not in self.units:
@@ -343,7 +344,7 @@ class _Run:
             return shrinking.distance()
 
         best = distance(base)
-        found: tuple[LoadedModel, tuple[int, ...]] = base, ()
+        found: tuple[LoadedModel, tuple[Layer, ...]] = base, ()
         for model, gone in fewer_layers(base, distance, lambda _: False, lambda: None):
             now = distance(model)
             self.steps.did("round")
@@ -382,8 +383,7 @@ class _Run:
         if self.kinds:
             for c in random_mixes(base, task, self.costs, choices, seed):
                 yield self._compared("random", c.model, "as many units, drawn at random; refitted")
-        if not self.whole.encoder_decoder:
-            yield from self._whole_layers(base, cost)
+        yield from self._whole_layers(base, cost)
         if base is not self.whole:
             yield self._compared("vocabulary", base, "nothing else removed")
         if "int8" in self.units:
@@ -401,7 +401,7 @@ class _Run:
             return self._cost(model) <= cost
 
         for model, gone in fewer_layers(base, quality, enough, lambda: None):
-            names = ", ".join(f"L{layer}" for layer in sorted(gone))
+            names = ", ".join(sorted(map(layer_words, gone)))
             yield self._compared("layers", model, f"without {names}")
 
     def _compared(self, name: str, model: LoadedModel, detail: str) -> MixModel:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer, write_tiny
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
