@@ -328,7 +328,7 @@ def lists_of(base: nn.Module, kept: Sequence[int]) -> dict[str, list[int]]:
 def _sides(base: Any) -> list[_Side]:
     """Find the layers of a base model: one list, or those of encoder and decoder."""
     config = getattr(base, "config", None)
-    if not getattr(config, "is_encoder_decoder", False):
+    if not getattr(config, "is_encoder_decoder", False) or base.get_encoder() is base:
         return [_side("encoder", base)]
     return [_side("encoder", base.get_encoder()), _side("decoder", base.get_decoder())]
 

@@ -160,8 +160,8 @@ def test_a_decoder_is_asked_for_every_piece_that_there_was(
     folder = write_tiny(tmp_path / "model", family)
     if family == "t5":  # transformers decodes no T5 with more layers in the decoder
         model = BY_NAME["t5"].model(
-            vocab_size=len(VOCABULARY), tie_word_embeddings=tied, num_decoder_layers=2, decoder_start_token_id=2,
-            eos_token_id=3,
+            vocab_size=len(VOCABULARY), tie_word_embeddings=tied, num_decoder_layers=2,
+            decoder_start_token_id=2, eos_token_id=3,
         )  # fmt: skip
         model.save_pretrained(folder)
     whole = headscope.load(str(folder), task_head="seq2seq")
