@@ -381,7 +381,7 @@ class _Run:
             for c in single_kinds(base, task, self.costs, cost, self.kinds, seed, did):
                 yield self._compared(c.name, c.model, c.detail)
         if self.kinds:
-            for c in random_mixes(base, task, self.costs, choices, seed):
+            for c in random_mixes(self.base, task, self.costs, choices, seed):
                 yield self._compared("random", c.model, "as many units, drawn at random; refitted")
         yield from self._whole_layers(base, cost)
         if base is not self.whole:
