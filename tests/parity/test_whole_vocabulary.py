@@ -85,8 +85,7 @@ def slow_logits(
     for old, piece in enumerate(names):
         model, row = (small, own[piece]) if piece in own else (whole, old)
         head = model.get_output_embeddings()
-        weights = head.weight[row].tolist()
-        score = sum(a * b for a, b in zip(weights, h.tolist(), strict=True))
+        score = float(head.weight[row].detach().double().dot(h.double()))
         bias = head.bias if head.bias is not None else getattr(model, "final_logits_bias", None)
         found.append(score + (0.0 if bias is None else float(bias.detach().flatten()[row])))
     return found
@@ -168,10 +167,10 @@ def test_a_decoder_is_asked_for_every_piece_that_there_was(
     if family == "bart":
         torch.manual_seed(1)
         whole.network.final_logits_bias.normal_()
-    first, second = zip(*some_pairs(12, 5), strict=True)
+    first, second = zip(*some_pairs(8, 5), strict=True)
     own_words = Seq2Seq(Examples("test", "", first, second), whole).decode(whole)
-    short = (" ".join(text.split()[:9]) for text in own_words[:6])
-    second = (*short, *second[6:])  # so that some guesses are right
+    short = (" ".join(text.split()[:9]) for text in own_words[:4])
+    second = (*short, *second[4:])  # so that some guesses are right
     data = Examples("test", "", first, second)
     calibration = Examples("train", "", tuple(SEEN * 2), tuple(reversed(SEEN * 2)))
     found = headscope.prune(

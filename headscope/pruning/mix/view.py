@@ -103,7 +103,7 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     if mix.vocabulary is not None:
         lost, asked = mix.vocabulary, result.task in ("mlm", "seq2seq")
         scored = (
-            " Losses are over the whole vocabulary, and where a removed piece is asked for the "
+            " It is scored over the whole vocabulary, and where a removed piece is asked for its "
             "answer counts as wrong."
         )
         yield b.Text(
