@@ -171,7 +171,7 @@ def test_a_mix_without_whole_layers_of_a_decoder(tmp_path: Path) -> None:
         task="seq2seq",
         data=Examples("test", "", first, second),
         calibration=Examples("train", "", *others),
-        units=["heads", "layers"],
+        units=["heads", "neurons", "layers"],
         fractions=[0.3],
         save=tmp_path / "small",
     )
@@ -185,7 +185,7 @@ def test_a_mix_without_whole_layers_of_a_decoder(tmp_path: Path) -> None:
     for stack, number in mix.layers_removed:
         assert ("L1" if stack == "encoder" else f"decoder:L{number}") in sentence
         left = [x for x in mix.layers if x.layer == number and x.stack == stack]
-        assert [x.heads for x in left] == [()]
+        assert [(x.heads, x.neurons) for x in left] == [((), 0)]
     small = headscope.load(str(tmp_path / "small"), task_head="seq2seq")
     assert set(removed_layers(small)) == set(mix.layers_removed)
     assert found.saved[0].measured == pytest.approx(mix.mix.value)
