@@ -71,6 +71,7 @@ def measure_table(
     runtime: Runtime = "torch",
     precision: str = "float32",
     kinds: Sequence[str] = (HEADS, NEURONS),
+    folder: Path | None = None,
     seconds: float = _SECONDS,
     progress: Progress = silent,
     clock: Clock = time.perf_counter,
@@ -89,6 +90,9 @@ def measure_table(
         ``int8`` weights (as they are exported).
     kinds : sequence of str
         ``heads``, ``neurons`` or both.
+    folder : Path, optional
+        Where float32 graphs of this model lie, or are left for the next call: they take longer to
+        write than to time.
     seconds : float
         No round is started after so many, once there are seven.
     clock : callable
@@ -110,7 +114,7 @@ def measure_table(
     cuts += [{group: count} for group, counts in knots.items() for count in counts[:-1]]
     cuts.append({group: _checked(group[0], max(own)) for group, own in whole.items()})
     with (
-        _models(loaded, cuts, batches, runtime, precision, progress) as models,
+        _models(loaded, cuts, batches, runtime, precision, folder, progress) as models,
         passes(models, batches) as runs,
     ):
         spent = in_turns(
@@ -247,28 +251,24 @@ def _models(
     batches: Sequence[Padded],
     runtime: str,
     precision: str,
+    folder: Path | None,
     progress: Progress,
 ) -> Iterator[list[LoadedModel | Graph]]:
-    """Yield the models to time; graphs lie in a folder that is deleted in the end."""
+    """Yield the models to time; graphs lie in a folder, which is deleted unless it was given."""
     if runtime == "torch":
         yield [cut_evenly(loaded, cut) for cut in cuts]
         return
     typed = batches[0].token_type_ids is not None
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as own:
         graphs: list[LoadedModel | Graph] = []
         for done, cut in enumerate(cuts):
             progress("graphs written", done, len(cuts))
-            graphs.append(_graph(cut_evenly(loaded, cut), Path(folder), done, precision, typed))
+            path = (folder or Path(own)) / f"{done}.onnx"
+            if not path.exists():
+                write_graph(cut_evenly(loaded, cut), path, typed=typed)
+            if precision == "int8":
+                written, path = path, Path(own) / f"{done}.int8.onnx"
+                quantize(written, path)
+            graphs.append(Graph(path))
         progress("graphs written", len(cuts), len(cuts))
         yield graphs
-
-
-def _graph(loaded: LoadedModel, folder: Path, number: int, precision: str, typed: bool) -> Graph:
-    path = folder / f"{number}.onnx"
-    write_graph(loaded, path, typed=typed)
-    if precision == "int8":
-        small = folder / f"{number}.int8.onnx"
-        quantize(path, small)
-        path.unlink()
-        path = small
-    return Graph(path)

@@ -285,7 +285,7 @@ def _mix_steps(options: PruneOptions) -> Counter[str]:
     if options.max_drop is not None:
         steps.update({"measured": 5, "round": -3})
     if options.controls:
-        steps.update({"measured": 12, "round": 9})
+        steps.update({"measured": 14, "round": 11})
     return steps
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from headscope.models.whole_vocabulary import WholeVocabulary
 from headscope.pruning.confirm_speed import confirm_speed
 from headscope.pruning.latency_result import Confirmed
 from headscope.pruning.mix.budget import Budget
-from headscope.pruning.mix.judge import Judge, Measured
+from headscope.pruning.mix.judge import Judge, Measured, megabytes_of
 from headscope.pruning.setup import Inputs
 from headscope.pruning.turns import passes
 from headscope.tasks.base import Task
@@ -32,10 +31,16 @@ PUT_OUT = ("mlm", "seq2seq")
 
 
 class Bench:
-    """Runs versions of one model in one runtime, on the evaluation data."""
+    """Runs versions of one model in one runtime, on the evaluation data.
 
-    def __init__(self, inputs: Inputs, runtime: str, batch_size: int, seed: int) -> None:
-        self.inputs, self.runtime, self._seed = inputs, runtime, seed
+    Graphs for onnxruntime lie in ``folder``: those of the whole model and of the last smaller one.
+    """
+
+    def __init__(
+        self, inputs: Inputs, runtime: str, batch_size: int, seed: int, folder: Path
+    ) -> None:
+        self.inputs, self.runtime, self._seed, self._folder = inputs, runtime, seed, folder
+        self._last: LoadedModel | None = None  # Whose graphs lie in the folder
         self._batch_size = batch_size
         self._tasks: dict[int, Task] = {}  # The evaluation data by the size of a vocabulary.
         self.whole = inputs.loaded
@@ -63,19 +68,31 @@ class Bench:
         task.distance = whole.distance  # near to the whole model, not to itself
         return task
 
-    @contextmanager
-    def served(self, model: LoadedModel, precision: str) -> Iterator[LoadedModel | Graph]:
-        """Yield a model in the form in which it will be served."""
-        if self.runtime == "torch":
-            yield model
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / FLOAT32
+    def served(self, model: LoadedModel, precision: str) -> LoadedModel | Graph:
+        """Return a model in the form in which it will be served."""
+        return model if self.runtime == "torch" else Graph(self._file(model, precision))
+
+    def megabytes(self, model: LoadedModel, precision: str) -> float:
+        """Return what a model takes, 1e6 bytes: its parameters, or the file of its 8-bit graph."""
+        if precision == "int8":
+            return self._file(model, precision).stat().st_size / 1e6
+        return megabytes_of(model)
+
+    def _file(self, model: LoadedModel, precision: str) -> Path:
+        """Return the file of a model's graph, which is written where it is not there yet."""
+        folder = self._folder / ("whole" if model is self.whole else "small")
+        if model is not self.whole and model is not self._last:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._last = model
+        folder.mkdir(exist_ok=True)
+        path = folder / FLOAT32
+        if not path.exists():
             write_graph(model, path, typed=self.inputs.evaluation.rows[0].types is not None)
-            if precision == "int8":
-                quantize(path, Path(folder) / INT8)
-                path = Path(folder) / INT8
-            yield Graph(path)
+        if precision == "int8":
+            path, written = folder / INT8, path
+            if not path.exists():
+                quantize(written, path)
+        return path
 
     def confirmed(self, small: LoadedModel, precision: str, budget: Budget) -> Confirmed:
         """Time whole and cut model in turns, on evaluation texts, each with its own tokens."""
@@ -85,12 +102,8 @@ class Bench:
         batches = [
             [padded([rows[i] for i in places], model.pad_id, model.device)] for model, rows in sides
         ]
-        with (
-            self.served(self.whole, "float32") as whole,
-            self.served(small, precision) as cut,
-            passes([whole], batches[0]) as [of_whole],
-            passes([cut], batches[1]) as [of_cut],
-        ):
+        whole, cut = self.served(self.whole, "float32"), self.served(small, precision)
+        with passes([whole], batches[0]) as [of_whole], passes([cut], batches[1]) as [of_cut]:
             found = confirm_speed(
                 of_whole,
                 of_cut,
@@ -105,8 +118,9 @@ class Bench:
     def int8_distance(self, small: LoadedModel, task: Task, targets: Sequence[Tensor]) -> float:
         """Return how far the 8-bit graph of a model is from the whole one, on calibration text."""
         total, count = 0.0, 0
-        with self.served(small, "int8") as graph, torch.no_grad():
-            assert isinstance(graph, Graph)
+        graph = self.served(small, "int8")
+        assert isinstance(graph, Graph)
+        with torch.no_grad():
             batches = task.batches(small)
             for batch, target in zip(batches, targets, strict=True):
                 gap = task.embed(graph, batch) - target
@@ -117,12 +131,12 @@ class Bench:
         """Measure a model on the evaluation data, in 8 bits by its graph."""
         task = self.task_of(small)
         if precision == "int8":
-            with self.served(small, "int8") as graph:
-                assert isinstance(graph, Graph)
-                run: Run = graph
-                if task.vocabulary is not None:
-                    run = task.vocabulary.run_of(graph, small)
-                outputs = task.outputs_of(run, task.batches(small))
+            graph = self.served(small, "int8")
+            assert isinstance(graph, Graph)
+            run: Run = graph
+            if task.vocabulary is not None:
+                run = task.vocabulary.run_of(graph, small)
+            outputs = task.outputs_of(run, task.batches(small))
         else:
             outputs = task.outputs(small, all_metrics=True)
         return self.judge.of(outputs)

@@ -36,7 +36,7 @@ class Control:
     detail: str = ""
 
 
-def single_kinds(
+def on_the_way(
     loaded: LoadedModel,
     task: Task,
     costs: Costs,
@@ -45,31 +45,38 @@ def single_kinds(
     seed: int,
     did: Callable[[], object],
 ) -> Iterator[Control]:
-    """Yield models that lose heads alone and neurons alone, on their way to the budget."""
+    """Yield larger mixes, and models that lose heads alone and neurons alone, up to the budget."""
     every = sublayers(loaded, kinds)
     whole = costs.total(every, [item.n_units for item in every])
-    for kind in kinds:
-        shrinking = Shrinking(loaded, task, (kind,), costs, seed=seed, did=did)
+    curves = {"mix": tuple(kinds)} if len(kinds) > 1 else {}
+    for curve, own_kinds in {**curves, **{kind: (kind,) for kind in kinds}}.items():
+        shrinking = Shrinking(loaded, task, own_kinds, costs, seed=seed, did=did)
         start = costs.total(shrinking.layers, shrinking.counts)
         own = budget - (whole - start)  # the units of the other kinds stay
         before: list[int] = []
-        for stage in range(STAGES):
+        # The last point of all kinds together is the mix itself.
+        for stage in range(STAGES - (own_kinds == tuple(kinds))):
             choices = shrinking.to(start + (own - start) * (stage + 1) / STAGES, rounds=1)
             if shrinking.counts == before or not _can_build(choices):
                 break  # nothing is left to go
             before = list(shrinking.counts)
             model = build(loaded, choices)
             counts = tuple(shrinking.counts)
-            yield Control(kind, kind, model, counts, shrinking.layers, _left(choices, kind))
+            name = "a larger mix" if curve == "mix" else curve
+            yield Control(name, curve, model, counts, shrinking.layers, _left(choices))
 
 
 def _can_build(choices: Sequence[Choice]) -> bool:
     return any(c.kept for c in choices)
 
 
-def _left(choices: Sequence[Choice], kind: str) -> str:
-    left, n = sum(len(c.kept) for c in choices), sum(c.item.n_units for c in choices)
-    return f"{left:,} of {n:,} {kind} left"
+def _left(choices: Sequence[Choice]) -> str:
+    parts = []
+    for kind in dict.fromkeys(c.item.kind for c in choices):
+        own = [c for c in choices if c.item.kind == kind]
+        left, n = sum(len(c.kept) for c in own), sum(c.item.n_units for c in own)
+        parts.append(f"{left:,} of {n:,} {kind} left")
+    return "; ".join(parts)
 
 
 def random_mixes(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from pathlib import Path
 
 import numpy as np
 
@@ -24,8 +26,8 @@ from headscope.pruning.mix.bench import Bench, most_ms
 from headscope.pruning.mix.budget import budget_of, check_reachable, missed_sentence
 from headscope.pruning.mix.build import build, check_equal
 from headscope.pruning.mix.choose import ROUNDS, Choice, Shrinking, distance_to, outputs_of
-from headscope.pruning.mix.controls import KINDS, fewer_layers, random_mixes, single_kinds
-from headscope.pruning.mix.costs import Costs, Milliseconds, PerUnit, megabytes, multiplications
+from headscope.pruning.mix.controls import KINDS, fewer_layers, on_the_way, random_mixes
+from headscope.pruning.mix.costs import Costs, Milliseconds, megabytes, multiplications
 from headscope.pruning.mix.judge import Measured, megabytes_of
 from headscope.pruning.mix.left import heads_gone, layers_left
 from headscope.pruning.mix.result import MixLook, MixModel, MixResult, VocabularyLeft
@@ -66,7 +68,8 @@ def find_mix(inputs: Inputs, options: PruneOptions, steps: Steps) -> Found:
     """Find the mix of units that loses least for a budget, and measure it."""
     if current().size > 1:
         raise InputError("A mix of units is found by one process; run prune without torchrun.")
-    return _Run(inputs, options, steps).found()
+    with tempfile.TemporaryDirectory() as folder:
+        return _Run(inputs, options, steps, Path(folder)).found()
 
 
 @dataclass
@@ -74,6 +77,7 @@ class _Run:
     inputs: Inputs
     options: PruneOptions
     steps: Steps
+    graphs: Path  # A folder
     seconds: dict[str, float] = field(default_factory=dict)
     looks: list[MixLook] = field(default_factory=list)
 
@@ -81,8 +85,11 @@ class _Run:
         self.whole = self.inputs.loaded
         self.units = self.options.unit_names
         self.kinds = tuple(kind for kind in KINDS if kind in self.units)
+        self._built: tuple[Sequence[Choice], LoadedModel] | None = None  # The last that was built
         options = self.options
-        self.bench = Bench(self.inputs, options.runtime, options.batch_size, options.seed)
+        self.bench = Bench(
+            self.inputs, options.runtime, options.batch_size, options.seed, self.graphs
+        )
         self.steps.did("measured")
 
     # --- the order of a run ---------------------------------------------------------------------
@@ -97,7 +104,8 @@ class _Run:
         small = self._build(choices)
         tuning = before = None
         if self.options.tune:
-            before = self._measured(small, precision)
+            name, measured = "mix before tuning", self._measured(small, precision)
+            before = self._model(name, "mix", small, measured, precision)
             with self._timed("tuning"):
                 share = partial(self._share, "tuning")
                 # Log-probabilities are compared piece by piece: both models need the same pieces.
@@ -109,8 +117,7 @@ class _Run:
         mix = self._model("mix", "mix", small, measured, precision)
         models = [self._whole_model(), mix]
         if before is not None:
-            name = "mix before tuning"
-            models.append(self._model(name, "mix", small, before, precision))
+            models.append(before)
         if self.options.controls:
             with self._timed("comparing"):
                 models += self._controls(base, choices)
@@ -211,7 +218,12 @@ class _Run:
             batches = usual_batches(self.calibration.rows, base, (options.batch_size,))
             for precision in ("float32", *(["int8"] if "int8" in self.units else [])):
                 found[precision] = measure_table(
-                    base, batches, runtime=runtime, precision=precision, kinds=self.kinds
+                    base,
+                    batches,
+                    runtime=runtime,
+                    precision=precision,
+                    kinds=self.kinds,
+                    folder=self.graphs,
                 )
                 self.steps.did("table")
             self.table = found["float32"]
@@ -220,13 +232,10 @@ class _Run:
                 small = found["int8"]
                 self.int8_costs = Milliseconds(small.table, small.rest)
         elif options.target == "mb":
-            whole = megabytes_of(base)
-            self.costs = megabytes(base, layers, whole)
+            self.costs = megabytes(base, layers, megabytes_of(base))
             if "int8" in self.units:
-                self.int8_costs = PerUnit(
-                    {name: 0.25 * value for name, value in self.costs.unit.items()},
-                    0.25 * self.costs.rest,
-                )
+                size = self.bench.megabytes(base, "int8")
+                self.int8_costs = megabytes(base, layers, size, bytes_per_number=1.0)
         else:
             self.costs = multiplications(base, layers, length)
         counts = [item.n_units for item in layers]
@@ -355,9 +364,11 @@ class _Run:
 
     def _build(self, choices: Sequence[Choice]) -> LoadedModel:
         """Cut the model for real; it must equal the one with zeros."""
-        small = build(self.base, choices)
-        self.zeroed_difference = check_equal(small, self.shrinking.zeroed, self.calibration)
-        return small
+        if self._built is None or self._built[0] is not choices:
+            small = build(self.base, choices)
+            self.zeroed_difference = check_equal(small, self.shrinking.zeroed, self.calibration)
+            self._built = choices, small
+        return self._built[1]
 
     def _measured(self, model: LoadedModel, precision: str) -> Measured:
         found = self.bench.measured(model, precision)
@@ -377,9 +388,8 @@ class _Run:
         def did() -> None:
             self.steps.did("round")
 
-        if len(self.kinds) > 1:
-            for c in single_kinds(base, task, self.costs, cost, self.kinds, seed, did):
-                yield self._compared(c.name, c.model, c.detail)
+        for c in on_the_way(base, task, self.costs, cost, self.kinds, seed, did):
+            yield self._compared(c.name, c.model, c.detail, c.curve)
         if self.kinds:
             for c in random_mixes(self.base, task, self.costs, choices, seed):
                 yield self._compared("random", c.model, "as many units, drawn at random; refitted")
@@ -404,8 +414,11 @@ class _Run:
             names = ", ".join(sorted(map(layer_words, gone)))
             yield self._compared("layers", model, f"without {names}")
 
-    def _compared(self, name: str, model: LoadedModel, detail: str) -> MixModel:
-        return self._model(name, name, model, self._measured(model, "float32"), "float32", detail)
+    def _compared(
+        self, name: str, model: LoadedModel, detail: str, curve: str | None = None
+    ) -> MixModel:
+        measured = self._measured(model, "float32")
+        return self._model(name, curve or name, model, measured, "float32", detail)
 
     def _whole_model(self) -> MixModel:
         baseline = self.bench.judge.baseline()
@@ -423,12 +436,11 @@ class _Run:
         precision: str,
         detail: str = "",
     ) -> MixModel:
-        share = 0.25 if precision == "int8" else 1.0
         return measured.model(
             name,
             curve,
             self._arithmetic(model) / self._arithmetic(self.whole),
-            share * megabytes_of(model),
+            self.bench.megabytes(model, precision),
             self._ms(model, precision),
             detail,
         )

@@ -5,6 +5,7 @@ on by what a planted machine would need for the units that they have left.
 """
 
 import dataclasses
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -233,29 +234,30 @@ def test_real_passes_in_torch(tmp_path):
     assert all(np.diff(item.ms).min() >= 0 for item in table.units)
 
 
-def test_real_graphs_in_int8(tmp_path, monkeypatch):
+def test_real_graphs_are_written_once_for_both_precisions(tmp_path, monkeypatch):
     """One graph, of a model without heads, is written and stands for all of them: it takes long."""
     loaded = headscope.load(tiny_bert(tmp_path / "model", layers=1, heads=2))
-    (tmp_path / "graph").mkdir()
-    cut = cut_evenly(loaded, {("heads", "encoder"): 0})
-    graph = latency._graph(cut, tmp_path / "graph", 0, "int8", typed=False)
-    assert [path.name for path in (tmp_path / "graph").iterdir()] == ["0.int8.onnx"]
+    one = tmp_path / "one.onnx"
+    latency.write_graph(cut_evenly(loaded, {("heads", "encoder"): 0}), one)
     asked: list[tuple[int, ...]] = []
 
-    def written(model: Any, folder: Any, number: int, precision: str, typed: bool) -> Any:
-        asked.append((number, model.sites[0].n_heads, feed_forwards(model)[0].width))
-        assert folder.is_dir()
-        assert (precision, typed) == ("int8", False)
-        return graph
+    def written(model: Any, path: Any, *, typed: bool) -> None:
+        asked.append((model.sites[0].n_heads, feed_forwards(model)[0].width))
+        assert not typed
+        shutil.copy(one, path)
 
-    monkeypatch.setattr(latency, "_graph", written)
+    monkeypatch.setattr(latency, "write_graph", written)
     batches = usual_batches(rows(3, 9, 4, 5), loaded)
-    options: dict[str, Any] = {"runtime": "onnxruntime", "precision": "int8", "seconds": 0.0}
-    table = measure_table(loaded, batches, **options)
-    assert asked == [(0, 2, 32), (1, 0, 32), (2, 1, 32), (3, 2, 1), (4, 1, 14)]
-    assert (table.runtime, table.precision) == ("onnxruntime", "int8")
-    assert [item.counts for item in table.units] == [(0, 1, 2), (1, 32)]
-    assert min(table.whole, table.checked) > 0
+    graphs = tmp_path / "graphs"
+    graphs.mkdir()
+    options: dict[str, Any] = {"runtime": "onnxruntime", "seconds": 0.0, "folder": graphs}
+    for precision in ("float32", "int8"):
+        table = measure_table(loaded, batches, precision=precision, **options)
+        assert (table.runtime, table.precision) == ("onnxruntime", precision)
+        assert [item.counts for item in table.units] == [(0, 1, 2), (1, 32)]
+        assert min(table.whole, table.checked) > 0
+    assert asked == [(2, 32), (0, 32), (1, 32), (2, 1), (1, 14)]
+    assert sorted(path.name for path in graphs.iterdir()) == [f"{i}.onnx" for i in range(5)]
 
 
 # --- turns --------------------------------------------------------------------------------------
