@@ -24,7 +24,7 @@ from headscope.core.saved_config import (
     is_ours,
 )
 from headscope.models.cutting import cut_modules
-from headscope.models.layers import drop_layers, restore
+from headscope.models.layers import count_layers, drop_layers, restore
 from headscope.models.layouts import attention_modules
 from headscope.models.manifest import parts_in_config
 from headscope.models.neurons import cut_neurons
@@ -78,7 +78,7 @@ class _CompactModel:
         path = Path(config.name_or_path or "") / "config.json"
         kept = parts_in_config(vars(config), path)
         base: Any = getattr(self, "base_model", self)
-        kept.check_count(len(attention_modules(base)))
+        kept.check_count(count_layers(base))
         if kept.kept_layers is not None:
             drop_layers(self, kept.kept_layers)
         kept.check(attention_modules(base))

@@ -34,7 +34,13 @@ from headscope.models.compact import (
     removed_heads,
 )
 from headscope.models.intervene import shared_layers
-from headscope.models.layers import layers_before, removed_layers, settings_before
+from headscope.models.layers import (
+    kept_layers,
+    layer_words,
+    layers_before,
+    removed_layers,
+    settings_before,
+)
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA, neurons_and_layers
@@ -232,9 +238,9 @@ def _write_config(
             more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **parts}
     elif before and not is_plain(whole, {**family, **now}, expand_all(whole)):
         raise UnsupportedModelError(
-            f"{loaded.name} without its layers {', '.join(map(str, removed_layers(whole)))} cannot "
-            f"be written as a plain {loaded.family} checkpoint, whose layers differ by place; save "
-            "it compact."
+            f"{loaded.name} without {', '.join(map(layer_words, removed_layers(whole)))} cannot be "
+            f"written as a plain {loaded.family} checkpoint, whose layers differ by place; save it "
+            "compact."
         )
     text = json.dumps({**family, **now, **more}, indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
@@ -243,7 +249,7 @@ def _write_config(
 
 def what_is_left(whole: LoadedModel) -> dict[str, Any]:
     """Describe the neurons and layers that are left, for both files; empty where none is gone."""
-    layers = [site.layer for site in whole.sites] if removed_layers(whole) else None
+    layers = kept_layers(whole) if removed_layers(whole) else None
     return neurons_and_layers(record_of(whole.model), layers, layers_before(whole))
 
 

@@ -26,7 +26,7 @@ def layer_name(layer: int, stack: str = "encoder") -> str:
 
 def layer_numbers(model: Mapping[str, Any]) -> list[int]:
     """Return the original numbers of the layers of a model, as its provenance describes it."""
-    gone = model.get("removed_layers") or ()
+    gone = [layer for layer in model.get("removed_layers") or () if isinstance(layer, int)]
     every = range(int(model["n_layers"]) + len(gone))
     return [layer for layer in every if layer not in gone]
 

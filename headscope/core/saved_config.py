@@ -5,8 +5,8 @@ and refuse the weights for their shapes. So ``model_type`` is one of headscope's
 called ``base_model_type``, and ``kept_heads`` lists the heads of each attention module. Where
 neurons are gone, ``kept_neurons`` lists those of each feed-forward network that lost some, by the
 name of its second map. Where layers are gone, ``kept_layers`` lists the original numbers of the
-others, and ``settings_before`` holds what the family's own settings, such as ``num_hidden_layers``,
-said before.
+others (a decoder's counted on behind its encoder's), and ``settings_before`` holds what the
+family's own settings, such as ``num_hidden_layers``, said before.
 """
 
 from __future__ import annotations

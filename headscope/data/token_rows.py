@@ -152,7 +152,7 @@ def filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
 
-NO_LABEL = -100  # Label of a padded position.
+NO_LABEL = -100  # Label of a position that is padded, or at which no token is asked for.
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,8 @@ class PairRow(Row):
 
     #: (target_pos,): What the decoder reads: the start token, then all labels but the last
     decoder_ids: tuple[int, ...]
-    #: (target_pos,): What it should write at each of these positions; ends in one stop token
+    #: (target_pos,): What it should write at each of these positions (NO_LABEL where it is not
+    #: asked); ends in one stop token
     labels: tuple[int, ...]
     decoder_content: tuple[int, ...]  # Positions at which the decoder reads no special token
     #: Those at which it reads a piece of nothing but punctuation
@@ -187,7 +188,7 @@ class PaddedPairs(Padded):
     #: and 0 for padding
     decoder_ids: Tensor
     decoder_mask: Tensor
-    labels: Tensor  # (batch, target_pos), int64: What it should write; :data:`NO_LABEL` at padding
+    labels: Tensor  # (batch, target_pos), int64: What it should write, or :data:`NO_LABEL`
     #: source_content, decoder_content: (batch, pos) and (batch, target_pos): True where the
     #: encoder, or the decoder, reads a token that is not special
     source_content: Tensor
@@ -258,14 +259,16 @@ def pad_pairs(rows: Sequence[PairRow], pad_id: int, device: str) -> PaddedPairs:
     """Right-pad both sides of pairs into one batch."""
     source = pad_rows(rows, pad_id, device)
     labels = filled([row.labels for row in rows], NO_LABEL).to(device)
-    real = labels != NO_LABEL
+    asked = labels != NO_LABEL
+    lengths = torch.tensor([len(row.decoder_ids) for row in rows], device=device)
+    real = torch.arange(labels.shape[1], device=device) < lengths[:, None]
     return PaddedPairs(
         index=source.index,
         input_ids=source.input_ids,
         attention_mask=source.attention_mask,
         token_type_ids=None,
-        masked=real.nonzero().t(),
-        gold=labels[real],
+        masked=asked.nonzero().t(),
+        gold=labels[asked],
         decoder_ids=filled([row.decoder_ids for row in rows], pad_id).to(device),
         decoder_mask=real.long(),
         labels=labels,

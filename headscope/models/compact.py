@@ -13,7 +13,7 @@ from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.models.cutting import cut_modules, fill_module
 from headscope.models.intervene import shared_layers
-from headscope.models.layers import drop_layers, numbered_layers, removed_layers
+from headscope.models.layers import drop_layers, kept_layers, numbered_layers, removed_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
@@ -114,7 +114,7 @@ def cut_like(network: nn.Module, loaded: LoadedModel) -> None:
     whole = loaded.whole or loaded
     kept = {site.name: site.head_ids for site in whole.sites}
     if removed_layers(whole):
-        drop_layers(network, [site.layer for site in whole.sites])
+        drop_layers(network, kept_layers(whole))
     cut_modules(network, lambda _, item: kept.get(item.name))
     cut_neurons(getattr(network, "base_model", network), record_of(whole.model))
 

@@ -18,7 +18,7 @@ from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import is_ours
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.cutting import cut_modules
-from headscope.models.layers import drop_layers, list_names
+from headscope.models.layers import count_layers, drop_layers, lists_of
 from headscope.models.layouts import HeadRows, attention_modules
 from headscope.models.manifest import KeptParts
 from headscope.models.neurons import cut_neurons, whole_neurons
@@ -157,7 +157,7 @@ def _load_pruned(
         shell = class_for(task_head).from_config(copy.deepcopy(config))
     state = checkpoint.tensors()
     whole, base = copy.deepcopy(shell), shell.base_model
-    kept.check_count(len(attention_modules(base)))
+    kept.check_count(count_layers(base))
     if kept.kept_layers is not None:
         drop_layers(shell, kept.kept_layers)
     kept.check_neurons(base)
@@ -219,25 +219,31 @@ def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> d
     base = whole.base_model
     prefix = f"{whole.base_model_prefix}."
     prefix = prefix if any(key.startswith(prefix) for key in state) else ""
-    lists = "|".join(map(re.escape, list_names(base)))
+    own = lists_of(base, kept)
+    lists = "|".join(map(re.escape, own))
     in_layer = re.compile(rf"({re.escape(prefix)}(?:{lists})\.)(\d{{1,9}})(\..+)")
     filled: dict[str, Tensor] = {}
+    known = {prefix + name for name in base.state_dict()}
     for key, tensor in state.items():
         if found := in_layer.fullmatch(key):
             before, place, after = found.groups()
+            kept = own[before.removeprefix(prefix)[:-1]]
             if int(place) >= len(kept):
                 raise CheckpointError(
                     f"The weights have a tensor {key}, but only {len(kept)} of its layers "
                     f"{'is' if len(kept) == 1 else 'are'} kept; the folder's files do not belong "
                     "together."
                 )
-            filled[f"{before}{kept[int(place)]}{after}"] = tensor
+            name = f"{before}{kept[int(place)]}{after}"
+            if name not in known and f"{before}0{after}" in known:
+                name = f"{before}0{after}"  # a table that only the first layer keeps
+            filled[name] = tensor
         else:
             filled[key] = tensor
-    there = set(kept)
     for name, tensor in base.state_dict().items():
         found = in_layer.fullmatch(prefix + name)
-        if found and int(found[2]) not in there:
+        gone = found and int(found[2]) not in own[found[1].removeprefix(prefix)[:-1]]
+        if gone and prefix + name not in filled:
             filled[prefix + name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
     return filled
 

@@ -10,6 +10,8 @@ What is left must cut a text as before wherever all its pieces stay, and must no
 * Unigram takes the pieces with the highest sum of scores. Scores stay as they are. An unknown
   character costs the lowest score of all and 10 more, so the piece of this score stays, and single
   characters do.
+* WordLevel looks whole words up. What goes is unknown from then on; single characters stay, so that
+  little goes where every piece is a character.
 
 References
 ----------
@@ -25,7 +27,8 @@ from itertools import pairwise
 from typing import Any
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-KINDS = ("WordPiece", "BPE", "Unigram")
+KINDS = ("WordPiece", "BPE", "Unigram", "WordLevel")
+_SPACES = ("\u0120", "\u2581")  # How pieces spell the space before a word
 
 
 class TokenizerFile:
@@ -34,7 +37,7 @@ class TokenizerFile:
     def __init__(self, text: str) -> None:
         self._data: dict[str, Any] = json.loads(text)
         self._model: dict[str, Any] = self._data["model"]
-        self.kind = str(self._model.get("type"))  # One of KINDS, or WordLevel
+        self.kind = str(self._model.get("type"))  # One of KINDS
         vocabulary = self._model["vocab"]
         if isinstance(vocabulary, dict):
             self._pieces = {int(row): str(piece) for piece, row in vocabulary.items()}
@@ -96,6 +99,17 @@ class TokenizerFile:
                 made.append(parts[place])
             kept.update(row_of[piece] for piece in made if piece in row_of)
         return kept
+
+    def begins_word(self, row: int) -> bool:
+        """Whether a piece is the first of a word, as far as its spelling tells."""
+        if self.kind == "WordPiece":
+            return not self._parts(self.pieces[row])[0]
+        return self.kind == "WordLevel" or self.pieces[row].startswith(_SPACES)
+
+    def joined(self, rows: Iterable[int]) -> tuple[str, str]:
+        """Join neighbouring pieces of one word: the mark of its middle, and what they spell."""
+        parts = [self._parts(self.pieces[row]) for row in rows]
+        return parts[0][0], "".join(core for _, core, _ in parts)
 
     def renumbered(self, new_id: Mapping[int, int]) -> str:
         """Return the file with the pieces of ``new_id`` alone: old id to new id."""

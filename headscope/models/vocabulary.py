@@ -5,7 +5,8 @@ needs it (:mod:`headscope.models.tokenizer_file`), or if anything names it: spec
 tokens, the frame that is put around a text, ids in the configuration. The rows that are left keep
 their order and get new ids, and calibration texts are read as before, piece by piece. Any other
 text that needs a removed piece is spelled by smaller ones, which the model may read less well:
-:func:`tokens_removed` counts how often.
+:func:`tokens_removed` counts how often. A model that puts out its vocabulary loses the same rows
+there. Its loss falls for free then; :mod:`headscope.models.whole_vocabulary` measures it fairly.
 """
 
 from __future__ import annotations
@@ -22,12 +23,18 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
+from headscope.core.errors import (
+    ArtefactError,
+    HeadscopeError,
+    InputError,
+    UnsupportedModelError,
+)
 from headscope.data.common_words import common_words
-from headscope.data.pieces import encodings_of, tokenise
+from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
 from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
+from headscope.models.output_rows import cut_outputs
 from headscope.models.tokenizer_file import KINDS, TokenizerFile
 from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
 
@@ -37,6 +44,7 @@ COMMON_WORDS = 20_000
 #: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
 _PROOF_TOKENS = 128  # Of each of these texts at most.
+_SIZES = ("vocab_size", "decoder_vocab_size")  # Settings that count the rows.
 _AT_ONCE = 256  # Texts handed to a tokenizer at a time.
 #: Settings of a configuration, or attributes of a module, that hold token ids.
 _TOKEN_SETTING = re.compile(
@@ -104,6 +112,7 @@ def plan_vocabulary(
     loaded: LoadedModel,
     texts: Iterable[str],
     *,
+    targets: Iterable[str] = (),
     keep: Iterable[str] = (),
     common: int = COMMON_WORDS,
     language: str = "en",
@@ -113,9 +122,11 @@ def plan_vocabulary(
     Parameters
     ----------
     loaded : LoadedModel
-        An encoder, with or without a classification head. Left as it is.
+        Left as it is.
     texts : iterable of str
-        Of the calibration.
+        Of the calibration; for an encoder-decoder its sources.
+    targets : iterable of str
+        What the decoder of an encoder-decoder is to write, in the calibration.
     keep : iterable of str
         Further words or texts whose pieces stay.
     common : int
@@ -127,8 +138,8 @@ def plan_vocabulary(
     Raises
     ------
     InputError
-        If there is no text, the tokenizer is missing or cannot be renumbered, or the model puts out
-        its vocabulary: a smaller softmax lowers a loss for free.
+        If there is no text (of an encoder-decoder: no target), or the tokenizer is missing or
+        cannot be renumbered.
     UnsupportedModelError
         If a smaller tokenizer would read a calibration text otherwise.
     """
@@ -139,11 +150,18 @@ def plan_vocabulary(
             "There is no calibration text to tell which pieces of the vocabulary are used; give at "
             "least one sentence."
         )
+    written = [text for text in targets if text.strip()]
+    if loaded.encoder_decoder and not written:
+        raise InputError(
+            f"{loaded.name} writes pieces of its vocabulary too, and there is no target to tell "
+            "which; give pairs of source and target."
+        )
     groups = [_named(loaded, file), file.spelling()]
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    read = (encoding.ids for encoding in tokenise(loaded, kept, special=False))
+    both = chain(tokenise(loaded, kept, special=False), tokenise_targets(loaded, written))
+    read = (encoding.ids for encoding in both)
     spoken = _read_words(loaded, _with_spaces(words, file))
     groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, spoken)]
     counts, stay = list[int](), set[int]()
@@ -155,7 +173,7 @@ def plan_vocabulary(
     order = sorted(stay, key=lambda row: (row not in file.pieces, row))
     new_ids = {row: new for new, row in enumerate(order)}
     tokenizer = file.renumbered(new_ids)
-    _check_ids(loaded, old, tokenizer, new_ids, kept)
+    _check_ids(loaded, old, tokenizer, new_ids, [*kept, *written])
     proof = kept[:: max(1, len(kept) // _PROOF_TEXTS)][:_PROOF_TEXTS]
     named, spelling, from_texts, from_words = counts
     return VocabularyPlan(
@@ -190,22 +208,22 @@ def cut_vocabulary(
     InputError
         If the plan was made for another vocabulary.
     ArtefactError
-        If states or logits of calibration texts differ by more than 1e-5 (relative to the largest
-        above 1) from the whole model's.
+        If states, or logits of what stays, differ by more than 1e-5 (relative to the largest above
+        1) from the whole model's on calibration texts.
+    UnsupportedModelError
+        If encoder and decoder have a vocabulary each, or the model does not run without the rows.
     """
     _opened(loaded)
     _check_plan(loaded, plan)
     table = loaded.model.get_input_embeddings()
     tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
     network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
-    base = getattr(network, "base_model", network)
-    weight = base.get_input_embeddings().weight
-    rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
-    cut = nn.Parameter(rows, requires_grad=weight.requires_grad)
     ids = vars(table).get(ROW_IDS, range(plan.rows_before))
+    cut = {id(old): _without_rows(old, plan) for old in _input_tables(loaded, network)}
+    cut_outputs(network, plan.kept, plan.rows_before, cut)
     for module in network.modules():
-        if isinstance(module, nn.Embedding) and module.weight is weight:
-            module.weight, module.num_embeddings = cut, plan.rows
+        if isinstance(module, nn.Embedding) and id(module.weight) in cut:
+            module.weight, module.num_embeddings = cut[id(module.weight)], plan.rows
             if module.padding_idx is not None:
                 module.padding_idx = plan.new_ids.get(module.padding_idx)
             vars(module)[ROW_IDS] = tuple(ids[row] for row in plan.kept)
@@ -216,36 +234,45 @@ def cut_vocabulary(
         _renumber(settings, plan)
     tokenizer = copy.deepcopy(loaded.tokenizer)
     tokenizer._tokenizer = Tokenizer.from_str(plan.tokenizer)
-    smaller = as_before(wrap(network, tokenizer, name=loaded.name), loaded)
-    _check_outputs(loaded, smaller, plan)
+    try:
+        smaller = as_before(wrap(network, tokenizer, name=loaded.name), loaded)
+        _check_outputs(loaded, smaller, plan)
+    except HeadscopeError:
+        raise
+    except Exception as error:  # whatever a family raises that cannot do without some rows
+        said = " ".join(str(error).split())[:200]
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) does not run without rows of its vocabulary: {said}; "
+            "leave the vocabulary whole."
+        ) from error
     return smaller
 
 
 def tokens_removed(
-    loaded: LoadedModel, plan: VocabularyPlan, texts: Iterable[str]
+    loaded: LoadedModel,
+    plan: VocabularyPlan,
+    texts: Iterable[str],
+    targets: Iterable[str] = (),
 ) -> RemovedTokens:
-    """Count how often texts need a piece that a plan removes.
+    """Count how often texts, and targets that a decoder writes, need a piece that a plan removes.
 
     ``loaded`` is the model that the plan was made for, before anything was cut.
     """
     _check_plan(loaded, plan)
     n = affected = tokens = gone = 0
-    for encoding in tokenise(loaded, texts, special=False):
-        missing = sum(row not in plan.new_ids for row in encoding.ids)
+    for encoding in chain(
+        tokenise(loaded, texts, special=False), tokenise_targets(loaded, targets)
+    ):
+        marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
+        ids = [row for row, special in marked if not special]
+        missing = sum(row not in plan.new_ids for row in ids)
         n, affected = n + 1, affected + bool(missing)
-        tokens, gone = tokens + len(encoding.ids), gone + missing
+        tokens, gone = tokens + len(ids), gone + missing
     return RemovedTokens(n, affected, tokens, gone)
 
 
 def _opened(loaded: LoadedModel) -> tuple[Any, TokenizerFile]:
     """Return the tokenizer's backend and its file, of a model whose vocabulary can be cut."""
-    puts_out = getattr(loaded.network, "get_output_embeddings", lambda: None)() is not None
-    if loaded.task_head in ("mlm", "seq2seq") or loaded.encoder_decoder or puts_out:
-        raise InputError(
-            f"{loaded.name} puts out probabilities of its vocabulary, and with fewer pieces to "
-            "choose from its loss would fall for free; remove rows of an encoder without such a "
-            "head (task_head=None), or leave the vocabulary whole."
-        )
     if loaded.tokenizer is None:
         raise InputError(
             f"{loaded.name} has no tokenizer, so it is not known which rows its texts use; save "
@@ -325,8 +352,9 @@ def _renumber(settings: Any, plan: VocabularyPlan) -> None:
 
     for name, value in list(_token_settings(settings)):
         setattr(settings, name, new(value))
-    if getattr(settings, "vocab_size", None) == plan.rows_before:
-        settings.vocab_size = plan.rows
+    for name in _SIZES:
+        if getattr(settings, name, None) == plan.rows_before:
+            setattr(settings, name, plan.rows)
 
 
 def _spellings(words: list[str], backend: Any) -> list[str]:
@@ -356,6 +384,25 @@ def _check_plan(loaded: LoadedModel, plan: VocabularyPlan) -> None:
             f"The plan was made for a vocabulary of {plan.rows_before:,} rows, and {loaded.name} "
             f"has {loaded.vocab_size:,}; make a plan for this model."
         )
+
+
+def _input_tables(loaded: LoadedModel, network: Any) -> list[nn.Parameter]:
+    """Return the tables that a network reads its tokens by: an untied decoder has its own."""
+    base = getattr(network, "base_model", network)
+    parts = [base, base.get_encoder(), base.get_decoder()] if loaded.encoder_decoder else [base]
+    tables = {id(w): w for w in (part.get_input_embeddings().weight for part in parts)}
+    apart = getattr(base.config, "share_encoder_decoder_embeddings", True) is False
+    if apart or any(len(weight) != loaded.vocab_size for weight in tables.values()):
+        raise UnsupportedModelError(
+            f"Encoder and decoder of {loaded.name} ({loaded.family}) have a vocabulary each, and "
+            "only one that both share can lose rows; leave the vocabulary whole."
+        )
+    return list(tables.values())
+
+
+def _without_rows(weight: nn.Parameter, plan: VocabularyPlan) -> nn.Parameter:
+    rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
+    return nn.Parameter(rows, requires_grad=weight.requires_grad)
 
 
 def _check_ids(
@@ -388,7 +435,10 @@ def _check_ids(
 def _check_outputs(whole: LoadedModel, cut: LoadedModel, plan: VocabularyPlan) -> None:
     """Prove that states and logits of calibration texts are the whole model's."""
     limit = _TOLERANCE if whole.dtype in ("float32", "float64") else _HALF_TOLERANCE
-    for before, after in zip(_outputs(whole, plan), _outputs(cut, plan), strict=True):
+    both = _outputs(whole, plan), _outputs(cut, plan)
+    for before, after in zip(*both, strict=True):
+        if before.shape[-1] == plan.rows_before > after.shape[-1]:  # logits of the vocabulary
+            before = before[..., list(plan.kept)]
         largest = max(1.0, float(before.abs().max()))
         if not float((before - after).abs().max()) <= limit * largest:
             raise ArtefactError(
@@ -404,5 +454,8 @@ def _outputs(loaded: LoadedModel, plan: VocabularyPlan) -> list[Tensor]:
     if not any(rows):
         return []  # a tokenizer may pass over a text, and put nothing around it
     ids, mask = loaded.pad([row for row in rows if row])
-    states, logits = loaded.run(ids, mask)
+    reads: dict[str, Any] = {}
+    if loaded.encoder_decoder:  # the decoder reads the same text, whatever it means
+        reads = {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+    states, logits = loaded.run(ids, mask, **reads)
     return [states[mask.bool()].double(), *([] if logits is None else [logits.double()])]

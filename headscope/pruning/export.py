@@ -55,7 +55,8 @@ def export_measured(
     models: list[ExportedModel] = []
     first: Outputs | None = None
     for name, (graph, difference) in zip((FLOAT32, INT8), graphs, strict=False):
-        outputs = at(task.outputs_of(graph, task.batches(compact, tokens)), version.examples)
+        run = graph if task.vocabulary is None else task.vocabulary.run_of(graph, compact)
+        outputs = at(task.outputs_of(run, task.batches(compact, tokens)), version.examples)
         # The metric of a smaller graph is compared with the first one's, example by example.
         change = None if first is None else task.change(first, outputs, seed=options.seed)
         first = outputs if first is None else first

@@ -302,7 +302,9 @@ def _opened(
     check_embeds(again, path)
     if loaded.pooling.origin == "option":
         again = again.pooled_by(loaded.pooling.modes[0])
-    if list(sources.evaluation_for(again).rows) != list(task.rows):
+    vocabulary = task.vocabulary
+    rows = sources.evaluation_for(again).rows if vocabulary is None else vocabulary.read_by(again)
+    if list(rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
             "than the model's own, so the folder was not kept."
@@ -332,7 +334,7 @@ def _same_outputs(
     ) -> tuple[Tensor, Tensor | None]:
         sides = []
         for model in (measured, opened):  # attention is routed in one model at a time
-            with gated(model) as run_one:
+            with task.scored(model), gated(model) as run_one:
                 sides.append(run_one(*inputs, select=select, **more))
         (expected, logits), (hidden, other_logits) = sides
         mask = more.get("decoder_attention_mask", inputs[1])

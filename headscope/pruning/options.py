@@ -641,13 +641,6 @@ class PruneOptions(ResumableOptions):
             )
         if self.keep_vocabulary is not None and "vocabulary" not in units:
             yield "keep_vocabulary says which words stay; let the vocabulary be one of the units."
-        if "vocabulary" in units and self.task in ("mlm", "seq2seq"):
-            yield (
-                f"The vocabulary is not cut for the task {self.task}: a smaller softmax lowers the "
-                "loss for nothing; leave vocabulary out of units."
-            )
-        if "layers" in units and self.task == "seq2seq":
-            yield "Whole layers of an encoder-decoder are not removed; leave layers out of units."
         if self.resume:
             yield "resume goes on with curves of heads; a mix is found in minutes, so begin anew."
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -24,6 +26,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.pooling import cosine, wide
 from headscope.models.task_heads import Joined, Select
+from headscope.models.whole_vocabulary import WholeVocabulary
 from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
 
@@ -50,6 +53,8 @@ class Task:
     writes: ClassVar[bool] = False
     notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
     table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
+    #: How a model is scored that puts out fewer pieces than the examples ask for; None elsewhere.
+    vocabulary: WholeVocabulary | None = None
 
     def __init__(
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
@@ -91,8 +96,18 @@ class Task:
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
     ) -> dict[str, Array]:
         """Run a model over all examples; per-example arrays in the order of the examples."""
-        with gated(loaded, gates) as run:
+        with self.scored(loaded), gated(loaded, gates) as run:
             return self.outputs_of(run, share(self.batches(loaded)))
+
+    def scored(self, loaded: LoadedModel) -> AbstractContextManager[None]:
+        """Let a model be scored over all pieces of the examples while the block runs."""
+        return nullcontext() if self.vocabulary is None else self.vocabulary.scored(loaded)
+
+    def read_by(self, cut: LoadedModel, vocabulary: WholeVocabulary) -> Task:
+        """Return the same examples for a model that has lost rows of its vocabulary."""
+        task = copy.copy(self)
+        task.vocabulary, task.rows = vocabulary, vocabulary.read_by(cut)
+        return task
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
         """Do the same with anything that runs as :meth:`LoadedModel.run` does."""
@@ -231,7 +246,10 @@ class TokenTask(Task):
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Count each row's tokens and right guesses; keep its least and its greatest guess."""
         guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
-        correct, zeros = (guess == batch.gold).float(), guess.new_zeros(size)
+        right = guess == batch.gold
+        if self.vocabulary is not None:  # a piece that was removed cannot be put out
+            right = right & ~self.vocabulary.removed.to(guess.device)[batch.gold]
+        correct, zeros = right.float(), guess.new_zeros(size)
         return {
             "correct": correct.new_zeros(size).index_add(0, rows, correct),
             "tokens": torch.bincount(rows, minlength=size).float(),

@@ -41,6 +41,11 @@ _TAKEN_OUT = "<unk>"
 _SAME_TOKENS = TokenRate("same", "guessed")
 
 
+def lines_of(examples: Examples) -> list[str]:
+    """Return lines as the ``mlm`` task reads them."""
+    return [line.replace(_TAKEN_OUT, " ") for line in examples.first]
+
+
 def tokenised(
     loaded: LoadedModel, first: Sequence[str], second: Sequence[str] | None = None
 ) -> tuple[list[Row], list[int]]:
@@ -155,8 +160,7 @@ class MaskedLM(TokenTask):
         self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
         length, count = min(WINDOW, loaded.max_length), limit or WINDOWS
-        lines = [line.replace(_TAKEN_OUT, " ") for line in examples.first]
-        rows = window_rows(loaded, lines, length=length, count=count)
+        rows = window_rows(loaded, lines_of(examples), length=length, count=count)
         if len(rows) < 2:
             raise CorpusError(
                 f"{examples.name} has not enough text for two windows of {length} tokens; give "

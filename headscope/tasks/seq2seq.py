@@ -71,8 +71,8 @@ class Seq2Seq(TokenTask):
     def __init__(
         self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
-        targets, self._ends = examples.second or (), ends_of(loaded)
-        encoded = encode_pairs(loaded, examples.first, targets, self._ends)
+        targets = examples.second or ()
+        encoded = encode_pairs(loaded, examples.first, targets, ends_of(loaded))
         rows, kept = numbered(loaded, encoded, f"{len(examples)} pairs", " on either side")
         super().__init__(examples, loaded, rows, len(examples) - len(rows))
         self._targets = tuple(targets[i].strip() for i in kept)
@@ -121,7 +121,7 @@ class Seq2Seq(TokenTask):
                     loaded.network,
                     batch.input_ids,
                     batch.attention_mask,
-                    ends=self._ends,
+                    ends=ends_of(loaded),
                     pad_id=loaded.pad_id,
                     max_new_tokens=limit,
                 )

@@ -312,8 +312,6 @@ def test_names_with_gaps_in_every_table(tmp_path: Path) -> None:
         ("squeezebert", headscope.feed_forwards, "cannot be taken apart into neurons"),
         ("albert", lambda m: headscope.remove_layers(m, [1]), "share their weights"),
         ("albert, inner group", lambda m: headscope.remove_layers(m, [0]), "share their weights"),
-        ("bart", lambda m: headscope.remove_layers(m, [0]), "several stacks"),
-        ("t5", lambda m: headscope.remove_layers(m, [0]), "several stacks"),
         (  # its convolution reads the embeddings, and what the first layer makes of them
             "deberta-v2, as v3, short",
             lambda m: headscope.remove_layers(m, [0]),
@@ -340,6 +338,16 @@ def test_parts_that_cannot_go() -> None:
             headscope.remove_layers(bert, [layer])
     with pytest.raises(InputError, match=r"every layer of .*; keep at least one"):
         headscope.remove_layers(bert, [0, 1, 2])
+    bart = opened("bart")
+    for layer, said in (
+        (0, r"0; name one as \('decoder', 1\); it has layers 0 to 1 in its encoder"),
+        (("decoder", 3), r"\('decoder', 3\); it has .* and layers 0 to 2 in its decoder"),
+        (("cross", 0), r"\('cross', 0\); it has"),
+    ):
+        with pytest.raises(InputError, match=f"has no layer {said}"):
+            headscope.remove_layers(bart, [layer])
+    with pytest.raises(InputError, match="every layer of the encoder of tiny bart; keep at least"):
+        headscope.remove_layers(bart, [("encoder", 0), ("encoder", 1)])
     with pytest.raises(InputError, match="no layer 1; it has layers 0, 2"):
         headscope.remove_layers(headscope.remove_layers(bert, [1]), [1])
     with pytest.raises(InputError, match="layers 0, 2 with heads 0 to 3"):

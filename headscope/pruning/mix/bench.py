@@ -14,7 +14,10 @@ from headscope.artefacts.onnx_graph import quantize, write_graph
 from headscope.artefacts.onnx_session import FLOAT32, INT8, Graph
 from headscope.core.errors import InputError
 from headscope.data.token_rows import Row, padded
+from headscope.models.intervene import Run
 from headscope.models.loaded import LoadedModel
+from headscope.models.vocabulary import VocabularyPlan
+from headscope.models.whole_vocabulary import WholeVocabulary
 from headscope.pruning.confirm_speed import confirm_speed
 from headscope.pruning.latency_result import Confirmed
 from headscope.pruning.mix.budget import Budget
@@ -22,6 +25,9 @@ from headscope.pruning.mix.judge import Judge, Measured, megabytes_of
 from headscope.pruning.setup import Inputs
 from headscope.pruning.turns import passes
 from headscope.tasks.base import Task
+
+#: Task heads that put out the vocabulary.
+PUT_OUT = ("mlm", "seq2seq")
 
 
 class Bench:
@@ -38,6 +44,7 @@ class Bench:
         self._batch_size = batch_size
         self._tasks: dict[int, Task] = {}  # The evaluation data by the size of a vocabulary.
         self.whole = inputs.loaded
+        self.plan: VocabularyPlan | None = None  # Which rows of the vocabulary went, if any
         self.judge = Judge(self.whole, inputs.evaluation, seed)
 
     def task_of(self, model: LoadedModel) -> Task:
@@ -50,13 +57,14 @@ class Bench:
         return self._tasks[model.vocab_size]
 
     def _tokenised(self, model: LoadedModel, whole: Task) -> Task:
+        if self.plan is not None and self.whole.task_head in PUT_OUT:
+            vocabulary = WholeVocabulary(self.whole, self.plan, tuple(whole.rows))
+            task = whole.read_by(model, vocabulary)
+            sides = [ids for r in task.rows for ids in (r.ids, getattr(r, "decoder_ids", ()))]
+            _check_fitting(sum(len(ids) > model.max_length for ids in sides))
+            return task
         task = self.inputs.sources.evaluation_for(model)
-        if task.n_examples != whole.n_examples:
-            raise InputError(
-                f"{whole.n_examples - task.n_examples} of the evaluation texts no longer fit the "
-                "model once rare words are spelled in more pieces; leave them out of the data, or "
-                "keep their words by keep_vocabulary."
-            )
+        _check_fitting(whole.n_examples - task.n_examples)
         task.distance = whole.distance  # near to the whole model, not to itself
         return task
 
@@ -125,10 +133,21 @@ class Bench:
         if precision == "int8":
             graph = self.served(small, "int8")
             assert isinstance(graph, Graph)
-            outputs = task.outputs_of(graph, task.batches(small))
+            run: Run = graph
+            if task.vocabulary is not None:
+                run = task.vocabulary.run_of(graph, small)
+            outputs = task.outputs_of(run, task.batches(small))
         else:
             outputs = task.outputs(small, all_metrics=True)
         return self.judge.of(outputs)
+
+
+def _check_fitting(longer: int) -> None:
+    if longer:
+        raise InputError(
+            f"{longer} of the evaluation texts no longer fit the model once rare words are spelled "
+            "in more pieces; leave them out of the data, or keep their words by keep_vocabulary."
+        )
 
 
 def most_ms(speed: Confirmed) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headscope.core.errors import HeadscopeError
-from headscope.models.layers import remove_layers
+from headscope.models.layers import Layer, remove_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.mix.build import build
 from headscope.pruning.mix.choose import Choice, Shrinking
@@ -101,25 +101,33 @@ def fewer_layers(
     quality: Callable[[LoadedModel], float],
     enough: Callable[[LoadedModel], bool],
     did: Callable[[], object],
-) -> Iterator[tuple[LoadedModel, tuple[int, ...]]]:
+) -> Iterator[tuple[LoadedModel, tuple[Layer, ...]]]:
     """Yield models that lose whole layers, each time the one whose removal costs least.
 
     ``quality`` is measured on calibration text, less is better; ends when ``enough`` is reached, or
     at once for a family whose layers cannot be removed.
     """
-    gone: tuple[int, ...] = ()
+    gone: tuple[Layer, ...] = ()
     model = loaded
     while not enough(model):
         tried = []
-        for layer in dict.fromkeys(site.layer for site in model.sites):
+        for layer in _layers(model):
             try:
                 smaller = remove_layers(model, [layer])
             except HeadscopeError:
-                return
+                continue
             tried.append((quality(smaller), layer, smaller))
             did()
-        if len(tried) < 2:
+        if not tried:
             return
         _, layer, model = min(tried, key=lambda item: item[0])
         gone = (*gone, layer)
         yield model, gone
+
+
+def _layers(model: LoadedModel) -> list[Layer]:
+    """List the layers of what is pruned; cross-attention goes with its decoder layer."""
+    sites = [site for site in model.sites if site.stack != "cross"]
+    if not model.encoder_decoder:
+        return list(dict.fromkeys(site.layer for site in sites))
+    return [(site.stack, site.layer) for site in sites]

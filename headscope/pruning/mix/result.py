@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headscope.pruning.latency_result import Confirmed, LatencyTable
 from headscope.stats.estimate import Estimate
@@ -88,7 +89,8 @@ class MixResult:
     reached: bool  # Whether it was met
     missed: str  # If not: one sentence with the nearest that was found and what it costs
     layers: tuple[LayerLeft, ...]
-    layers_removed: tuple[int, ...]  # Original numbers
+    #: Original numbers; of an encoder-decoder (stack, number), the decoder's with cross-attention.
+    layers_removed: tuple[Any, ...]
     vocabulary: VocabularyLeft | None  # None where no row was removed
     precision: str  # ``float32`` or ``int8``
     #: The first is the whole model, the second the mix; then what it is compared with.

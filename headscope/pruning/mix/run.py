@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from headscope.core.errors import InputError
 from headscope.core.processes import current
 from headscope.data.common_words import read_words
 from headscope.data.examples import Examples
+from headscope.models.layers import Layer, layer_words
 from headscope.models.loaded import LoadedModel
 from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
 from headscope.pruning.latency import Runtime, measure_table
@@ -39,6 +40,7 @@ from headscope.pruning.steps import Steps
 from headscope.pruning.turns import usual_batches
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration
+from headscope.tasks.encoder_tasks import lines_of
 
 AHEAD = 1.03  # How much faster than asked for the first proposal is
 SHARES = tuple(i / 10 for i in range(1, 10))  # Of arithmetic: what max_drop tests, in order
@@ -106,8 +108,10 @@ class _Run:
             before = self._model(name, "mix", small, measured, precision)
             with self._timed("tuning"):
                 share = partial(self._share, "tuning")
-                texts = self._all_texts
-                small, tuning = tuned(small, self.inputs, self.options, texts, share)
+                # Log-probabilities are compared piece by piece: both models need the same pieces.
+                same = self.whole.task_head == "mlm"
+                inputs = replace(self.inputs, loaded=base) if same else self.inputs
+                small, tuning = tuned(small, inputs, self.options, self._all_texts, share)
             self.steps.did("tuning")
         measured = self._measured(small, precision)
         mix = self._model("mix", "mix", small, measured, precision)
@@ -158,9 +162,18 @@ class _Run:
         self.calibration = self._calibration
         if "vocabulary" not in self.units:
             return whole, None
-        plan = plan_vocabulary(whole, self._all_texts.texts, keep=self._kept_words(), common=WORDS)
-        base = cut_vocabulary(whole, plan)
-        lost = tokens_removed(whole, plan, sources.data.texts)
+        task = self.options.task
+        if whole.encoder_decoder and task != "seq2seq":
+            raise InputError(
+                f"The task {task} runs the encoder of {whole.name} only, and its decoder needs the "
+                "vocabulary too; leave vocabulary out of units, or choose the task seq2seq."
+            )
+        texts, targets = _sides(self._all_texts, task)
+        keep = self._kept_words()
+        plan = plan_vocabulary(whole, texts, targets=targets, keep=keep, common=WORDS)
+        base = whole if plan.rows == plan.rows_before else cut_vocabulary(whole, plan)
+        self.bench.plan = plan
+        lost = tokens_removed(whole, plan, *_sides(sources.data, task))
         self.calibration = sources.calibration_for(base) or self.calibration
         left = VocabularyLeft(
             before=plan.rows_before,
@@ -236,7 +249,7 @@ class _Run:
 
     # --- choosing -------------------------------------------------------------------------------
 
-    def _choose(self) -> tuple[list[Choice], tuple[int, ...], str, Confirmed | None]:
+    def _choose(self) -> tuple[list[Choice], tuple[Layer, ...], str, Confirmed | None]:
         """Propose a mix, confirm its speed, and propose a smaller one where that fails."""
         limit = self.budget.limit / (AHEAD if self.budget.name in ("speed", "ms") else 1.0)
         whole_shape = self.base
@@ -329,7 +342,7 @@ class _Run:
             return self.budget.wanted / most_ms(speed)
         return (speed.low or speed.ratio) / self.budget.wanted
 
-    def _fewer_layers(self, limit: float) -> tuple[LoadedModel, tuple[int, ...]]:
+    def _fewer_layers(self, limit: float) -> tuple[LoadedModel, tuple[Layer, ...]]:
         """Remove whole layers where they may go, as long as that is nearer than units alone."""
         base = self.base
         if "layers" not in self.units:
@@ -343,7 +356,7 @@ class _Run:
             return shrinking.distance()
 
         best = distance(base)
-        found: tuple[LoadedModel, tuple[int, ...]] = base, ()
+        found: tuple[LoadedModel, tuple[Layer, ...]] = base, ()
         for model, gone in fewer_layers(base, distance, lambda _: False, lambda: None):
             now = distance(model)
             self.steps.did("round")
@@ -381,10 +394,9 @@ class _Run:
         for c in on_the_way(base, task, self.costs, cost, self.kinds, seed, did):
             yield self._compared(c.name, c.model, c.detail, c.curve)
         if self.kinds:
-            for c in random_mixes(base, task, self.costs, choices, seed):
+            for c in random_mixes(self.base, task, self.costs, choices, seed):
                 yield self._compared("random", c.model, "as many units, drawn at random; refitted")
-        if not self.whole.encoder_decoder:
-            yield from self._whole_layers(base, cost)
+        yield from self._whole_layers(base, cost)
         if base is not self.whole:
             yield self._compared("vocabulary", base, "nothing else removed")
         if "int8" in self.units:
@@ -402,7 +414,7 @@ class _Run:
             return self._cost(model) <= cost
 
         for model, gone in fewer_layers(base, quality, enough, lambda: None):
-            names = ", ".join(f"L{layer}" for layer in sorted(gone))
+            names = ", ".join(sorted(map(layer_words, gone)))
             yield self._compared("layers", model, f"without {names}")
 
     def _compared(
@@ -461,6 +473,13 @@ class _Run:
         start = time.monotonic()
         yield
         self.seconds[what] = self.seconds.get(what, 0.0) + time.monotonic() - start
+
+
+def _sides(examples: Examples, task: str) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the texts that a task reads, and those that a decoder is to write."""
+    if task == "seq2seq":
+        return examples.first, examples.second or ()
+    return (lines_of(examples) if task == "mlm" else examples.texts), ()
 
 
 def _sure(speed: Confirmed) -> bool:

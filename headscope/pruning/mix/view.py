@@ -14,7 +14,7 @@ from headscope.pruning.metric_words import (
     number,
     span,
 )
-from headscope.pruning.mix.result import MixModel, MixResult
+from headscope.pruning.mix.result import LayerLeft, MixModel, MixResult
 from headscope.show import blocks as b
 from headscope.show.cells import csv_text, model_name, plural
 from headscope.show.view import KeyNumber
@@ -64,7 +64,7 @@ def kept_sentence(mix: MixResult) -> str:
     heads, neurons = mix.heads_left, mix.neurons_left
     parts = []
     if mix.layers_removed:
-        names = ", ".join(f"L{layer}" for layer in mix.layers_removed)
+        names = ", ".join(_layer(layer) for layer in mix.layers_removed)
         parts.append(f"all layers but {names}")
     if heads[0] < heads[1]:
         parts.append(f"{heads[0]} of {heads[1]} heads")
@@ -80,6 +80,18 @@ def kept_sentence(mix: MixResult) -> str:
     return f"It keeps {text}; {gone:.0%} of the layers' multiplications are gone.{weights}"
 
 
+def _layer(layer: Any) -> str:
+    """Name a layer that went: a number, or (stack, number)."""
+    return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
+
+
+def _is_gone(layer: LayerLeft, mix: MixResult) -> bool:
+    """Whether a layer went as a whole; cross-attention goes with its decoder layer."""
+    gone = [each if isinstance(each, int) else tuple(each) for each in mix.layers_removed]
+    stack = "decoder" if layer.stack == "cross" else layer.stack
+    return layer.layer in gone or (stack, layer.layer) in gone
+
+
 def blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the answer, what stays, what was tuned, the picture; behind it every number."""
     mix = _mix(result)
@@ -89,10 +101,15 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     if mix.speed is not None:
         yield b.Text(_speed(mix))
     if mix.vocabulary is not None:
-        lost = mix.vocabulary
+        lost, asked = mix.vocabulary, result.task in ("mlm", "seq2seq")
+        scored = (
+            " It is scored over the whole vocabulary, and where a removed piece is asked for its "
+            "answer counts as wrong."
+        )
         yield b.Text(
             f"{lost.texts_affected:.1%} of the evaluation texts ({lost.tokens_affected:.2%} of "
             "their tokens) would use a piece that was removed, and spell it by smaller ones."
+            f"{scored if asked else ''}"
         )
     if mix.tuned is not None:
         yield b.Text(_tuned(result, mix))
@@ -235,9 +252,7 @@ def _details(result: PruneResult, mix: MixResult) -> Iterator[b.Block]:
     rows = [
         [
             layer_name(layer.layer, layer.stack),
-            "gone"
-            if layer.layer in mix.layers_removed
-            else f"{len(layer.heads)} of {layer.n_heads}",
+            "gone" if _is_gone(layer, mix) else f"{len(layer.heads)} of {layer.n_heads}",
             f"{layer.neurons:,} of {layer.n_neurons:,}" if layer.n_neurons else "-",
             ", ".join(f"H{h}" for h in range(layer.n_heads) if h not in layer.heads) or "none",
         ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer, write_tiny
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
@@ -446,21 +446,6 @@ def test_files_of_words(tmp_path):
         common_words("ga", 5)
 
 
-def test_models_that_put_out_their_vocabulary_are_refused(tmp_path):
-    folder = tiny_bert(tmp_path / "mlm", task_head="mlm")
-    base = headscope.load(str(folder))
-    plan = headscope.plan_vocabulary(base, TEXTS, common=0)
-    assert headscope.cut_vocabulary(base, plan).vocab_size < len(VOCABULARY)
-    for loaded in (
-        headscope.load(str(folder), task_head="mlm"),
-        headscope.load(str(write_tiny(tmp_path / "t5", "t5"))),
-    ):
-        with pytest.raises(InputError, match="puts out probabilities of its vocabulary"):
-            headscope.plan_vocabulary(loaded, TEXTS)
-        with pytest.raises(InputError, match="puts out probabilities of its vocabulary"):
-            headscope.cut_vocabulary(loaded, plan)
-
-
 def test_tokenizers_that_cannot_be_renumbered_are_refused():
     whole = model_with(tiny_tokenizer())
 
@@ -470,8 +455,6 @@ def test_tokenizers_that_cannot_be_renumbered_are_refused():
 
     refused(None, "has no tokenizer, so it is not known")
     refused(object(), "is not a fast one")
-    words = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
-    refused(PreTrainedTokenizerFast(tokenizer_object=words), "of the kind WordLevel")
     without = Tokenizer(models.WordPiece({"a": 0, "##a": 1}, unk_token="[UNK]"))
     refused(PreTrainedTokenizerFast(tokenizer_object=without), r"special token \[UNK\], for which")
     beyond = tiny_tokenizer()

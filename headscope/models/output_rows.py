@@ -1,0 +1,103 @@
+"""The rows by which a model puts out its vocabulary: found, cut, and filled up again for a while.
+
+They are the weight (and bias) of the output embedding, which may be the input embedding itself, and
+whatever else behind the base model has a number, or a vector, for each piece: biases that stand by
+themselves (BERT's, the ``final_logits_bias`` of BART), the second table of MobileBERT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.core.errors import UnsupportedModelError
+
+
+@dataclass(frozen=True)
+class OutputRows:
+    """One tensor with a number, or a vector, for each piece that a model puts out."""
+
+    module: nn.Module
+    place: str  # The module's name in the network
+    name: str
+    tensor: Tensor
+    axis: int  # Along which pieces are counted
+
+    def write(self, tensor: Tensor) -> None:
+        """Put another tensor in its place, of whatever length."""
+        if isinstance(self.tensor, nn.Parameter) and not isinstance(tensor, nn.Parameter):
+            tensor = nn.Parameter(tensor, requires_grad=self.tensor.requires_grad)
+        setattr(self.module, self.name, tensor)
+
+
+def output_rows(network: Any, rows: int) -> list[OutputRows]:
+    """Find them in a network whose vocabulary has ``rows``; none where it puts out none.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If its output embedding has another number of rows.
+    """
+    head = getattr(network, "get_output_embeddings", lambda: None)()
+    if head is None:
+        return []
+    if not isinstance(head, nn.Linear) or head.weight.shape[0] != rows:
+        raise UnsupportedModelError(
+            f"{type(network).__name__} puts out its vocabulary by something else than one row for "
+            f"each of its {rows:,} pieces; leave the vocabulary whole."
+        )
+    base = getattr(network, "base_model", network)
+    inside = set(base.modules())
+    found = []
+    for place, module in network.named_modules():
+        own = {**module._parameters, **module._buffers}
+        for name, tensor in own.items():
+            behind = module not in inside or module is head or name == "final_logits_bias"
+            if behind and tensor is not None and rows in tensor.shape:
+                axis = tuple(tensor.shape).index(rows)
+                found.append(OutputRows(module, place, name, tensor, axis))
+    return found
+
+
+def cut_outputs(
+    network: Any, kept: Sequence[int], rows: int, known: dict[int, nn.Parameter]
+) -> None:
+    """Leave only the rows ``kept`` of what a network puts out, in place.
+
+    ``known`` has what the tensors of its input have become, by their ids: tied ones stay tied.
+    """
+    made: dict[int, Tensor] = dict(known)
+    for item in output_rows(network, rows):
+        old = item.tensor
+        if id(old) not in made:
+            left = old.detach().index_select(item.axis, torch.tensor(kept, device=old.device))
+            is_parameter = isinstance(old, nn.Parameter)
+            made[id(old)] = nn.Parameter(left, old.requires_grad) if is_parameter else left
+        item.write(made[id(old)])
+        if isinstance(item.module, nn.Linear):
+            width = "in_features" if item.axis else "out_features"
+            setattr(item.module, width, len(kept))
+
+
+@contextmanager
+def filled_outputs(network: Any, whole: Any, kept: Sequence[int], rows: int) -> Iterator[None]:
+    """Let a cut network put out the whole vocabulary while the block runs.
+
+    Rows that it has are its own; those that went are the whole network's.
+    """
+    own = output_rows(network, len(kept))
+    full = {(item.place, item.name): item.tensor for item in output_rows(whole, rows)}
+    try:
+        for item in own:
+            at = torch.tensor(kept, device=item.tensor.device)
+            filled = full[item.place, item.name].detach().to(item.tensor, copy=True)
+            item.write(filled.index_copy_(item.axis, at, item.tensor.detach()))
+        yield
+    finally:
+        for item in own:
+            item.write(item.tensor)
