@@ -31,6 +31,7 @@ from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import open_sources
 from headscope.pruning.speed import benchmark
+from headscope.tasks import calibration
 
 PARTS = "headscope.pruning"
 PAIRS = [
@@ -111,6 +112,10 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sha256 = sha256_of_file(models / "demo" / "model.safetensors")
     monkeypatch.setattr("headscope.models.source.WEIGHTS_SHA256", sha256)
     monkeypatch.setattr(f"{PARTS}.setup.sample_texts", lambda: sample_texts(48))
+    read = calibration.read_texts
+    monkeypatch.setattr(
+        calibration, "read_texts", lambda source: read(source) if source else sample_texts(48)
+    )
     monkeypatch.setattr(f"{PARTS}.run.classify", partial(classify, limit=48))
     monkeypatch.setattr(f"{PARTS}.keep.benchmark", short)
     monkeypatch.setattr(f"{PARTS}.speed._SECONDS", 0.0)
