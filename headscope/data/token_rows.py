@@ -347,14 +347,6 @@ def halve(
     return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
 
 
-def shared_sentences(
-    sentences: Sequence[Sequence[Hashable]], first: Sequence[int], second: Sequence[int]
-) -> int:
-    """Count the different sentences that stand in both halves."""
-    ours, theirs = ({text for i in half for text in sentences[i]} for half in (first, second))
-    return len(ours & theirs)
-
-
 def _connected(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
     """Group examples that share a sentence, directly or through others."""
     leader = list(range(len(sentences)))

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,24 +182,6 @@ def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     with hooked(hooks):
         whole.run_tiny()
     return [pair for pair in pairs if good[pair.second]]
-
-
-# --- gates ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def gated_neurons(gates: Mapping[nn.Module, Tensor]) -> Iterator[None]:
-    """Multiply neurons by gates in every pass of the block, by the second map they enter.
-
-    Gates are (width,), or (batch, 1, width) so that one backward pass gives each example's
-    derivative. A gate of zero equals the neuron's removal.
-    """
-
-    def multiply(gate: Tensor) -> Callable[..., tuple[Tensor, ...]]:
-        return lambda _, args: (args[0] * gate.to(args[0]), *args[1:])
-
-    with hooked(m.register_forward_pre_hook(multiply(gate)) for m, gate in gates.items()):
-        yield
 
 
 # --- removing -------------------------------------------------------------------------------------

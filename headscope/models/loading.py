@@ -104,8 +104,8 @@ def load(
         if tokenizer is not None and lower_cases(source.folder):
             lower_case(tokenizer)
         network = load_network(source, checkpoint, computed_in, task_head, kept)
-    network = network.to(where).eval()
     check_finite(network, source)
+    network = network.to(where).eval()
     loaded = wrap(network, tokenizer, name=source.name)
     recall_rows(loaded.model, source.folder)
     if kept is not None:
@@ -113,7 +113,8 @@ def load(
         check_neurons(loaded, kept)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder = source.revision, source.folder
-    loaded.file = FileWeights(checkpoint.weights_sha256(), fingerprint(network))
+    sha256 = source.sha256 or checkpoint.weights_sha256()
+    loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     width = getattr(loaded.model.config, "hidden_size", None)
     loaded.pooling = read_pooling(source.folder, width, allow_pickle=allow_pickle)

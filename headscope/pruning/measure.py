@@ -14,7 +14,7 @@ import numpy as np
 
 from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
-from headscope.models.compact import remove_heads
+from headscope.models.compact import origin_of, remove_heads
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.repair import Repaired
@@ -45,7 +45,9 @@ class Measurer:
         roles: Mapping[Head, HeadResult],
         work: SavedWork,
     ) -> None:
-        self._loaded, self._task, self._units, self._seed = loaded, task, units, seed
+        # Every model that is cut remembers where it came from, by a checksum of all weights.
+        self._loaded = dataclasses.replace(loaded, origin=origin_of(loaded))
+        self._task, self._units, self._seed = task, units, seed
         self._roles, self._work = roles, work
         self._examples: Array | None = None
         self._n_heads = sum(site.n_heads for site in loaded.sites)

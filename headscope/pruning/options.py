@@ -165,7 +165,8 @@ class PruneOptions(ResumableOptions):
     Examples
     --------
     >>> import headscope
-    >>> result = headscope.prune("demo", heads="L0H1,L3H*", calibration_limit=64, ablation=False)
+    >>> few = {"limit": 64, "calibration_limit": 64, "roles": False, "ablation": False}
+    >>> result = headscope.prune("demo", heads="L0H1,L3H*", **few)
     >>> result.curves[0].method, len(result.curves[0].points[0].heads_removed)
     ('manual', 13)
     """

@@ -77,10 +77,10 @@ class Context:
             lambda: sample(batches, self.units, directions=directions, seed=self.seed),
         )
 
-    def distance(self, gates: Tensor, *, wanted: Sequence[Tensor] | None = None) -> float:
+    def distance(self, gates: Tensor) -> float:
         """Mean squared distance of the outputs at gates (n_units,) to the unpruned model's."""
         batches = self.calibration.batches(labels=False)
-        return distance_to_full(batches, self.units, gates, self.targets(), wanted=wanted)
+        return distance_to_full(batches, self.units, gates, self.targets())
 
 
 class Ranking:

@@ -29,7 +29,7 @@ Kwon et al. 2022, arXiv:2204.09656.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -193,11 +193,12 @@ def _refit(
     """
     if task.n_examples < _HELD_OUT:
         raise InputError(f"refit holds every fourth example out; give {_HELD_OUT} or more.")
-    held_out = [~_fitted(batch) for batch in task.batches(loaded)]
+    calibration = replace(context.calibration, only=lambda row: not _fitted(row))
+    held_out = replace(context, calibration=calibration, memo={})
 
     def distance(maps: Mapping[int, OutputMap]) -> float:
         with replaced_outputs(loaded, maps):
-            return context.distance(unit_gates, wanted=held_out)
+            return held_out.distance(unit_gates)
 
     def running_order(rows: tuple[int, ...]) -> tuple[bool, int, int]:
         site = loaded.sites[rows[0]]  # a layer of the decoder runs its own, then cross-attention
@@ -232,9 +233,8 @@ def refit_sums(
     rows = _kept_rows(first, gates[layers[0]])
     sums = RidgeSums(len(rows), first.projections.out.out_features)
     ones = torch.ones(loaded.n_layers, loaded.n_heads)
-    for batch in share(task.batches(loaded)):
-        queries = batch.queries_of(first.stack).bool()
-        real = queries & _fitted(batch)[:, None].to(loaded.device)
+    for batch in share(task.batches(loaded, only=_fitted)):
+        real = batch.queries_of(first.stack).bool()
         weight = (1.0 / real.sum(dim=1, keepdim=True).clamp(min=1)).expand(real.shape)[real]
         full = _x_and_z(loaded, batch, real, ones, layers)
         with replaced_outputs(loaded, maps):
@@ -262,9 +262,9 @@ def _x_and_z(
     return seen
 
 
-def _fitted(batch: Padded) -> Tensor:
-    """Say which rows a refit may see: (batch,), bool."""
-    return torch.as_tensor(batch.index) % _HELD_OUT != _HELD_OUT - 1
+def _fitted(row: int) -> bool:
+    """Say whether a refit may see a row; the others judge it."""
+    return row % _HELD_OUT != _HELD_OUT - 1
 
 
 def _kept_rows(site: AttentionSite, gates: Tensor) -> Tensor:

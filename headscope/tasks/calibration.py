@@ -13,7 +13,7 @@ Li & Janson 2024, arXiv:2409.09951 (there as ablation by the optimal constant).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class TaskCalibration:
     loaded: LoadedModel
     task: Task
     means: Means | None = None
+    only: Callable[[int], bool] | None = None  # Which rows, by index; labels need all of them
 
     @property
     def has_labels(self) -> bool:
@@ -59,7 +60,7 @@ class TaskCalibration:
 
         Without labels the loss is the distance to the full model.
         """
-        for batch in self.task.loss_batches(self.loaded, labels=labels):
+        for batch in self.task.loss_batches(self.loaded, labels=labels, only=self.only):
             yield replace(batch, means=self.means)
 
     def leaving_means(self) -> TaskCalibration:

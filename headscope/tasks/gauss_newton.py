@@ -112,21 +112,14 @@ def distance(
     units: Units,
     gates: Tensor,
     targets: Targets,
-    *,
-    wanted: Sequence[Tensor] | None = None,
 ) -> float:
-    """Mean of ||e(xi) - e(1)||^2 over examples, at gates (n_units,).
-
-    ``wanted`` says for each batch which of its examples count, (size,) of bool; all if None.
-    """
+    """Mean of ||e(xi) - e(1)||^2 over examples, at gates (n_units,)."""
     total, count = 0.0, 0
     for index, batch in share(enumerate(batches)):
         ones = batch.gates("example").detach()
         grid = units.expand(gates.to(ones)).expand_as(ones)
         gap = batch.embed(grid).detach() - _full_output(batch, targets[index])
         squares = (widest(gap) ** 2).sum(dim=-1)
-        if wanted is not None:
-            squares = squares[wanted[index].to(squares.device)]
         total += float(squares.sum())
         count += len(squares)
     (numbers,) = summed("distances", torch.tensor([total, count], dtype=torch.float64))

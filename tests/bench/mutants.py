@@ -103,7 +103,7 @@ keep-the-worst | pruning/ranking.py @ 1 | the head with the largest score goes f
 importance-abs | pruning/methods.py | signs cancel
     exact(gradient)).abs().cpu() => exact(gradient)).cpu()
 refit-judges | pruning/repair.py | judged on the fit
-    held_out = [~_fitted(batch) for => held_out = [_fitted(batch) for
+    only=lambda row: not _fitted(row) => only=_fitted
 budget-end | stats/confirm.py | the last head may go, too
     if 0 < k < n} => if 0 < k <= n} | {n}
 tested-examples | pruning/max_drop.py | examples that heads were chosen on are tested on

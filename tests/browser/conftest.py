@@ -27,7 +27,7 @@ def browser():
 def small(demo):
     """A report of the demo model: most of its sections, little of each."""
     settings = {
-        "classify": {"limit": 128, "control": False, "ablate_limit": 2},
+        "classify": {"limit": 128, "control": False, "ablate": False},
         "rank": {"limit": 8, "fresh": False, "control_seeds": 2},
         "spectrum": {"length": 32, "sequences": 6},
         "flow": {"limit": 24, "control": False},

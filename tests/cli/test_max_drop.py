@@ -15,6 +15,7 @@ from tiny_models import tiny_bert
 from torch.nn.functional import normalize
 
 import headscope
+from headscope.core.files import sha256_of_file
 from headscope.core.serialise import from_dict, to_dict
 from headscope.pruning.metric_words import change_words, number
 from headscope.pruning.options import PruneOptions
@@ -66,6 +67,8 @@ def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path
     for path in desk.iterdir():
         (tmp_path / path.name).symlink_to(path)
     monkeypatch.setattr("headscope.models.source.demo_folder", lambda: desk / "demo")
+    sha256 = sha256_of_file(desk / "demo" / "model.safetensors")
+    monkeypatch.setattr("headscope.models.source.WEIGHTS_SHA256", sha256)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

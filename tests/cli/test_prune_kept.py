@@ -23,6 +23,7 @@ import headscope
 from headscope import classify
 from headscope.artefacts.saving import write_model
 from headscope.core.errors import ArtefactError
+from headscope.core.files import sha256_of_file
 from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
 from headscope.pruning.latency_result import Confirmed, LatencyTable, UnitTimes
@@ -30,6 +31,7 @@ from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import open_sources
 from headscope.pruning.speed import benchmark
+from headscope.tasks import calibration
 
 PARTS = "headscope.pruning"
 PAIRS = [
@@ -107,7 +109,13 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(f"{PARTS}.mix.bench.confirm_speed", lambda *_, **__: confirmed)
     short = partial(benchmark, lengths=(8,), batch_sizes=(1,))
     monkeypatch.setattr("headscope.models.source.demo_folder", lambda: models / "demo")
+    sha256 = sha256_of_file(models / "demo" / "model.safetensors")
+    monkeypatch.setattr("headscope.models.source.WEIGHTS_SHA256", sha256)
     monkeypatch.setattr(f"{PARTS}.setup.sample_texts", lambda: sample_texts(48))
+    read = calibration.read_texts
+    monkeypatch.setattr(
+        calibration, "read_texts", lambda source: read(source) if source else sample_texts(48)
+    )
     monkeypatch.setattr(f"{PARTS}.run.classify", partial(classify, limit=48))
     monkeypatch.setattr(f"{PARTS}.keep.benchmark", short)
     monkeypatch.setattr(f"{PARTS}.speed._SECONDS", 0.0)

@@ -22,7 +22,7 @@ from headscope.core.errors import CheckpointError, InputError, UnsupportedModelE
 from headscope.core.spans import as_spans, from_spans
 from headscope.models.compact import removed_heads
 from headscope.models.copies import random_twin
-from headscope.models.feed_forward import FeedForward, gated_neurons, removed_neurons
+from headscope.models.feed_forward import FeedForward, removed_neurons
 from headscope.models.layers import removed_layers
 from headscope.models.loaded import LoadedModel
 
@@ -86,11 +86,6 @@ def test_removed_neurons_are_zeroed_neurons(name: str) -> None:
             stack.enter_context(zeroed(item, chosen.get(item.name, [])))
         expected = states(loaded)
     assert float((states(loaded) - expected).abs().max()) > 1e-3  # they matter
-    gates = {item.second: torch.ones(item.width) for item in items}
-    for item in items:
-        gates[item.second][chosen.get(item.name, [])] = 0.0
-    with gated_neurons(gates):
-        close(states(loaded), expected)
     cut = headscope.remove_neurons(loaded, chosen)
     close(states(cut), expected)
     assert removed_neurons(cut) == {key: tuple(value) for key, value in chosen.items()}

@@ -29,15 +29,15 @@ Measured = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def english(measured, ewt):
-    """All of UD English-EWT test, with the control."""
-    result = measured("classify", corpus=ewt, language="en", control=True)
+    """All of UD English-EWT test."""
+    result = measured("classify", corpus=ewt, language="en")
     assert isinstance(result, ClassifyResult)
     return result
 
 
 @pytest.fixture(scope="module")
 def parallel(measured, shared):
-    """All of UD English-PUD."""
+    """All of UD English-PUD, with the control."""
     path = shared / "data" / "en_pud-ud-test.conllu"
     result = measured("classify", corpus=path, language="en", control=True)
     assert isinstance(result, ClassifyResult)
@@ -81,11 +81,10 @@ def test_known_numbers_of_the_demo_model(english):
     assert not {relation for _, relation, _ in labels} & {"punct", "root"}
 
 
-def test_what_random_weights_and_swapped_trees_earn(english):
+def test_what_random_weights_and_swapped_trees_earn(english, parallel):
     """Untrained heads spread evenly: broad is no sign of learning, and the control says so."""
-    control = english.control
-    assert control is not None
-    assert control.swapped == SwappedControl(labels=0, heads=0)
+    control = parallel.control
+    assert english.control.swapped == control.swapped == SwappedControl(labels=0, heads=0)
     assert (control.syntactic, control.rare, control.positional) == (0, 0, 0)
     assert control.broad == control.heads == 72
 
@@ -93,7 +92,7 @@ def test_what_random_weights_and_swapped_trees_earn(english):
 def test_labels_recur_on_other_treebanks(english, parallel, demo, shared):
     labels = labels_of(english)
     assert len(labels & labels_of(parallel)) >= 0.7 * len(labels)
-    german = headscope.classify(demo, shared / "data" / "de_pud-ud-test.conllu", limit=500)
+    german = headscope.classify(demo, shared / "data" / "de_pud-ud-test.conllu", limit=300)
     assert labels_of(german) == set()  # an English model on German
 
 

@@ -36,7 +36,7 @@ def half(demo, measured):
         limit=48,
         draws=6,
         ablation=False,
-        roles=measured("classify", validate=False),
+        roles=measured("classify", limit=160, validate=False),
     )
 
 
