@@ -93,7 +93,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
         "check": ("ruff", "check", "headscope", "tests"),
         "format": ("ruff", "format", "--check", "headscope", "tests"),
         "forget": ("os", VIEW),
-        "incomplete": registry,
+        "incomplete": (*registry, "-k", "reach"),
     }
     steps["report"] = (*steps["report"], "-o", report)
     said = _run(project, steps)

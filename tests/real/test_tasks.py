@@ -124,8 +124,8 @@ def test_cross_attention_is_the_most_fragile(shared):
         methods=["fisher-joint"],
         repairs=["none"],
         step=0.5,
-        limit=200,
-        calibration_limit=128,
+        limit=120,
+        calibration_limit=96,
     )
     areas = {area.stack: area.value for area in found.areas}
     assert areas["cross"] < areas["decoder"] < areas["encoder"]
