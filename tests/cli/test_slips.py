@@ -107,7 +107,6 @@ SLIPS: dict[str, list[Row]] = {
         ("--target-mb 4 --method fisher", "leave out method", 2),
         ("--units heads,ears --fraction 0.5", "'ears' is none of heads, neurons", 2),
         ("--units heads,neurons", "units need one budget", 2),
-        ("--units vocabulary --fraction 0.5 --task mlm", "softmax", 2),
         ("--units neurons,int8 --fraction 0.5", "int8 is a form of the exported graph", 2),
         (
             "--units neurons --max-drop 1 --fidelity-text short.txt --min-fidelity 0.9",
