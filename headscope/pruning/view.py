@@ -99,8 +99,8 @@ def _mix(result: PruneResult) -> Iterator[b.Block]:
         yield from b.behind(_speed(result.speed))
     yield from _kept(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
-    if not result.saved:
-        yield next_step(result, "keep it:", "prune {} --target-speed 2 --save small")
+    if not (result.saved or result.exported):
+        yield b.Text("Next: keep it: the same command with --save small", on=b.TERMINAL)
 
 
 def _tables(result: PruneResult) -> Iterator[b.Block]:
