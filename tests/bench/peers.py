@@ -20,7 +20,6 @@ from pathlib import Path
 from timing import options
 
 SCRIPTS = Path(__file__).with_name("peer_scripts.py")
-BEGIN, END = "<!-- peers:begin -->", "<!-- peers:end -->"
 LENGTHS = (128, 512)
 
 
@@ -144,13 +143,14 @@ def table(rows, columns):
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def write_between(path, text):
-    """Put the table between the markers of a page."""
+def write_between(path, text, mark):
+    """Put the table between the markers ``mark`` of a page."""
+    begin, end = f"<!-- {mark}:begin -->", f"<!-- {mark}:end -->"
     page = path.read_text()
-    if BEGIN not in page or END not in page:
-        raise SystemExit(f"{path} has no {BEGIN} and {END}")
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    if begin not in page or end not in page:
+        raise SystemExit(f"{path} has no {begin} and {end}")
+    before, after = page.partition(begin)[0], page.partition(end)[2]
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def machine():
@@ -182,7 +182,7 @@ def main():
     print(text)
     for path, shown in ((given.write, text), (given.readme, table(rows, SHORT))):
         if path:
-            write_between(Path(path), shown)
+            write_between(Path(path), shown, "peers")
 
 
 if __name__ == "__main__":
