@@ -22,7 +22,7 @@ _USUAL = gc.get_threshold()
 
 
 def bound_memory() -> None:
-    """Fix glibc's thresholds and its arenas, so that long runs do not grow and none waits for pages.
+    """Fix glibc's thresholds and its arenas, so that long runs neither grow nor wait for pages.
 
     By default the thresholds follow what is freed, and the heap is left with holes. At 1 MiB every
     tensor of a MiB would be new pages, which costs a run of small batches a third of its time; at

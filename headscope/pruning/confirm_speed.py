@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import ndtr, stdtrit
 
 from headscope.core.errors import InputError
 from headscope.core.rounding import EPS
@@ -102,7 +102,7 @@ def ratio_interval(
     values = np.median(ratios[places], axis=1)
     if np.ptp(values) <= EPS:
         return estimate, None, None
-    quantile = stats.t.isf(0.025, blocks - 1) * math.sqrt(blocks / (blocks - 1))
-    tail = float(stats.norm.sf(quantile))
+    quantile = -stdtrit(blocks - 1, 0.025) * math.sqrt(blocks / (blocks - 1))
+    tail = float(ndtr(-quantile))
     low, high = np.exp(np.quantile(values, [tail, 1 - tail])).tolist()
     return estimate, low, high

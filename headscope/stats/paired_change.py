@@ -34,7 +34,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
@@ -177,8 +177,8 @@ def interval_of(
 
 def _tail(n: int, level: float) -> float:
     """Share of resamples beyond each end."""
-    quantile = stats.t.isf((1 - level) / 2, n - 1) * math.sqrt(n / (n - 1))
-    return float(stats.norm.sf(quantile))
+    quantile = -stdtrit(n - 1, (1 - level) / 2) * math.sqrt(n / (n - 1))
+    return float(ndtr(-quantile))
 
 
 def _enough(
@@ -211,6 +211,6 @@ def _p_value(gaps: Array, n: int) -> float:
     fewer = int(min((gaps <= 0).sum(), (gaps >= 0).sum()))
     tail = min((1 + fewer) / (1 + len(gaps)), 0.5)
     if fewer == 0:  # 0 lies beyond all resamples
-        tail = min(tail, float(stats.norm.sf(abs(gaps.mean()) / gaps.std(ddof=1))))
-    quantile = stats.norm.isf(tail) * math.sqrt((n - 1) / n)
-    return max(float(2 * stats.t.sf(quantile, n - 1)), float(np.finfo(float).tiny))
+        tail = min(tail, float(ndtr(-abs(gaps.mean()) / gaps.std(ddof=1))))
+    quantile = -ndtri(tail) * math.sqrt((n - 1) / n)
+    return max(float(2 * stdtr(n - 1, -quantile)), float(np.finfo(float).tiny))

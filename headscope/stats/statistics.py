@@ -1,5 +1,8 @@
 """Intervals and tests: rates, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
 
+``scipy.special`` has the normal and Student's distributions; ``scipy.stats`` and ``optimize`` take
+half a second to load, so functions that need them load them.
+
 References
 ----------
 Wilson 1927, JASA 22; Agresti & Coull 1998, The American Statistician 52; McNemar 1947,
@@ -13,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize, stats
+from scipy.special import ndtr, ndtri, stdtrit
 
 from headscope.core.accumulator import Array
 from headscope.core.rounding import above
 
-Z95 = float(stats.norm.ppf(0.975))  # Normal quantile of a two-sided 95% interval.
+Z95 = float(ndtri(0.975))  # Normal quantile of a two-sided 95% interval.
 
 
 def wilson(hits: ArrayLike, trials: ArrayLike) -> tuple[Array, Array]:
@@ -41,7 +44,7 @@ def agresti_coull(hits: float, trials: int, level: float = 0.95) -> tuple[float,
     Both have the same middle. Near rates of 0 and 1 Wilson's covers too little (92% at a rate of
     98% of 50, 91% at 99%), this one 93.5% or more of any rate of 50 trials.
     """
-    z = float(stats.norm.isf((1 - level) / 2))
+    z = float(-ndtri((1 - level) / 2))
     n = trials + z**2
     p = (hits + z**2 / 2) / n
     half = z * float(np.sqrt(p * (1 - p) / n))
@@ -53,8 +56,10 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 
     The arguments count trials that just one of the two hits; p is 1 where they never disagree.
     """
+    from scipy.stats import binom
+
     a, b = np.asarray(only_head), np.asarray(only_baseline)
-    return np.asarray(np.minimum(1.0, 2.0 * stats.binom.cdf(np.minimum(a, b), a + b, 0.5)))
+    return np.asarray(np.minimum(1.0, 2.0 * binom.cdf(np.minimum(a, b), a + b, 0.5)))
 
 
 def paired_p(
@@ -70,8 +75,10 @@ def paired_p(
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
     """One-sided exact binomial test: probability of at least ``hits`` at rate ``chance``."""
+    from scipy.stats import binom
+
     n = np.asarray(trials)
-    return np.where(n > 0, stats.binom.sf(np.asarray(hits) - 1, n, np.asarray(chance)), 1.0)
+    return np.where(n > 0, binom.sf(np.asarray(hits) - 1, n, np.asarray(chance)), 1.0)
 
 
 def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
@@ -84,7 +91,7 @@ def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -
     error = np.asarray(standard_error, dtype=float)
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.where(error > 0, gap / error, np.sign(gap) * np.inf)
-    return np.asarray(stats.norm.sf(np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf)))
+    return np.asarray(ndtr(-np.nan_to_num(z, nan=0.0, posinf=np.inf, neginf=-np.inf)))
 
 
 def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, Array]:
@@ -98,10 +105,12 @@ def adjust(p: Array, among: Array | None = None) -> Array:
 
     ``among`` says which entries make up the family (all by default); the others get 1.
     """
+    from scipy.stats import false_discovery_control
+
     family = np.ones(p.shape, dtype=bool) if among is None else among
     adjusted = np.ones(p.shape)
     if family.any():
-        adjusted[family] = stats.false_discovery_control(p[family], method="bh")
+        adjusted[family] = false_discovery_control(p[family], method="bh")
     return adjusted
 
 
@@ -152,7 +161,7 @@ def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
     Infinite for a single value, NaN for none.
     """
     n = np.asarray(n)
-    quantile = stats.t.ppf(0.975, np.maximum(n - 1, 1))
+    quantile = stdtrit(np.maximum(n - 1, 1), 0.975)
     return np.where(n == 1, np.inf, quantile * np.asarray(error))
 
 
@@ -170,7 +179,9 @@ def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, f
     Of ``n`` examples only the second model has ``gained`` right, and only the first ``lost``.
     Tango 1998, Statistics in Medicine 17.
     """
-    z = float(stats.norm.isf((1 - level) / 2))
+    from scipy.optimize import brentq
+
+    z = float(-ndtri((1 - level) / 2))
 
     def upper(gained: int, lost: int) -> float:
         """Find the difference above the observed one where the statistic is -z."""
@@ -190,7 +201,7 @@ def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, f
         end = 1.0 - _PRECISION
         if gained == n or above_end(end) > 0:
             return 1.0
-        return float(optimize.brentq(above_end, (gained - lost) / n, end, xtol=_PRECISION))
+        return float(brentq(above_end, (gained - lost) / n, end, xtol=_PRECISION))
 
     # The lower end for one model over the other is the upper end the other way round.
     return -upper(lost, gained), upper(gained, lost)
@@ -199,7 +210,7 @@ def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, f
 def tango_p(gained: int, lost: int) -> float:
     """Return the level at which 0 is an end of the interval: two-sided, 1 if nothing changed."""
     changed = gained + lost
-    return float(2 * stats.norm.sf(abs(gained - lost) / math.sqrt(changed))) if changed else 1.0
+    return float(2 * ndtr(-abs(gained - lost) / math.sqrt(changed))) if changed else 1.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import stats
+from scipy.special import fdtri, stdtrit
 
 from headscope.analyses.transfer.fine_tuning import Outcome
 from headscope.analyses.transfer.labelled import Labelled, subset
@@ -64,7 +64,7 @@ def crossed(values: Array, floor: float = 1.0) -> Interval:
     spread = float((np.square(means) / free).sum())
     free_of_sum = variance**2 / spread if spread > 0 else float(seeds - 1)
     error = max(float(np.sqrt(variance)), floor / examples)
-    half = float(stats.t.ppf(0.975, max(free_of_sum, 1.0))) * error
+    half = float(stdtrit(max(free_of_sum, 1.0), 0.975)) * error
     return mean, mean - half, mean + half
 
 
@@ -83,7 +83,7 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Inte
     mine, other = (max(spread, floor) for spread in spreads)
     if not mine or not other:
         return None
-    small, large = np.sqrt(stats.f.ppf((0.025, 0.975), len(a) - 1, len(b) - 1))
+    small, large = np.sqrt(fdtri(len(a) - 1, len(b) - 1, (0.025, 0.975)))
     return mine / other, mine / other / float(large), mine / other / float(small)
 
 
