@@ -14,7 +14,7 @@ from headscope.analyses.classify.syntactic import KernelHits
 from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, find_frequencies
+from headscope.data.encode import Encoder, find_frequencies, placed
 from headscope.data.sentence import Sentence
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
@@ -25,7 +25,7 @@ def sums_of(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
     reducer = sums.reducer()
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
-        for part in buckets(list(encoder.encode(iter(sentences)))):
+        for part in buckets(list(encoder.encode(placed(sentences)))):
             batch = collate(part, loaded.pad_id)
             reducer.start(batch)
             router.run(lambda b=batch: loaded.forward(b.input_ids, b.attention_mask))

@@ -1,0 +1,133 @@
+"""Windows of a corpus, dealt out to processes; and what the bar promises over uneven ones."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from headscope.core.processes import Deal, Processes, shared_by
+from headscope.core.progress import Overall
+from headscope.data.batches import buckets
+from headscope.data.corpus import WINDOW, as_corpus
+from headscope.session import texts
+from headscope.session.texts import own_batches
+
+Row = tuple[int, ...]  # A sentence: its number, as often as it has tokens.
+
+
+class Process(Processes):
+    """One of several, all of which are played in turn."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def lengths(kind: str) -> list[int]:
+    """Tokens of each sentence; windows have 8."""
+    drawn = np.random.default_rng(0).integers(3, 20, 100).tolist()
+    return {
+        "even": drawn,
+        "long end": [*drawn[:90], *(7 * n for n in drawn[90:])],
+        "long start": [*(9 * n for n in drawn[:12]), *drawn[12:]],
+        "one window": drawn[:7],
+        "one sentence": [5],
+    }[kind]
+
+
+def read(tokens: Sequence[int]) -> Iterator[Row]:
+    return ((number,) * n for number, n in enumerate(tokens))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "WINDOW", 8)
+    monkeypatch.setattr(texts, "BATCH_TOKENS", 40)
+
+
+def windows_of(tokens: Sequence[int]) -> list[float]:
+    return [float(sum(tokens[i : i + 8])) for i in range(0, len(tokens), 8)]
+
+
+@pytest.mark.parametrize("kind", ["even", "long end", "long start", "one window", "one sentence"])
+@pytest.mark.usefixtures("small")
+def test_processes_share_the_batches_of_one(kind):
+    tokens = lengths(kind)
+    skipped = {number for number in range(len(tokens)) if number % 9 == 4}
+    sizes = windows_of(tokens)
+    #: The oracle, without windows of rows that are read on and left out.
+    kept = [[row for row in read(tokens) if row[0] // 8 == w] for w in range(len(sizes))]
+    one = [b for window in kept for b in buckets([r for r in window if r[0] not in skipped], 40)]
+    for k in (1, 2, 3, 5, 16):
+        found, done, encoded = [], [], []
+        for rank in range(k):
+            checked = []
+
+            def encode(
+                rows: list[Row], first: bool, checked: list[int] = checked, encoded=encoded
+            ) -> Iterator[Row | None]:
+                if first:
+                    checked.append(rows[0][0])
+                encoded.append(rows[0][0] // 8)
+                return (None if row[0] in skipped else row for row in rows)
+
+            with shared_by(Process(rank, k)):
+                own = list(own_batches(read(tokens), sizes, encode))
+            assert checked in ([], [0]), "only the first window of all is the first"
+            assert own == [batch for batch in own if batch[1] in one], "in the order of one process"
+            places = [one.index(batch) for _, batch in own]
+            assert places == sorted(places)
+            found += places
+            done.append(own[-1][0] if own else 0.0)
+        assert sorted(found) == list(range(len(one)))
+        assert sum(done) == pytest.approx(sum(sizes))
+        # A process has its share, or a batch too much.
+        assert max(done) <= 1.01 * sum(sizes) / k + max(map(len, itertools.chain(*one))) + 40
+        if k == 1:
+            assert encoded == sorted(set(encoded))
+        elif kind == "even" and k == 2:  # 13 windows: all but the last are encoded once
+            assert len(encoded) == 14
+
+
+def test_a_process_is_given_its_share_or_pieces():
+    with shared_by(Process(1, 2)):
+        deal = Deal(100.0)
+        assert [deal.mine(30.0), deal.mine(20.0)] == [False, True]
+        assert deal.fits(30.0)
+        assert not deal.fits(31.0)
+        assert [deal.mine(n) for n in (10.0, 5.0, 5.0)] == [True, False, True]
+
+
+def test_sizes_of_a_corpus_are_those_of_its_windows():
+    lines = [f"{'a' * (1 + number % 5)} b" for number in range(2 * WINDOW + 10)]
+    corpus = as_corpus(lines)
+    sizes = [float(sum(map(len, lines[i : i + WINDOW]))) for i in range(0, len(lines), WINDOW)]
+    assert corpus.sizes_of(len(lines)) == sizes
+    assert corpus.sizes_of(WINDOW) == sizes[:1]
+    assert corpus.sizes_of(WINDOW + 1) == [sizes[0], sizes[1] / WINDOW]
+    assert corpus.sizes_of(len(lines) - 5) == [*sizes[:2], sizes[2] / 2]
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.usefixtures("small")
+def test_the_bar_promises_what_comes(k):
+    """The last sentences are seven times as long, and their tokens take a little longer."""
+    tokens = [*([5, 14, 23, 9] * 240), *([35, 98, 161, 63] * 8)]
+    said: list[tuple[float, float | None]] = []
+    now = 0.0
+    with shared_by(Process(0, k)):
+        overall, all_of_it = Overall({"model": 1.5}, lambda: now), sum(tokens) / k
+        batches = own_batches(read(tokens), windows_of(tokens), lambda rows, _: rows)
+        for done, batch in batches:
+            now += sum(len(row) * (1 + len(row) / 500) for row in batch)
+            overall.tell("model", round(done), round(all_of_it))
+            said.append((now, overall.left()))
+    for share in (0.25, 0.5, 0.75):
+        at, left = next(one for one in said if one[0] >= share * now)
+        assert left is not None
+        assert 1 / 1.3 <= left / (now - at) <= 1.3
+    # By sentences it would have been far off.
+    by_sentences = 0.25 * now * (len(tokens) / 240 - 1)
+    assert by_sentences != pytest.approx(0.75 * now, rel=0.3)
