@@ -88,7 +88,7 @@ def test_processes_share_the_batches_of_one(kind):
         if k == 1:
             assert encoded == sorted(set(encoded))
         elif kind == "even":
-            assert len(encoded) <= len(sizes) + 2 * k, "few windows are encoded more than once"
+            assert len(encoded) <= len(sizes) + k * (k - 1), "a window for each, by all, at the end"
 
 
 def test_a_process_is_given_its_share_or_pieces():
