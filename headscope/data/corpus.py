@@ -33,6 +33,7 @@ _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 Pair = tuple[str, str]  # A source and its target.
 #: Sentences that are read, counted and sorted by length together; of several processes one has all.
 WINDOW = 2048
+_CHARACTERS = 4.0  # Of a token, as a guess before a text is tokenised.
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ class Corpus:
     has_trees: bool  # Whether sentences carry gold dependency trees
     language: str | None  # ISO code, where the corpus states it
     read: Callable[[], Iterator[Sentence]]  # Starts a new pass over the sentences
-    sizes: tuple[int, ...]  # Characters of each :data:`WINDOW` rows
+    sizes: tuple[float, ...]  # The :func:`work` of each :data:`WINDOW` rows
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
     n_pairs: int = 0
-    source_sizes: tuple[int, ...] = ()  # Of pairs: characters of each WINDOW sources
+    source_sizes: tuple[float, ...] = ()  # Of pairs: the work of each WINDOW sources
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
@@ -71,17 +72,26 @@ class Corpus:
         return dataclasses.replace(self, pairs=None, n_pairs=0, sizes=self.source_sizes)
 
     def sizes_of(self, n: int) -> list[float]:
-        """Characters of each WINDOW of the first ``n`` rows; of the last one by its share."""
+        """Return the work of each WINDOW of the first ``n`` rows; of the last one by its share."""
         whole, rest = divmod(n, WINDOW)
-        sizes: list[float] = [*self.sizes[:whole]]
+        sizes = [*self.sizes[:whole]]
         if rest:
             sizes.append(self.sizes[whole] * rest / min(WINDOW, self.n_rows - whole * WINDOW))
         return sizes
 
 
-def counted(sizes: Iterable[int]) -> tuple[int, tuple[int, ...]]:
-    """Count rows by the characters of each; return also the characters of each WINDOW of them."""
-    stream, n, sums = iter(sizes), 0, []
+def work(tokens: float) -> float:
+    """Return how much work a row is, next to others: attention grows with the square of the length.
+
+    It is as much as all else at 250 tokens (the demo model on one core). How long rows can be
+    depends on the model, so from 512 tokens on a token costs no more.
+    """
+    return tokens * (1 + min(tokens, 512.0) / 250)
+
+
+def counted(characters: Iterable[int]) -> tuple[int, tuple[float, ...]]:
+    """Count rows, given the characters of each; return also the work of each WINDOW of them."""
+    stream, n, sums = (work(each / _CHARACTERS) for each in characters), 0, list[float]()
     while window := list(itertools.islice(stream, WINDOW)):
         n += len(window)
         sums.append(sum(window))
@@ -96,8 +106,8 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    sizes = (len(sentence.text) for sentence in read_treebank(path))
-    corpus = _open(path, lambda: read_treebank(path), sizes, has_trees=True)
+    characters = (len(sentence.text) for sentence in read_treebank(path))
+    corpus = _open(path, lambda: read_treebank(path), characters, has_trees=True)
     return dataclasses.replace(corpus, language=stated[1] if stated else None)
 
 
@@ -190,14 +200,14 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
 def _open(
     path: Path,
     read: Callable[[], Iterator[Sentence]],
-    sizes: Iterable[int],
+    characters: Iterable[int],
     *,
     has_trees: bool,
 ) -> Corpus:
-    n_sentences, windows = counted(sizes)
+    n_sentences, sizes = counted(characters)
     if n_sentences == 0:
         raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read, windows)
+    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read, sizes)
 
 
 @dataclass(frozen=True)

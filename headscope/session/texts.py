@@ -10,7 +10,7 @@ from typing import TypeVar
 from headscope.core.errors import CorpusError
 from headscope.core.processes import Deal
 from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
-from headscope.data.corpus import WINDOW, PlainText, encode_lines, sample_plain
+from headscope.data.corpus import WINDOW, PlainText, encode_lines, sample_plain, work
 from headscope.models.loaded import LoadedModel
 
 Raw = TypeVar("Raw")  # A sentence or pair as it was read.
@@ -39,7 +39,7 @@ def own_batches(
     sizes: Sequence[float],
     encode: Callable[[list[Raw], bool], Iterable[Item | None]],
 ) -> Iterator[tuple[float, list[Item]]]:
-    """Yield (size of what this process has done by then, its next batch) of a corpus.
+    """Yield (work that this process has done by then, its next batch) of a corpus.
 
     All processes together have the batches that one alone would go through. ``sizes`` are those of
     the windows that ``rows`` are cut into. A window goes to one process, and the others do not
@@ -53,9 +53,9 @@ def own_batches(
             deque(window, maxlen=0)  # is read on to its end
             continue
         encoded = list(encode(list(window), number == 0))
-        tokens = sum(len(item) for item in encoded if item is not None)
+        in_all = sum(work(len(item)) for item in encoded if item is not None)
         for batch in buckets(encoded, BATCH_TOKENS):
-            part = size * sum(map(len, batch)) / tokens
+            part = size * sum(work(len(item)) for item in batch) / in_all
             if whole or deal.mine(part):
                 done += part
                 yield done, batch

@@ -83,7 +83,7 @@ class Batches(Generic[Raw, Item]):
     """
 
     n_items: int
-    sizes: Sequence[float]  # Characters of each window
+    sizes: Sequence[float]  # The work of each window
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
     #: Encodes a window, None for what the model cannot read whole; True for the first one
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
@@ -92,11 +92,11 @@ class Batches(Generic[Raw, Item]):
 
     @property
     def size(self) -> int:
-        """Characters that this process has to read: an equal share, as good as."""
+        """The work that this process has to do: an equal share, as good as."""
         return max(1, round(sum(self.sizes) / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (characters read so far, batch), leaving out the first ``done`` batches."""
+        """Yield (work done so far, batch), leaving out the first ``done`` batches."""
         if self._kept:
             yield from self._kept[done:]
             return
@@ -118,7 +118,7 @@ class Run:
 
     stacks: tuple[str, ...]  # What is measured
     thresholds: Thresholds
-    progress: Progress  # Gets (pass, characters done, characters) of this process's share
+    progress: Progress  # Gets (pass, work done, work) of this process's share
     state: RunState[StackSums]  # Where the sums are saved
     norm_weighted: bool = False  # Whether keys count by what they contribute
 

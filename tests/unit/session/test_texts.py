@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from headscope.core.processes import Deal, Processes, shared_by
 from headscope.core.progress import Overall
 from headscope.data.batches import buckets
-from headscope.data.corpus import WINDOW, as_corpus
+from headscope.data.corpus import WINDOW, as_corpus, work
 from headscope.session import texts
 from headscope.session.texts import own_batches
 
@@ -48,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def windows_of(tokens: Sequence[int]) -> list[float]:
-    return [float(sum(tokens[i : i + 8])) for i in range(0, len(tokens), 8)]
+    return [sum(map(work, tokens[i : i + 8])) for i in range(0, len(tokens), 8)]
 
 
 @pytest.mark.parametrize("kind", ["even", "long end", "long start", "one window", "one sentence"])
@@ -84,7 +83,8 @@ def test_processes_share_the_batches_of_one(kind):
         assert sorted(found) == list(range(len(one)))
         assert sum(done) == pytest.approx(sum(sizes))
         # A process has its share, or a batch too much.
-        assert max(done) <= 1.01 * sum(sizes) / k + max(map(len, itertools.chain(*one))) + 40
+        largest = max(sum(work(len(row)) for row in batch) for batch in one)
+        assert max(done) <= 1.01 * sum(sizes) / k + 1.6 * largest
         if k == 1:
             assert encoded == sorted(set(encoded))
         elif kind == "even":
@@ -103,11 +103,15 @@ def test_a_process_is_given_its_share_or_pieces():
 def test_sizes_of_a_corpus_are_those_of_its_windows():
     lines = [f"{'a' * (1 + number % 5)} b" for number in range(2 * WINDOW + 10)]
     corpus = as_corpus(lines)
-    sizes = [float(sum(map(len, lines[i : i + WINDOW]))) for i in range(0, len(lines), WINDOW)]
-    assert corpus.sizes_of(len(lines)) == sizes
-    assert corpus.sizes_of(WINDOW) == sizes[:1]
-    assert corpus.sizes_of(WINDOW + 1) == [sizes[0], sizes[1] / WINDOW]
-    assert corpus.sizes_of(len(lines) - 5) == [*sizes[:2], sizes[2] / 2]
+    sizes = [
+        sum(len(line) / 4 + (len(line) / 4) ** 2 / 250 for line in lines[i : i + WINDOW])
+        for i in range(0, len(lines), WINDOW)
+    ]
+    assert corpus.sizes_of(len(lines)) == pytest.approx(sizes)
+    assert corpus.sizes_of(WINDOW) == pytest.approx(sizes[:1])
+    assert corpus.sizes_of(WINDOW + 1) == pytest.approx([sizes[0], sizes[1] / WINDOW])
+    assert corpus.sizes_of(len(lines) - 5) == pytest.approx([*sizes[:2], sizes[2] / 2])
+    assert as_corpus(["a" * 40_000]).sizes == (10_000 * (1 + 512 / 250),)
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -118,11 +122,11 @@ def test_the_bar_promises_what_comes(k):
     said, now, seen = [], 0.0, 0
     with shared_by(Process(0, k)):
         bar, by_sentences = (Overall({"model": 1.5}, lambda: now) for _ in range(2))
-        size = round(sum(tokens) / k)
-        for done, batch in own_batches(read(tokens), windows_of(tokens), lambda rows, _: rows):
-            now += sum(len(row) * (1 + len(row) / 500) for row in batch)
+        sizes = windows_of(tokens)
+        for done, batch in own_batches(read(tokens), sizes, lambda rows, _: rows):
+            now += len(batch) * max(map(len, batch)) * (1 + max(map(len, batch)) / 400)
             seen += len(batch)
-            bar.tell("model", round(done), size)
+            bar.tell("model", round(done), round(sum(sizes) / k))
             by_sentences.tell("model", seen, len(tokens) // k)
             said.append((now, bar.left(), by_sentences.left()))
     for share in (0.25, 0.5, 0.75):
