@@ -89,8 +89,8 @@ def estimate(text, rounds):
     """Print hours for many tokens, on cores and on GPUs, from figures of the demo model."""
     demo, n = headscope.load("demo"), 10 * SENTENCES
 
-    def measured(limit=n):
-        return headscope.classify(demo, part, language="en", validate=False, limit=limit)
+    def measured():
+        return headscope.classify(demo, part, language="en", validate=False)
 
     def read(*, encode):
         corpus = open_text(part)
@@ -109,8 +109,8 @@ def estimate(text, rounds):
             for run in (measured, partial(read, encode=False), partial(read, encode=True))
         )
         with Calls() as counter:
-            counted = measured(SENTENCES).corpus.queries
-    calls = counter.n / counted
+            measured()
+    calls = counter.n / tokens
     print(
         f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading "
         f"{1e6 * reading:.2f}, tokenising and padding {1e6 * (batching - reading):.1f}; "
