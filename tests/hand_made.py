@@ -15,13 +15,13 @@ from headscope.data.sentence import Sentence
 def encode(corpus: Sequence[Sentence], pieces: Callable[[int], int] = lambda i: 1) -> Batch:
     """Put special tokens around words of so many pieces each; one batch."""
     encoded = []
-    for sentence in corpus:
+    for sentence, half, swapped in placed(corpus):
         counts = [pieces(i) for i in range(len(sentence.words))]
         word_of = np.array([-1, *np.repeat(np.arange(len(counts)), counts), -1])
         first = np.concatenate([[1], 1 + np.cumsum(counts)[:-1]])
         ids = np.arange(len(word_of))
-        encoded.append(EncodedSentence(ids, word_of, first, sentence, None))
-    return collate([s for s in placed(corpus, encoded) if s is not None], 0)
+        encoded.append(EncodedSentence(ids, word_of, first, sentence, None, half, swapped))
+    return collate(encoded, 0)
 
 
 def activations(

@@ -1,4 +1,4 @@
-"""How the processes of one run share its work: each takes every n-th batch, then sums are added.
+"""How the processes of one run share its work: each takes some batches, then sums are added.
 
 A process alone is the usual case: it takes every batch, and adding up changes nothing, not even the
 last bit. What runs is the same program in every process. Whatever is decided from sums is decided
@@ -85,6 +85,31 @@ def alone() -> Iterator[None]:
 def share(items: Iterable[T]) -> Iterator[T]:
     """Yield what this process has to do: every n-th item, the first one at its rank."""
     return islice(items, _current.rank, None, _current.size)
+
+
+_SLACK = 0.01  # More than its equal share of all work that a process may be given.
+
+
+class Deal:
+    """Deals out pieces of work of known sizes, in the same way in every process.
+
+    Every piece goes to the process that has been given least, the first of equals. ``total`` is the
+    size of all pieces together.
+    """
+
+    def __init__(self, total: float) -> None:
+        self._given = [0.0] * _current.size
+        self._most = (1 + _SLACK) * total / _current.size
+
+    def fits(self, size: float) -> bool:
+        """Whether a piece as large leaves a process within its share, so need not be divided."""
+        return min(self._given) + size <= self._most
+
+    def mine(self, size: float) -> bool:
+        """Deal out the next piece; return whether it is this process that has to do it."""
+        least = self._given.index(min(self._given))
+        self._given[least] += size
+        return least == _current.rank
 
 
 def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:

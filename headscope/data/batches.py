@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array, Keys
 from headscope.core.widest import widest_type
+from headscope.data.corpus import WINDOW
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence, is_punctuation
 from headscope.data.token_rows import PairRow, pad_pairs
@@ -34,7 +35,6 @@ OffsetName = tuple[int, str, str, int]
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
 
-WINDOW = 2048  # Sentences that are sorted by length together.
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024

@@ -21,7 +21,7 @@ from headscope.data.files import (
     read_treebank,
 )
 from headscope.data.pieces import TextModel, tokenise
-from headscope.data.sentence import Sentence, split_words
+from headscope.data.sentence import Sentence, has_word, split_words
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
@@ -31,6 +31,9 @@ _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
 
 Pair = tuple[str, str]  # A source and its target.
+#: Sentences that are read, counted and sorted by length together; of several processes one has all.
+WINDOW = 2048
+_CHARACTERS = 4.0  # Of a token, as a guess before a text is tokenised.
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class Corpus:
     has_trees: bool  # Whether sentences carry gold dependency trees
     language: str | None  # ISO code, where the corpus states it
     read: Callable[[], Iterator[Sentence]]  # Starts a new pass over the sentences
+    sizes: tuple[float, ...]  # The :func:`work` of each :data:`WINDOW` rows
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
     n_pairs: int = 0
+    source_sizes: tuple[float, ...] = ()  # Of pairs: the work of each WINDOW sources
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
@@ -64,7 +69,33 @@ class Corpus:
     @property
     def sources(self) -> Corpus:
         """The sentences alone."""
-        return dataclasses.replace(self, pairs=None, n_pairs=0)
+        return dataclasses.replace(self, pairs=None, n_pairs=0, sizes=self.source_sizes)
+
+    def sizes_of(self, n: int) -> list[float]:
+        """Return the work of each WINDOW of the first ``n`` rows; of the last one by its share."""
+        whole, rest = divmod(n, WINDOW)
+        sizes = [*self.sizes[:whole]]
+        if rest:
+            sizes.append(self.sizes[whole] * rest / min(WINDOW, self.n_rows - whole * WINDOW))
+        return sizes
+
+
+def work(tokens: float) -> float:
+    """Return how much work a row is, next to others: attention grows with the square of the length.
+
+    It is as much as all else at 250 tokens (the demo model on one core). How long rows can be
+    depends on the model, so from 512 tokens on a token costs no more.
+    """
+    return tokens * (1 + min(tokens, 512.0) / 250)
+
+
+def counted(characters: Iterable[int]) -> tuple[int, tuple[float, ...]]:
+    """Count rows, given the characters of each; return also the work of each WINDOW of them."""
+    stream, n, sums = (work(each / _CHARACTERS) for each in characters), 0, list[float]()
+    while window := list(itertools.islice(stream, WINDOW)):
+        n += len(window)
+        sums.append(sum(window))
+    return n, tuple(sums)
 
 
 def open_treebank(path: str | Path) -> Corpus:
@@ -75,7 +106,8 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    corpus = _open(path, lambda: read_treebank(path), has_trees=True)
+    characters = (len(sentence.text) for sentence in read_treebank(path))
+    corpus = _open(path, lambda: read_treebank(path), characters, has_trees=True)
     return dataclasses.replace(corpus, language=stated[1] if stated else None)
 
 
@@ -85,6 +117,7 @@ def open_text(path: str | Path) -> Corpus:
     corpus = _open(
         path,
         lambda: (Sentence(words) for _, line in read_prose(path) if (words := split_words(line))),
+        (len(line) for _, line in read_prose(path) if has_word(line)),
         has_trees=False,
     )
     return dataclasses.replace(corpus, table=path) if path.suffix.lower() in TABLES else corpus
@@ -106,17 +139,18 @@ def open_pairs(path: str | Path) -> Corpus:
 
 def corpus_of_pairs(name: str, sha256: str, pairs: Callable[[], Iterator[Pair]]) -> Corpus:
     """Count what one pass over pairs yields, and make a corpus of them."""
-    n_pairs = n_sources = 0
-    for source, _ in pairs():
-        n_pairs += 1
-        n_sources += bool(split_words(source))
+    n_pairs, sizes = counted(len(source) + len(target) for source, target in pairs())
+    n_sources, of_sources = counted(len(source) for source, _ in pairs() if has_word(source))
     if n_pairs == 0:
         raise CorpusError(f"{name} holds no pair; give a file with at least one.")
 
     def sources() -> Iterator[Sentence]:
         return (Sentence(words) for source, _ in pairs() if (words := split_words(source)))
 
-    return Corpus(name, sha256, n_sources, False, None, sources, pairs=pairs, n_pairs=n_pairs)
+    corpus = Corpus(name, sha256, n_sources, False, None, sources, of_sources)
+    return dataclasses.replace(
+        corpus, sizes=sizes, pairs=pairs, n_pairs=n_pairs, source_sizes=of_sources
+    )
 
 
 @functools.cache
@@ -134,6 +168,7 @@ def sample_corpus() -> Corpus:
         has_trees=True,
         language="en",
         read=lambda: iter(sentences),
+        sizes=counted(len(sentence.text) for sentence in sentences)[1],
         note=note,
     )
 
@@ -158,14 +193,21 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     has_trees = all(sentence.heads is not None for sentence in sentences)
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
         sentences = [Sentence(sentence.words) for sentence in sentences]
-    return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))
+    n, sizes = counted(len(sentence.text) for sentence in sentences)
+    return Corpus("in memory", digest, n, has_trees, None, lambda: iter(sentences), sizes)
 
 
-def _open(path: Path, read: Callable[[], Iterator[Sentence]], *, has_trees: bool) -> Corpus:
-    n_sentences = sum(1 for _ in read())
+def _open(
+    path: Path,
+    read: Callable[[], Iterator[Sentence]],
+    characters: Iterable[int],
+    *,
+    has_trees: bool,
+) -> Corpus:
+    n_sentences, sizes = counted(characters)
     if n_sentences == 0:
         raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read)
+    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read, sizes)
 
 
 @dataclass(frozen=True)

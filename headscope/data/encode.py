@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +49,28 @@ class EncodedSentence:
         return len(self.ids)
 
 
+class Placed(NamedTuple):
+    """A sentence and what its place in the corpus decides."""
+
+    sentence: Sentence
+    half: int  # As in :class:`EncodedSentence`
+    swapped: Sentence | None  # The same
+
+
+def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
+    """Give each sentence of a corpus its half and the sentence whose tree it is scored against.
+
+    Labels are chosen on one half of a corpus (even zero-based indices) and confirmed on the other.
+    As a control each sentence is scored against the tree of the sentence before it that has as many
+    words; the first of each length has none. Sentences that a model cannot read count for both.
+    """
+    before: dict[int, Sentence] = {}
+    for index, sentence in enumerate(sentences):
+        length = len(sentence.words)
+        yield Placed(sentence, index % 2, before.get(length))
+        before[length] = sentence
+
+
 class Encoder:
     """Tokenises sentences word by word; what cannot be aligned or is too long is left out."""
 
@@ -57,17 +78,21 @@ class Encoder:
         self._model = model
         self._frequencies = frequencies
 
-    def encode(self, sentences: Iterator[Sentence]) -> Iterator[EncodedSentence | None]:
+    def encode(
+        self, places: Iterable[Placed], *, check: bool = True
+    ) -> Iterator[EncodedSentence | None]:
         """Yield each sentence encoded, or None where it has to be skipped.
 
         A sentence is skipped when it is longer than the model's limit, or when one of its words
-        yields no piece; it is never cut.
+        yields no piece; it is never cut. ``check`` is that of
+        :func:`~headscope.data.pieces.tokenise`.
         """
-        sentences, again = tee(sentences)
-        words = (sentence.words for sentence in again)
-        yield from map(self._align, sentences, tokenise(self._model, words))
+        places, again = tee(places)
+        words = (place.sentence.words for place in again)
+        yield from map(self._align, places, tokenise(self._model, words, check=check))
 
-    def _align(self, sentence: Sentence, encoding: Encoding) -> EncodedSentence | None:
+    def _align(self, place: Placed, encoding: Encoding) -> EncodedSentence | None:
+        sentence = place.sentence
         ids = np.asarray(encoding.ids, dtype=np.int64)
         if len(ids) > self._model.max_length:
             return None
@@ -76,7 +101,8 @@ class Encoder:
         first = first[words >= 0]
         if len(first) != len(sentence.words):
             return None
-        return EncodedSentence(ids, word_of, first, sentence, self._rarity(sentence.words))
+        rarity = self._rarity(sentence.words)
+        return EncodedSentence(ids, word_of, first, sentence, rarity, place.half, place.swapped)
 
     def _rarity(self, words: Sequence[str]) -> Rarity | None:
         frequencies = self._frequencies
@@ -91,28 +117,6 @@ class Encoder:
             return None
         two_rarest = tuple(i for i in candidates if frequency[i] <= second)
         return Rarity(rarest, two_rarest, tuple(candidates))
-
-
-# Where a sentence stands in its corpus: its half, and whose tree it is given as a control.
-
-
-def placed(
-    sentences: Iterable[Sentence], encoded: Iterable[EncodedSentence | None]
-) -> Iterator[EncodedSentence | None]:
-    """Add to each encoded sentence its half and the sentence whose tree it is scored against.
-
-    Labels are chosen on one half of a corpus (even zero-based indices) and confirmed on the other.
-    As a control each sentence is scored against the tree of the sentence before it that has as many
-    words; the first of each length has none. Skipped sentences, None in ``encoded`` and in what is
-    yielded, count for both.
-    """
-    before: dict[int, Sentence] = {}
-    for index, (sentence, item) in enumerate(zip(sentences, encoded, strict=True)):
-        length = len(sentence.words)
-        if item is not None:
-            item = dataclasses.replace(item, half=index % 2, swapped=before.get(length))
-        before[length] = sentence
-        yield item
 
 
 #: Sentences whose rarest word is among this many most frequent words say nothing about rarity.

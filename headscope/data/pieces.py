@@ -75,9 +75,12 @@ def tokenise(
     *,
     pairs: Iterable[str] | None = None,
     special: bool = True,
+    check: bool = True,
 ) -> Iterator[Encoding]:
-    """Yield one encoding per text, in order; nothing is cut and nothing padded."""
-    checked = False
+    """Yield one encoding per text, in order; nothing is cut and nothing padded.
+
+    ``check``: texts are refused where the first ones hold no piece that the tokenizer knows.
+    """
     # Byte-level and sentence-piece vocabularies spell the space before a word as part of its first
     # piece. Handed a bare word, some of them take it for the middle of another word.
     pre_tokenizer = repr(model.tokenizer.backend_tokenizer.pre_tokenizer)
@@ -93,9 +96,9 @@ def tokenise(
             is_split_into_words=in_words,
             add_special_tokens=special,
         )
-        if not checked:
+        if check:
             _check_some_known(model, encodings)
-            checked = True
+            check = False
         yield from (_known(model, encoding) for encoding in encodings)
 
 

@@ -35,6 +35,11 @@ def split_words(line: str) -> tuple[str, ...]:
     return tuple(_WORD.findall(line))
 
 
+def has_word(line: str) -> bool:
+    """Whether :func:`split_words` finds a word."""
+    return _WORD.search(line) is not None
+
+
 def is_punctuation(word: str) -> bool:
     """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
     return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)

@@ -210,16 +210,23 @@ class PaddedPairs(Padded):
 
 
 def encode_pairs(
-    model: TextModel, sources: Iterable[str], targets: Iterable[str], ends: Ends
+    model: TextModel,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    ends: Ends,
+    *,
+    check: bool = True,
 ) -> Iterator[PairRow | None]:
     """Tokenise sources and targets; None for a pair that the model cannot read whole.
 
     Each side gets the special tokens that the tokenizer itself puts there, with one exception:
     special tokens after a target's text are replaced by one stop token, which some tokenizers add
-    and others do not. Nothing is ever cut.
+    and others do not. Nothing is ever cut. ``check`` is that of
+    :func:`~headscope.data.pieces.tokenise`, for the sources.
     """
     texts, targets = tee(targets)
-    both = zip(tokenise(model, sources), tokenise_targets(model, targets), texts, strict=True)
+    first = tokenise(model, sources, check=check)
+    both = zip(first, tokenise_targets(model, targets), texts, strict=True)
     for i, (source, target, text) in enumerate(both):
         # Let the target end in one stop token.
         size, marks = len(target.ids), target.special_tokens_mask

@@ -1,14 +1,19 @@
-"""Batches of whole lines of a text, counted."""
+"""Batches of whole lines of a text, counted, and the share of them that a process has."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from headscope.core.errors import CorpusError
-from headscope.data.batches import BATCH_TOKENS, WINDOW, Item, buckets, windows
-from headscope.data.corpus import PlainText, encode_lines, sample_plain
+from headscope.core.processes import Deal
+from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
+from headscope.data.corpus import WINDOW, PlainText, encode_lines, sample_plain, work
 from headscope.models.loaded import LoadedModel
+
+Raw = TypeVar("Raw")  # A sentence or pair as it was read.
 
 
 def line_batches(
@@ -27,6 +32,33 @@ def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[
         for batch in buckets(window, BATCH_TOKENS):
             seen += len(batch)
             yield seen, batch
+
+
+def own_batches(
+    rows: Iterable[Raw],
+    sizes: Sequence[float],
+    encode: Callable[[list[Raw], bool], Iterable[Item | None]],
+) -> Iterator[tuple[float, list[Item]]]:
+    """Yield (work that this process has done by then, its next batch) of a corpus.
+
+    All processes together have the batches that one alone would go through. ``sizes`` are those of
+    the windows that ``rows`` are cut into. A window goes to one process, and the others do not
+    encode it. Where it would be more than the share of any, all of them encode it and its batches
+    are dealt out. ``encode`` is given the rows of a window, and whether they are the first.
+    """
+    stream, deal, done = iter(rows), Deal(sum(sizes)), 0.0
+    for number, size in enumerate(sizes):
+        window, whole = itertools.islice(stream, WINDOW), deal.fits(size)
+        if whole and not deal.mine(size):
+            deque(window, maxlen=0)  # is read on to its end
+            continue
+        encoded = list(encode(list(window), number == 0))
+        in_all = sum(work(len(item)) for item in encoded if item is not None)
+        for batch in buckets(encoded, BATCH_TOKENS):
+            part = size * sum(work(len(item)) for item in batch) / in_all
+            if whole or deal.mine(part):
+                done += part
+                yield done, batch
 
 
 def check_measured(text: PlainText, lines: int) -> None:

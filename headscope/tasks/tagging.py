@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.errors import InputError
-from headscope.data.encode import Encoder
+from headscope.data.encode import Encoder, placed
 from headscope.data.examples import Examples
 from headscope.data.sentence import Sentence
 from headscope.data.tagged import has_entities
@@ -51,7 +51,7 @@ class TokenClassification(TokenTask):
                 masked=tuple(item.first.tolist()),
                 gold=gold[i],
             )
-            for i, item in enumerate(Encoder(loaded).encode(map(Sentence, words)))
+            for i, item in enumerate(Encoder(loaded).encode(placed(map(Sentence, words))))
         )
         rows, kept = numbered(loaded, encoded, f"{len(words)} sentences")
         super().__init__(examples, loaded, rows, len(words) - len(kept))

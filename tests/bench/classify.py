@@ -27,7 +27,7 @@ def batches_of(loaded, corpus):
     encoder = Encoder(loaded, find_frequencies(corpus, None, "en"))
     return [
         collate(batch, loaded.pad_id)
-        for window in windows(placed(corpus, encoder.encode(iter(corpus))))
+        for window in windows(encoder.encode(placed(corpus)))
         for batch in buckets(window)
     ]
 

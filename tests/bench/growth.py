@@ -4,13 +4,15 @@ Run: python tests/bench/growth.py TEXT.txt [FOLDER] [--rounds 3]
 
 Prints a table with the exponent of each axis (the slope of log seconds over log size: 1 is linear)
 and draws one panel an axis. Every point is a median of processor seconds of one thread. Ends with
-an estimate for 1e9 tokens: every process reads and tokenises the whole corpus, and a GPU does the
-operators of a batch one after the other, each in at least its launch, which is assumed.
+an estimate for 1e9 tokens: every process reads the whole corpus and tokenises its share, and a GPU
+does the operators of a batch one after the other, each in at least its launch, which is assumed.
 """
 
 import itertools
+import tempfile
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -86,27 +88,39 @@ class Calls(TorchDispatchMode):
 def estimate(text, rounds):
     """Print hours for many tokens, on cores and on GPUs, from figures of the demo model."""
     demo, n = headscope.load("demo"), 10 * SENTENCES
-    measured = partial(headscope.classify, demo, text, language="en", validate=False)
 
-    def read():
-        corpus = open_text(text)
+    def measured():
+        return headscope.classify(demo, part, language="en", validate=False)
+
+    def read(*, encode):
+        corpus = open_text(part)
         words = find_frequencies(corpus, None, "en")
-        for _ in readings(demo, ("encoder",), corpus, words, n)[0].batches.after(0):
+        batches = readings(demo, ("encoder",), corpus, words, n)[0].batches
+        for _ in batches.after(0) if encode else batches.read():
             pass
 
-    tokens = measured(limit=n).corpus.queries
-    whole = seconds(partial(measured, limit=n), rounds) / tokens
-    with Calls() as counter:
-        counted = measured(limit=SENTENCES).corpus.queries
-    calls, reading = counter.n / counted, seconds(read, rounds) / tokens
+    with tempfile.TemporaryDirectory() as folder:
+        part = Path(folder) / "part.txt"  # what else the text holds would be read too
+        lines = text.read_text(encoding="utf-8").splitlines(keepends=True)
+        part.write_text("".join(lines[:n]), encoding="utf-8")
+        tokens = measured().corpus.queries
+        whole, reading, batching = (
+            seconds(run, rounds) / tokens
+            for run in (measured, partial(read, encode=False), partial(read, encode=True))
+        )
+        with Calls() as counter:
+            measured()
+    calls = counter.n / tokens
     print(
-        f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading and "
-        f"tokenising {1e6 * reading:.1f}; {calls:.2f} operators a token\n"
+        f"\nThe demo model, one core: {1e6 * whole:.1f} microseconds a token, of which reading "
+        f"{1e6 * reading:.2f}, tokenising and padding {1e6 * (batching - reading):.1f}; "
+        f"{calls:.2f} operators a token\n"
     )
     launch = 10e-6  # seconds on a GPU, assumed
     print_head(("processes", "hours, a core each", "hours, a GPU each"))
     for n in (1, 2, 8, 32, 128):
-        a_token = (reading + (whole - reading) / n, reading + calls * launch / n)
+        on_gpu = batching - reading + calls * launch
+        a_token = (reading + (whole - reading) / n, reading + on_gpu / n)
         print_row((n, *(f"{1e9 * each / 3600:,.1f}" for each in a_token)))
 
 

@@ -4,7 +4,8 @@ Run from the repository: ``python tests/bench/long_run.py TEXT.txt [--sentences 
 many threads as ``--processes``, in one process and under ``torchrun``:
 
 1. a tenth of the sentences and all of them: seconds on the clock and of the processor, peak memory;
-   what the bar on the terminal said was left at a quarter, half and three quarters, and what was;
+   what the bar on the terminal said was left after a quarter, half and three quarters of the time,
+   and what was;
 2. all of them again in several processes, killed (-9) after a third of the time and resumed: the
    bytes of the result must be those of the run that was left alone, but for ``created``.
 """
@@ -27,14 +28,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for processes.py
 from processes import content
 
 ONE_THREAD, DAY = {"OMP_NUM_THREADS": "1"}, 86_400.0
-#: What a bar shows: steps done, steps in all, time left.
-_BAR = re.compile(rb"(\d+)/(\d+)\S* +(?:\x1b\[\d*m)*(\d+):(\d\d):(\d\d)")
+#: The time left that a bar shows.
+_BAR = re.compile(rb"about (?:(\d+):)?(\d+):(\d\d) left")
 
 
 class Bar:
     """What a run's bar says on a terminal, with the time at which it was read."""
 
     def __init__(self):
+        self._start = time.perf_counter()
         self._read_end, self.terminal = pty.openpty()
         self._said = []
         threading.Thread(target=self._read, daemon=True).start()
@@ -42,16 +44,15 @@ class Bar:
     def _read(self):
         while data := os.read(self._read_end, 4096):
             for figures in _BAR.findall(data):
-                done, n, hours, minutes, seconds = map(int, figures)
+                hours, minutes, seconds = (int(figure or 0) for figure in figures)
                 left = 3600 * hours + 60 * minutes + seconds
-                self._said.append((time.perf_counter(), done / n, left))
+                self._said.append((time.perf_counter() - self._start, left))
 
-    def promises(self):
-        """Yield (share done, seconds that were said to be left, seconds that were left)."""
-        end = next((at for at, share, _ in self._said if share == 1.0), self._said[-1][0])
+    def promises(self, took):
+        """Yield (share of the time, seconds that were said to be left, seconds that were left)."""
         for share in (0.25, 0.5, 0.75):
-            at, reached, left = next(said for said in self._said if said[1] >= share)
-            yield reached, left, end - at
+            at, left = next(said for said in self._said if said[0] >= share * took)
+            yield share, left, took - at
 
 
 def measure(name, words, folder, threads, terminal=None):
@@ -88,12 +89,12 @@ def main():
         together = ["-m", "torch.distributed.run", "--nproc-per-node", str(k), *command]
         for size in (str(n // 10), str(n)):
             bar, one = Bar(), f"1 process, {k} threads"
-            measure(one, [*command, size], folder / "one", k, bar.terminal)
+            alone = measure(one, [*command, size], folder / "one", k, bar.terminal)
             several = f"{k} processes, 1 thread each"
             took = measure(several, [*together, size], folder / "several", 1)
         print()
-        for share, said, was in bar.promises():
-            print(f"at {share:.0%} the bar said {said:.0f} s left; it took {was:.0f} s")
+        for share, said, was in bar.promises(alone):
+            print(f"at {share:.0%} of the time the bar said {said:.0f} s left; it took {was:.0f} s")
         kept = killed_and_resumed([*together, str(n)], folder / "killed", took / 3)
         same = content(folder / "killed") == content(folder / "several")
         print("the same bytes" if same else "OTHER BYTES")

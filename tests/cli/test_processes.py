@@ -14,10 +14,14 @@ from typing import Any
 import pytest
 from outcomes import Ended, refused
 from processes import Accident, Cold, cold, launch
+from tiny_models import write_tiny
 
 import headscope
 from headscope.cli.process import modules_are_loaded, rest_collector
 from headscope.core.serialise import to_json
+from headscope.data import corpus
+from headscope.data.corpus import SAMPLE
+from headscope.session import texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +91,25 @@ def test_a_process_without_work_takes_part(model):
     found = result_of(launch(3, "classify", model, *words, "--format", "json"))
     options = {"ablate": True, "ablate_limit": 8, "prefix_matching": True}
     same(as_json(headscope.classify(model, limit=8, **options)), found)
+
+
+@pytest.mark.parametrize("kind", ["treebank", "pairs"])
+def test_windows_are_dealt_out(kind, model, tmp_path, monkeypatch):
+    """Windows of 16 rows, some of which are too long for the model."""
+    for module in (corpus, texts):
+        monkeypatch.setattr(module, "WINDOW", 16)
+    path = SAMPLE
+    if kind == "pairs":
+        model, path = write_tiny(tmp_path / "bart", "bart"), tmp_path / "pairs.tsv"
+        rows = [sentence.text for sentence in corpus.sample_corpus()][:90]
+        rows[20:60:7] = [" ".join(rows[:20])] * 6
+        lines = (f"{row}\t{rows[i // 2]}" for i, row in enumerate(rows))
+        path.write_text("source\ttarget\n" + "\n".join(lines), encoding="utf-8")
+    given = ("--treebank" if kind == "treebank" else "--text", path, "--limit", "90")
+    found = result_of(launch(3, "classify", model, *given, "--no-validate", "--format", "json"))
+    opened = corpus.open_treebank(path) if kind == "treebank" else corpus.open_text(path)
+    same(as_json(headscope.classify(model, opened, limit=90, validate=False)), found)
+    assert found["corpus"]["skipped"] > 0
 
 
 def test_prune(model, tmp_path):

@@ -8,7 +8,7 @@ from torch.nn.functional import one_hot
 from transformers import AutoModelForTokenClassification
 
 import headscope
-from headscope.data.encode import Encoder
+from headscope.data.encode import Encoder, placed
 from headscope.data.queries import read_retrieval
 from headscope.data.sentence import Sentence
 from headscope.data.tagged import read_tagged
@@ -21,7 +21,7 @@ def tagger(demo, shared):
     train = read_tagged(shared / "data/en_ewt-ud-dev.conllu")
     names = sorted({tag for tags in train.tags for tag in tags})
     train = train.top(160)
-    encoded = list(Encoder(demo).encode(map(Sentence, train.words)))
+    encoded = list(Encoder(demo).encode(placed(map(Sentence, train.words))))
     states, gold = [], []
     for start in range(0, len(encoded), 40):
         part = [(i, item) for i, item in enumerate(encoded) if item][start : start + 40]

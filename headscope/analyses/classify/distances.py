@@ -126,7 +126,7 @@ def measure(
                         part.start(asked[stack][rows])
                     inputs = (x[rows] for x in batch.inputs)
                     router.run(functools.partial(loaded.forward, *inputs))
-                progress(name, seen, reading.batches.n_items)
+                progress(name, seen, reading.batches.size)
         for stack, part in sums.items():
             found[stack] = merged(part, blank[stack], f"distances of heads, {stack}")
     return found

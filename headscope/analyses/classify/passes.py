@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
@@ -19,17 +19,17 @@ from headscope.analyses.classify.shapes import even_shape
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
-from headscope.core.processes import merged, share
+from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
 from headscope.data.batches import Batch, Item, collate, collate_pairs
-from headscope.data.corpus import Corpus, open_pairs
-from headscope.data.encode import EncodedSentence, Encoder, Frequencies, placed
+from headscope.data.corpus import Corpus, Pair, open_pairs
+from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
 from headscope.models.task_heads import ends_of
 from headscope.session.resume import RunState
-from headscope.session.texts import counted_batches
+from headscope.session.texts import Raw, own_batches
 
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
@@ -76,27 +76,35 @@ def stacks_for(loaded: LoadedModel, stack: str | None, *, pairs: bool) -> tuple[
 
 
 @dataclass
-class Batches(Generic[Item]):
+class Batches(Generic[Raw, Item]):
     """The batches of a corpus, the same ones every time: this process's share of them.
 
     A small corpus is read, encoded and padded only once; of a larger one nothing is held.
     """
 
     n_items: int
-    #: Starts a new pass over what is encoded, None for what the model cannot read whole.
-    items: Callable[[], Iterator[Item | None]]
+    sizes: Sequence[float]  # The work of each window
+    read: Callable[[], Iterable[Raw]]  # Starts a new pass.
+    #: Encodes a window, None for what the model cannot read whole; True for the first one
+    encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
     collate: Callable[[Sequence[Item]], Batch]
     _kept: list[tuple[int, Batch]] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """The work that this process has to do: an equal share, as good as."""
+        return max(1, round(sum(self.sizes) / current().size))
+
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (items seen so far, batch), leaving out the first ``done`` batches."""
+        """Yield (work done so far, batch), leaving out the first ``done`` batches."""
         if self._kept:
             yield from self._kept[done:]
             return
         made = []
-        for index, (seen, items) in enumerate(share(counted_batches(self.items()))):
+        batches = own_batches(self.read(), self.sizes, self.encode)
+        for index, (seen, items) in enumerate(batches):
             if index >= done:
-                made.append((seen, self.collate(items)))
+                made.append((min(round(seen), self.size), self.collate(items)))
                 yield made[-1]
             if self.n_items > KEPT_SENTENCES:
                 made.clear()
@@ -110,7 +118,7 @@ class Run:
 
     stacks: tuple[str, ...]  # What is measured
     thresholds: Thresholds
-    progress: Progress  # Gets (pass, items done, items)
+    progress: Progress  # Gets (pass, work done, work) of this process's share
     state: RunState[StackSums]  # Where the sums are saved
     norm_weighted: bool = False  # Whether keys count by what they contribute
 
@@ -118,7 +126,7 @@ class Run:
         self,
         loaded: LoadedModel,
         stacks: Sequence[str],
-        batches: Batches[Item],
+        batches: Batches[Any, Any],
         name: str,
         check: Callable[[StackSums], object] = lambda sums: None,
     ) -> StackSums:
@@ -145,7 +153,7 @@ class Run:
                     reducer.start(batch)
                 router.run(functools.partial(loaded.forward, *batch.inputs))
                 self.state.note(name, index, sums)
-                self.progress(name, seen, batches.n_items)
+                self.progress(name, seen, batches.size)
         total = merged(sums, blank, f"the sums of {name}")
         check(total)
         self.state.note(name, index, sums, final=True)
@@ -174,9 +182,9 @@ class Reading:
 
     stacks: tuple[str, ...]
     corpus: Corpus
-    batches: Batches[Any]
+    batches: Batches[Any, Any]
     name: str = ""  # Added to the name of the pass
-    swapped: Batches[Any] | None = None  # Every target with the source of another pair
+    swapped: Batches[Any, Any] | None = None  # Every target with the source of another pair
 
     def label(self, loaded: LoadedModel, run: Run, name: str) -> Iterator[StackLabels]:
         """Measure a whole model and label the heads of these stacks.
@@ -264,17 +272,24 @@ def readings(
         return texts
     n, ends = min(corpus.n_pairs, limit or corpus.n_pairs), ends_of(loaded)
 
-    def items() -> Iterator[PairRow | None]:
+    def read() -> Iterator[Pair]:
         assert corpus.pairs is not None
-        first, second = itertools.tee(itertools.islice(corpus.pairs(), n))
+        return itertools.islice(corpus.pairs(), n)
+
+    def encode(pairs: Iterable[Pair], check: bool = True) -> Iterator[PairRow | None]:
+        first, second = itertools.tee(pairs)
         sources, targets = (source for source, _ in first), (target for _, target in second)
-        for row in encode_pairs(loaded, sources, targets, ends):
+        for row in encode_pairs(loaded, sources, targets, ends, check=check):
             # A target without a token has no query.
             yield row if row is not None and row.decoder_content else None
 
-    padded = functools.partial(collate_pairs, pad_id=loaded.pad_id)
-    swapped = Batches(n, lambda: with_swapped_sources(items()), padded)
-    return [*texts, Reading(deep, corpus, Batches(n, items, padded), ", pairs", swapped)]
+    sizes, padded = corpus.sizes_of(n), functools.partial(collate_pairs, pad_id=loaded.pad_id)
+    own = Batches(n, sizes, read, encode, padded)
+    # Another source is found by its tokens, so every process encodes all pairs.
+    swapped = Batches(
+        n, sizes, lambda: with_swapped_sources(encode(read())), lambda rows, _: rows, padded
+    )
+    return [*texts, Reading(deep, corpus, own, ", pairs", swapped)]
 
 
 def _sentences(
@@ -283,9 +298,8 @@ def _sentences(
     n = min(corpus.n_sentences, limit or corpus.n_sentences)
     encoder = Encoder(loaded, words)
 
-    def items() -> Iterator[EncodedSentence | None]:
-        sentences, again = itertools.tee(itertools.islice(iter(corpus), n))
-        return placed(again, encoder.encode(sentences))
+    def encode(window: Iterable[Placed], check: bool) -> Iterator[EncodedSentence | None]:
+        return encoder.encode(window, check=check)
 
     def padded(sentences: Sequence[EncodedSentence]) -> Batch:
         batch = collate(sentences, loaded.pad_id)
@@ -294,4 +308,8 @@ def _sentences(
         # Trees say nothing of a decoder: the head of a word may stand where it cannot look.
         return dataclasses.replace(batch, causal=True, edges=None, swapped=None)
 
-    return Reading((stack,), corpus, Batches(n, items, padded))
+    def read() -> Iterator[Placed]:
+        return placed(itertools.islice(iter(corpus), n))
+
+    batches = Batches(n, corpus.sizes_of(n), read, encode, padded)
+    return Reading((stack,), corpus, batches)

@@ -25,7 +25,8 @@ from headscope.analyses.classify.result import (
 from headscope.analyses.classify.shapes import counted
 from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import SCHEMA
-from headscope.data.batches import BATCH_TOKENS, WINDOW
+from headscope.data.batches import BATCH_TOKENS
+from headscope.data.corpus import WINDOW
 from headscope.data.encode import find_frequencies
 from headscope.data.examples import open_corpus
 from headscope.models.loaded import LoadedModel

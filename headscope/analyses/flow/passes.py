@@ -60,8 +60,8 @@ class Reader:
     def batches(self, half: int, name: str) -> Iterator[list[EncodedSentence]]:
         """Yield batches of the sentences of one half: 0 first, then 1."""
         self.repeated, self.skipped = 0, 0
-        sentences, again = itertools.tee(itertools.islice(iter(self.corpus), self.n_sentences))
-        encoded = placed(again, Encoder(self.loaded).encode(sentences))
+        sentences = itertools.islice(iter(self.corpus), self.n_sentences)
+        encoded = Encoder(self.loaded).encode(placed(sentences))
         for seen, batch in counted_batches(self._of(half, item) for item in encoded):
             yield batch
             what = f"{name}, {'measuring' if half else 'choosing'}"

@@ -26,6 +26,7 @@ from headscope.data.corpus import (
     Corpus,
     as_corpus,
     as_plain,
+    counted,
     encode_lines,
     sample_corpus,
     sample_plain,
@@ -306,6 +307,7 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
         sha256=sha256_of(f"{sample.sha256} even"),
         n_sentences=len(sentences),
         read=lambda: iter(sentences),
+        sizes=counted(len(sentence.text) for sentence in sentences)[1],
     )
     name = f"the other half of the {sample.name}"
     other = dataclasses.replace(examples, name=name, first=examples.first[1::2])

@@ -11,7 +11,7 @@ from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.core.errors import CorpusError
 from headscope.data.batches import Batch, buckets, collate, uniform_weight, windows
-from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Rarity
+from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Rarity, placed
 from headscope.data.sentence import Sentence
 
 PAD = 0
@@ -32,7 +32,7 @@ def encoder(
 
 def encode(*lines: str, **options: Any) -> list[EncodedSentence | None]:
     sentences = [Sentence(tuple(line.split())) for line in lines]
-    return list(encoder(**options).encode(iter(sentences)))
+    return list(encoder(**options).encode(placed(sentences)))
 
 
 def one(line: str, **options: Any) -> EncodedSentence:
@@ -48,16 +48,21 @@ def test_alignment():
     assert found.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
     assert found.first.tolist() == [1, 2, 4, 5, 6, 9]
     assert len(found) == 11
-    (odd,) = encoder().encode(iter([Sentence(("don't", "20 000", "..."))]))
+    (odd,) = encoder().encode(placed([Sentence(("don't", "20 000", "..."))]))
     assert odd is not None
     assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
 
 
 def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_is_lost():
     for word in ("\u200b", "\x01", "\ufeff"):
-        sentences = [Sentence(("the", "cat")), Sentence(("the", word, "cat")), Sentence(("a",))]
-        found = list(encoder().encode(iter(sentences)))
-        assert [item is None for item in found] == [False, True, False]
+        lines = (("the", "cat"), ("the", word, "cat"), ("a",), ("cat", "the", "cat"))
+        sentences = [Sentence(words) for words in lines]
+        found = list(encoder().encode(placed(sentences)))
+        assert [item is None for item in found] == [False, True, False, False]
+        # What is skipped counts for the halves, and lends its tree.
+        assert [(item.half, item.swapped) for item in found if item] == [
+            *((0, None), (0, None), (1, sentences[1])),
+        ]
     found = encode("the cat sat", "the cat sat on", max_length=5)
     assert [item and len(item) for item in found] == [5, None]
     lines = [f"the cat {'s' * (i % 7 + 1)}" for i in range(600)]
@@ -139,7 +144,7 @@ TREES = [
 
 @pytest.fixture(scope="module")
 def encoded() -> list[EncodedSentence]:
-    found = [item for item in encoder().encode(iter(TREES)) if item is not None]
+    found = [item for item in encoder().encode(placed(TREES)) if item is not None]
     assert len(found) == len(TREES)
     return found
 

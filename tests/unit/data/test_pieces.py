@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, Frequencies
+from headscope.data.encode import Encoder, Frequencies, placed
 from headscope.data.pieces import Frame, frame, token_stream, tokenise
 from headscope.data.sentence import Sentence
 from headscope.data.token_rows import window_rows
@@ -93,7 +93,7 @@ def test_words_keep_the_space_before_them_where_the_vocabulary_spells_it(pre_tok
     frequencies = Frequencies("none", lambda word: 0.0, frozenset())
     encoder = Encoder(TextOnly(tokenizer, 512, len(tokenizer)), frequencies)
     words = ("She", "don't", "repair", "sextants", ".")
-    (encoded,) = encoder.encode(iter([Sentence(words)]))
+    (encoded,) = encoder.encode(placed([Sentence(words)]))
     assert encoded is not None
     first = tokenizer.convert_ids_to_tokens(encoded.ids[encoded.first].tolist())
     assert all(piece.startswith(mark) for piece in first)

@@ -19,7 +19,7 @@ from headscope.analyses.classify.syntactic import (
     kernel_argmax,
 )
 from headscope.data.batches import Batch
-from headscope.data.encode import EncodedSentence, placed
+from headscope.data.encode import placed
 from headscope.data.sentence import Sentence
 
 #: What a head attends to: from a sentence and a query word to a word.
@@ -197,9 +197,5 @@ def test_p_is_the_worst_of_four_and_adjusted_over_the_selected():
 
 def test_halves_and_swapped_trees():
     corpus = [Sentence(("a", "b")), Sentence(("c",)), Sentence(("d", "e")), Sentence(("f", "g"))]
-    blank = np.zeros(0, dtype=np.int64)
-    encoded = [EncodedSentence(blank, blank, blank, s, None) for s in corpus]
-    # The third sentence is skipped, but counts for the halves and lends its tree.
-    found = list(placed(corpus, [encoded[0], encoded[1], None, encoded[3]]))
-    halves = [None if s is None else (s.half, s.swapped) for s in found]
-    assert halves == [(0, None), (1, None), None, (1, corpus[2])]
+    found = [(place.half, place.swapped) for place in placed(corpus)]
+    assert found == [(0, None), (1, None), (0, corpus[0]), (1, corpus[2])]

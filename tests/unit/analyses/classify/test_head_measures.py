@@ -14,18 +14,17 @@ from headscope.analyses.classify.syntactic import KernelHits
 from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, find_frequencies
-from headscope.data.sentence import Sentence
+from headscope.data.encode import Encoder, Placed, find_frequencies, placed
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 
 
-def sums_of(loaded: LoadedModel, sentences: Sequence[Sentence]) -> HeadMeasures:
+def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
     encoder = Encoder(loaded, find_frequencies(sample_corpus(), None, "en"))
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
     reducer = sums.reducer()
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
-        for part in buckets(list(encoder.encode(iter(sentences)))):
+        for part in buckets(list(encoder.encode(places))):
             batch = collate(part, loaded.pad_id)
             reducer.start(batch)
             router.run(lambda b=batch: loaded.forward(b.input_ids, b.attention_mask))
@@ -37,9 +36,9 @@ def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
-    sentences = list(sample_corpus())[:60]
+    places = list(placed(sample_corpus()))[:60]
     # The second part meets relations and offsets in another order.
-    parts = (sentences, sentences[25:], sentences[:25])
+    parts = (places, places[25:], places[:25])
     whole, merged, other = (sums_of(demo, part) for part in parts)
     merged.merge(other)
     for name in ("positional", "kernel", "rare", "profile"):
