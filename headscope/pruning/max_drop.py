@@ -19,6 +19,7 @@ labels: sentences are the unit there, and they can be as many as one likes.
 from __future__ import annotations
 
 import dataclasses
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +56,7 @@ from headscope.stats.confirm import (
     last_confirmed,
     reaches,
 )
+from headscope.stats.metrics import resampled
 from headscope.stats.paired_change import MetricInterval, paired_change
 from headscope.tasks.base import Task
 
@@ -182,6 +184,7 @@ class Search:
             at(measure.full, self.examples),
             at(outputs, self.examples),
             seed=options.seed,
+            drawn=self._drawn,
         )
         found = judged(change, 1 if task.higher_is_better else -1, self.wanted)
         self.judged[number] = found
@@ -202,6 +205,12 @@ class Search:
             )
         )
         return allowed
+
+    @cached_property
+    def _drawn(self) -> Array:
+        """What the unpruned model is worth in each resample of the examples."""
+        full = at(self._pruner.measure.full, self.examples)
+        return resampled(self._task.table[self._task.metric], full, seed=self._pruner.options.seed)
 
     def _fidelity(self, made: Repaired) -> MetricInterval:
         """Measure how near a model stays to the unpruned one on text without labels."""
