@@ -77,8 +77,9 @@ class Shrinking:
         self.layers = sublayers(self.zeroed, kinds)
         self._whole = [item.weights() for item in self.layers]
         self._seed, self._did, self._round = seed, did, 0
-        #: By name of the sublayer: the first look, which is always the same.
+        #: By name of the sublayer: the first look, and its paths, which are always the same.
         self._at_whole: dict[str, Moments] = {}
+        self._first_paths: dict[str, Elimination] = {}
         if targets is not None:
             self.targets = targets
         self.counts = [item.n_units for item in self.layers]
@@ -131,10 +132,11 @@ class Shrinking:
     def paths(self) -> list[Elimination]:
         """Rank the units of every sublayer where the model stands now."""
         self.found = self._moments()
-        return [
-            eliminate(item, W, own)
-            for item, W, own in zip(self.layers, self._whole, self.found, strict=True)
-        ]
+        known = self._first_paths if self._round == 1 else {}
+        for item, W, own in zip(self.layers, self._whole, self.found, strict=True):
+            if item.name not in known:
+                known[item.name] = eliminate(item, W, own)
+        return [known[item.name] for item in self.layers]
 
     def set_counts(self, paths: Sequence[Elimination], counts: Sequence[int]) -> None:
         """Keep so many units of each sublayer, by the paths that :meth:`paths` gave last."""
