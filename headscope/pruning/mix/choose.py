@@ -158,6 +158,7 @@ class Shrinking:
         if inputs is None:
             self.refit()
         else:
+            self._round += 1  # the look that this saves
             self._write(inputs)
         return self.choices()
 
