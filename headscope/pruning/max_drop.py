@@ -37,7 +37,7 @@ from headscope.pruning.curves import (
     scores_of,
     tables,
 )
-from headscope.pruning.measure import at, compact_model
+from headscope.pruning.measure import compact_model
 from headscope.pruning.metric_words import percent
 from headscope.pruning.options import FEWEST, PruneOptions, Repair
 from headscope.pruning.ranking import Ranking
@@ -55,7 +55,7 @@ from headscope.stats.confirm import (
     last_confirmed,
     reaches,
 )
-from headscope.stats.paired_change import MetricInterval, paired_change
+from headscope.stats.paired_change import MetricInterval
 from headscope.tasks.base import Task
 
 # --- what is tested on ----------------------------------------------------------------------------
@@ -112,8 +112,8 @@ class Search:
     """
 
     def __init__(self, pruner: Pruner, wanted: float, examples: Array) -> None:
-        self._pruner, self.wanted, self.examples = pruner, wanted, examples
-        self._task = pruner.inputs.evaluation
+        self._pruner, self.wanted, self._task = pruner, wanted, pruner.inputs.evaluation
+        self.measure = pruner.measure.on(examples)
         self.step = units_at_once(pruner.units, pruner.options)
         #: The numbers that are tested, in this order; all leave a head.
         self.numbers = ascending(len(pruner.units) // self.step)
@@ -173,17 +173,10 @@ class Search:
 
     def allowed(self, candidate: Candidate, number: int) -> bool:
         """Test one number: its loss, and its fidelity where that is asked for."""
-        task, measure, options = self._task, self._pruner.measure, self._pruner.options
-        made = self.model(candidate, number)
-        outputs = measure.outputs(made, False)
+        options, made = self._pruner.options, self.model(candidate, number)
+        change = self.measure.change_of(made)
         self._pruner.steps.did("measured")
-        change = paired_change(
-            task.table[task.metric],
-            at(measure.full, self.examples),
-            at(outputs, self.examples),
-            seed=options.seed,
-        )
-        found = judged(change, 1 if task.higher_is_better else -1, self.wanted)
+        found = judged(change, 1 if self._task.higher_is_better else -1, self.wanted)
         self.judged[number] = found
         allowed, near = found.allowed, None
         if options.min_fidelity is not None:
@@ -269,7 +262,7 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     assert number is not None
 
     # All that follows is measured on the examples that were tested on.
-    measure = pruner.measure.on(examples)
+    measure = search.measure
     counts = (0, number * search.step)
     pruner = dataclasses.replace(pruner, counts=counts, measure=measure)
     steps.expect(after_search(options, candidate.repair))

@@ -128,6 +128,13 @@ class Measurer:
             spread=statistics.stdev(values),
         )
 
+    def change_of(self, repaired: Repaired) -> Change:
+        """Compare one pruned model with the full one."""
+        full, outputs = (
+            at(each, self._examples) for each in (self.full, self.outputs(repaired, False))
+        )
+        return self._task.change(full, outputs, seed=self._seed, drawn=self._drawn)
+
     def change(self, baseline: Point, point: Point) -> Change:
         """Compare two points that :meth:`point` gave, on the same examples."""
         (_, old, drawn), (_, new, values) = (self._measured[id(each)] for each in (baseline, point))

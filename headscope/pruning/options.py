@@ -111,6 +111,11 @@ class Repair(enum.StrEnum):
     refit = "refit"
     surgeon = "surgeon"
 
+    @property
+    def step(self) -> str:
+        """What the clock of a run calls it: a method may have the same name."""
+        return f"repair {self.value}"
+
 
 def check_methods(methods: Sequence[str]) -> None:
     """Refuse names that are no method; the message lists those there are."""

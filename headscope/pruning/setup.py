@@ -168,7 +168,7 @@ class Pruner:
         if kind is Repair.surgeon and 0 < len(removed) < len(self.units):
             run = partial(refitted_maps, self.context, removed)
         made = self.inputs.work.repaired(what, loaded, run)
-        self._did(kind.value, made)
+        self._did(kind.step, made)
         return made
 
     def point(self, made: Repaired) -> Point:

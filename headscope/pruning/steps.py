@@ -35,13 +35,14 @@ _CALIBRATION_PASSES = {
     "confidence": 1.0,
     "fisher-relinearised": 55.0,
     "fisher-mean": 58.0,
-    "surgeon": 60.0,
+    "surgeon": 27.0,
     "gates": 60.0,
     "topk": 60.0,
-    "none": 0.0,
-    "scale": 16.0,
-    "mean": 17.0,
-    "refit": 50.0,
+    "repair none": 0.0,
+    "repair scale": 16.0,
+    "repair mean": 17.0,
+    "repair refit": 50.0,
+    "repair surgeon": 1.0,
 }
 _CLASSIFIED = 60_000  # Tokens that finding roles on the built-in sample is worth.
 #: Writing a folder and opening it, in seconds, and parameters for each second more.
@@ -298,16 +299,16 @@ def _running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:
     if options.max_drop is not None:
         kinds = [kind for _, kind in options.candidates]
         if len(kinds) > 1:  # each is made once and compared; then one of them is tested
-            steps.update(kind.value for kind in kinds)
+            steps.update(kind.step for kind in kinds)
             steps["compared"] += len(kinds)
         models = len(ascending(n // units_at_once(units, options)))
-        steps.update({kinds[-1].value: models, "measured": models})
+        steps.update({kinds[-1].step: models, "measured": models})
         steps["fidelity"] += models * (options.min_fidelity is not None)
         steps.update(after_search(options, kinds[-1]))
     else:
         models = 1 if options.manual else len(options.scored) * inner * (1 + options.even)
         for kind in options.repair_kinds:
-            steps.update({kind.value: models, "measured": models})
+            steps.update({kind.step: models, "measured": models})
         if "random" in options.method_names:
             steps["measured"] += inner * options.draws
         if options.keep_roles:
@@ -323,5 +324,5 @@ def after_search(options: PruneOptions, kind: Repair) -> Counter[str]:
     if "random" in options.method_names:
         steps["measured"] += options.draws
     if options.even:
-        steps.update({"measured": 1, kind.value: 1})
+        steps.update({"measured": 1, kind.step: 1})
     return steps

@@ -4,17 +4,21 @@ Unlike gates, which can only turn a head up, W_O as a whole may change: what a h
 by the others as far as they know it (:mod:`headscope.pruning.mix.eliminate` has the equations). The
 method walks in eighths of the heads; after each the model is run again as it stands, refitted, and
 *all* heads are ranked anew. The repair refits W_O and b_O of every layer to what attention puts out
-with all heads on the same input, and once more where the model then stands. No labels are used, and
-no weight outside W_O and b_O changes.
+with all heads on the same input. For a set of the walk no pass is needed: the second moments of the
+two looks on either side of its size are known, and those between them are taken to be linear in the
+number of heads gone. Any other set is refitted to what passes through the whole model, and once
+more where the model then stands. No labels are used, and no weight outside W_O and b_O changes.
 
 Hassibi & Stork 1993; of blocks of rows, Kurtic et al. 2023, arXiv:2302.04089.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from headscope.models.output_maps import OutputMap
 from headscope.pruning.mix.choose import Shrinking
@@ -25,11 +29,12 @@ from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.repair import Repaired
 
 PARTS = 8  # Steps in which the path is walked
+_WALK = "surgeon's walk"
 
 
 def surgeon(context: Context) -> Ranking:
     """Rank heads along the path."""
-    return SurgeonRanking(context)
+    return context.remember(_WALK, lambda: SurgeonRanking(context))
 
 
 class SurgeonRanking(Ranking):
@@ -41,12 +46,15 @@ class SurgeonRanking(Ranking):
         n = len(context.units)
         self._layers, self._sizes = shrinking.layers, sorted({n * i // PARTS for i in range(PARTS)})
         self._paths: list[list[Elimination]] = []
+        #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
+        self._inputs: list[list[Tensor]] = []
         most = context.largest or n
         for i, size in enumerate(self._sizes):
             if size > 0:
                 chosen = exactly(self._layers, self._paths[-1], size)
                 shrinking.set_counts(self._paths[-1], chosen)
             self._paths.append(shrinking.paths())
+            self._inputs.append([own.A.float() for own in shrinking.found])
             context.progress("surgeon", i + 1, len(self._sizes))
             if size >= most:
                 break
@@ -75,6 +83,15 @@ class SurgeonRanking(Ranking):
             gone += [units[i] for i in range(item.n_units) if i not in kept]
         return tuple(sorted(gone))
 
+    def inputs(self, count: int) -> list[Tensor]:
+        """Return A of every layer with ``count`` units gone, between those of two looks."""
+        sizes = self._sizes[: len(self._inputs)]
+        after = min(bisect_left(sizes, count), len(sizes) - 1)
+        before = max(after - 1, 0)
+        share = min((count - sizes[before]) / max(sizes[after] - sizes[before], 1), 1.0)
+        both = zip(self._inputs[before], self._inputs[after], strict=True)
+        return [torch.lerp(old.double(), new.double(), share) for old, new in both]
+
 
 def exactly(layers: Sequence[Sublayer], paths: Sequence[Elimination], count: int) -> list[int]:
     """Return how many units each sublayer keeps if ``count`` go and the least is changed.
@@ -102,9 +119,13 @@ def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
         tuple(i for i in range(item.n_units) if units[item.name][i] not in gone)
         for item in shrinking.layers
     ]
-    shrinking.keep(kept)  # by what passes through the whole model
-    shrinking.refit()  # and once more by what passes through the model as it then stands
-    choices = shrinking.choices()
+    walk = context.memo.get(_WALK)
+    if isinstance(walk, SurgeonRanking) and walk.remove(len(removed)) == tuple(removed):
+        choices = shrinking.keep(kept, walk.inputs(len(removed)))
+    else:
+        shrinking.keep(kept)  # by what passes through the whole model
+        shrinking.refit()  # and once more by what passes through the model as it then stands
+        choices = shrinking.choices()
     loaded = context.calibration.loaded
     rows = {site.name: site.row for site in reversed(loaded.sites)}
     maps = {}

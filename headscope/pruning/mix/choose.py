@@ -10,9 +10,11 @@ where the model now stands, as long as held-out calibration text comes nearer to
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
@@ -25,7 +27,15 @@ from headscope.pruning.mix.eliminate import (
     refitted,
     rows_kept,
 )
-from headscope.pruning.mix.sublayers import HEADS, Moments, Sublayer, copied, moments, sublayers
+from headscope.pruning.mix.sublayers import (
+    HEADS,
+    NEURONS,
+    Moments,
+    Sublayer,
+    copied,
+    moments,
+    sublayers,
+)
 from headscope.tasks.base import Task
 
 ROUNDS = 6
@@ -62,16 +72,23 @@ class Shrinking:
         did: Callable[[], object] = lambda: None,
         targets: Sequence[Tensor] | None = None,
     ) -> None:
-        self._task, self.costs = task, costs
+        self._loaded, self._task, self.costs = loaded, task, costs
         self.zeroed = copied(loaded)  # the model in its whole shape, zeros for units that went
         self.layers = sublayers(self.zeroed, kinds)
         self._whole = [item.weights() for item in self.layers]
         self._seed, self._did, self._round = seed, did, 0
-        self._at_whole: list[Moments] | None = None  # The first look, which is always the same.
-        #: The outputs to stay near to, batch by batch: the model's own unless they were given.
-        self.targets = outputs_of(loaded, task) if targets is None else targets
+        #: By name of the sublayer: the first look, and its paths, which are always the same.
+        self._at_whole: dict[str, Moments] = {}
+        self._first_paths: dict[str, Elimination] = {}
+        if targets is not None:
+            self.targets = targets
         self.counts = [item.n_units for item in self.layers]
         self._kept = [tuple(range(item.n_units)) for item in self.layers]
+
+    @cached_property
+    def targets(self) -> Sequence[Tensor]:
+        """The outputs to stay near to, batch by batch: the model's own unless they were given."""
+        return outputs_of(self._loaded, self._task)
 
     def to(self, budget: float, rounds: int = ROUNDS) -> list[Choice]:
         """Shrink to a budget, in the unit of the costs, in some rounds."""
@@ -81,8 +98,10 @@ class Shrinking:
         for i in range(rounds):
             self._cut(start + (budget - start) * (i + 1) / rounds)
             self._did()
+        if rounds == 1:
+            return self.choices()
         best = self.distance()
-        for _ in range(REFITS if rounds > 1 else 0):
+        for _ in range(REFITS):
             before = [item.weights() for item in self.layers]
             self.refit()
             now = self.distance()
@@ -94,22 +113,30 @@ class Shrinking:
             best = now
         return self.choices()
 
-    def whole(self) -> Shrinking:
-        """Go back to the whole model."""
+    def whole(self, kinds: Sequence[str] = (HEADS, NEURONS)) -> Shrinking:
+        """Begin anew with the whole model, with units of some kinds; what was chosen is forgotten.
+
+        The first look at the model serves every beginning.
+        """
         for item, W in zip(self.layers, self._whole, strict=True):
             item.write(W)
-        self.counts = [item.n_units for item in self.layers]
-        self._kept = [tuple(range(item.n_units)) for item in self.layers]
-        self._round = 0
-        return self
+        anew = copy.copy(self)
+        mine = [i for i, item in enumerate(self.layers) if item.kind in kinds]
+        anew.layers = tuple(self.layers[i] for i in mine)
+        anew._whole = [self._whole[i] for i in mine]
+        anew.counts = [item.n_units for item in anew.layers]
+        anew._kept = [tuple(range(count)) for count in anew.counts]
+        anew._round = 0
+        return anew
 
     def paths(self) -> list[Elimination]:
         """Rank the units of every sublayer where the model stands now."""
-        self._found = self._moments()
-        return [
-            eliminate(item, W, own)
-            for item, W, own in zip(self.layers, self._whole, self._found, strict=True)
-        ]
+        self.found = self._moments()
+        known = self._first_paths if self._round == 1 else {}
+        for item, W, own in zip(self.layers, self._whole, self.found, strict=True):
+            if item.name not in known:
+                known[item.name] = eliminate(item, W, own)
+        return [known[item.name] for item in self.layers]
 
     def set_counts(self, paths: Sequence[Elimination], counts: Sequence[int]) -> None:
         """Keep so many units of each sublayer, by the paths that :meth:`paths` gave last."""
@@ -118,17 +145,26 @@ class Shrinking:
             path.kept(count, item.n_units)
             for item, path, count in zip(self.layers, paths, counts, strict=True)
         ]
-        self._write(self._found)
+        self._write([own.A for own in self.found])
 
-    def keep(self, kept: Sequence[tuple[int, ...]]) -> list[Choice]:
-        """Keep units that are named by their places; the maps are refitted where it stands."""
+    def keep(
+        self, kept: Sequence[tuple[int, ...]], inputs: Sequence[Tensor] | None = None
+    ) -> list[Choice]:
+        """Keep units that are named by their places; the maps are refitted where it stands.
+
+        ``inputs`` are the second moments A of every sublayer, where they are known.
+        """
         self._kept, self.counts = list(kept), [len(places) for places in kept]
-        self.refit()
+        if inputs is None:
+            self.refit()
+        else:
+            self._round += 1  # the look that this saves
+            self._write(inputs)
         return self.choices()
 
     def refit(self) -> None:
         """Run the model as it stands, and refit all maps to it."""
-        self._write(self._moments())
+        self._write([own.A for own in self._moments()])
 
     def restore(self, choices: Sequence[Choice]) -> None:
         """Go back to what :meth:`choices` gave."""
@@ -150,8 +186,9 @@ class Shrinking:
 
     def _moments(self) -> list[Moments]:
         self._round += 1
-        if self._round == 1 and self._at_whole is not None:
-            return self._at_whole
+        names = [item.name for item in self.layers]
+        if self._round == 1 and self._at_whole.keys() >= set(names):
+            return [self._at_whole[name] for name in names]
         found = moments(
             self._task,
             self.zeroed,
@@ -160,16 +197,16 @@ class Shrinking:
             seed=self._seed + self._round,
         )
         if self._round == 1:
-            self._at_whole = found
+            self._at_whole.update(zip(names, found, strict=True))
         return found
 
     def _cut(self, budget: float) -> None:
         paths = self.paths()
         self.set_counts(paths, allocate(self.layers, paths, self.costs, budget))
 
-    def _write(self, found: Sequence[Moments]) -> None:
-        for item, W, own, kept in zip(self.layers, self._whole, found, self._kept, strict=True):
-            item.write(refitted(W, own.A, rows_kept(item, kept), RIDGE))
+    def _write(self, inputs: Sequence[Tensor]) -> None:
+        for item, W, A, kept in zip(self.layers, self._whole, inputs, self._kept, strict=True):
+            item.write(refitted(W, A, rows_kept(item, kept), RIDGE))
 
 
 def outputs_of(loaded: LoadedModel, task: Task) -> list[Tensor]:

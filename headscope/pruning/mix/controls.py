@@ -15,9 +15,7 @@ from headscope.models.layers import Layer, remove_layers
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.mix.build import build
 from headscope.pruning.mix.choose import Choice, Shrinking
-from headscope.pruning.mix.costs import Costs
-from headscope.pruning.mix.sublayers import HEADS, NEURONS, Sublayer, sublayers
-from headscope.tasks.base import Task
+from headscope.pruning.mix.sublayers import HEADS, NEURONS, Sublayer
 
 KINDS = (HEADS, NEURONS)
 STAGES = 3  # Points of each curve
@@ -37,20 +35,17 @@ class Control:
 
 
 def on_the_way(
-    loaded: LoadedModel,
-    task: Task,
-    costs: Costs,
-    budget: float,
-    kinds: Sequence[str],
-    seed: int,
-    did: Callable[[], object],
+    loaded: LoadedModel, every: Shrinking, budget: float, kinds: Sequence[str]
 ) -> Iterator[Control]:
-    """Yield larger mixes, and models that lose heads alone and neurons alone, up to the budget."""
-    every = sublayers(loaded, kinds)
-    whole = costs.total(every, [item.n_units for item in every])
+    """Yield larger mixes, and models that lose heads alone and neurons alone, up to the budget.
+
+    ``every`` shrinks ``loaded``, and begins anew for each.
+    """
+    costs = every.costs
+    whole = costs.total(every.layers, [item.n_units for item in every.layers])
     curves = {"mix": tuple(kinds)} if len(kinds) > 1 else {}
     for curve, own_kinds in {**curves, **{kind: (kind,) for kind in kinds}}.items():
-        shrinking = Shrinking(loaded, task, own_kinds, costs, seed=seed, did=did)
+        shrinking = every.whole(own_kinds)
         start = costs.total(shrinking.layers, shrinking.counts)
         own = budget - (whole - start)  # the units of the other kinds stay
         before: list[int] = []
@@ -80,13 +75,15 @@ def _left(choices: Sequence[Choice]) -> str:
 
 
 def random_mixes(
-    loaded: LoadedModel, task: Task, costs: Costs, choices: Sequence[Choice], seed: int
+    loaded: LoadedModel, every: Shrinking, choices: Sequence[Choice], seed: int
 ) -> Iterator[Control]:
-    """Yield models that keep as many units in every layer as the mix, drawn at random."""
+    """Yield models that keep as many units in every layer as the mix, drawn at random.
+
+    ``every`` shrinks ``loaded``, and begins anew for each.
+    """
     for draw in range(DRAWS):
         rng = random.Random(seed * 1_000 + draw)
-        kinds = tuple(dict.fromkeys(c.item.kind for c in choices))
-        shrinking = Shrinking(loaded, task, kinds, costs, seed=seed)
+        shrinking = every.whole()
         kept = [
             tuple(sorted(rng.sample(range(item.n_units), len(c.kept))))
             for item, c in zip(shrinking.layers, choices, strict=True)

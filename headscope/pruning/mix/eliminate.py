@@ -22,6 +22,7 @@ from headscope.pruning.mix.sublayers import HEADS, Moments, Sublayer
 
 GRID = 32  # Neurons go in steps of so many: wide enough for any vector unit
 BLOCK = 16  # Neurons whose costs are taken as additive within a step
+_ROOMY = 0.8  # Share of rows in use below which those of neurons that went are cleared away
 RIDGE = 1e-2  # Added to the diagonal of A, relative to its mean
 
 
@@ -114,25 +115,28 @@ def _heads(H: Tensor, V: Tensor, item: Sublayer) -> Elimination:
 
 def _neurons(H: Tensor, V: Tensor, item: Sublayer) -> Elimination:
     n, order, counts, costs = item.n_units, list[int](), [item.n_units], [0.0]
-    places, total = torch.arange(n), 0.0
+    places, total, left = torch.arange(n), 0.0, n
+    here = torch.ones(n + 1, dtype=torch.bool)  # whose rows stand for units that are left
     least = min(GRID, n)
     # To the first multiple of the grid, then by whole grids.
-    while len(places) > least:
-        target = max(least, (len(places) - 1) // GRID * GRID)
-        while len(places) > target:
-            block = min(BLOCK, len(places) - target)
+    while left > least:
+        target = max(least, (left - 1) // GRID * GRID)
+        while left > target:
+            block = min(BLOCK, left - target)
             scores = (V[:-1] ** 2).sum(-1) / H.diagonal()[:-1]
-            gone = scores.topk(block, largest=False).indices
+            gone = scores.where(here[:-1], torch.inf).topk(block, largest=False).indices
             Q = H[gone][:, gone]
             solved = torch.linalg.solve(Q, V[gone])
             total += max(float((V[gone] * solved).sum()), 0.0)
-            stay = torch.ones(len(H), dtype=torch.bool)
-            stay[gone] = False
-            columns = H[stay][:, gone]
-            V = V[stay] - columns @ solved
-            H = H[stay][:, stay] - columns @ torch.linalg.solve(Q, columns.t())
+            columns = H[:, gone]
+            V -= columns @ solved
+            H -= columns @ torch.linalg.solve(Q, columns.t())
             order.extend(places[gone].tolist())
-            places = places[stay[:-1]]
-        counts.append(len(places))
+            here[gone] = False
+            left -= block
+        if left < _ROOMY * len(places):
+            V, H, places = V[here], H[here][:, here], places[here[:-1]]
+            here = here[here]
+        counts.append(left)
         costs.append(total)
     return Elimination(tuple(order), tuple(counts), tuple(costs))

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from torch import Tensor
 
 from headscope.core.errors import InputError
 from headscope.core.processes import current
@@ -254,15 +255,7 @@ class _Run:
         limit = self.budget.limit / (AHEAD if self.budget.name in ("speed", "ms") else 1.0)
         whole_shape = self.base
         self.base, gone = self._fewer_layers(limit)
-        self.shrinking = Shrinking(
-            self.base,
-            self.calibration,
-            self.kinds,
-            self.costs,
-            seed=self.options.seed,
-            did=lambda: self.steps.did("round"),
-            targets=outputs_of(whole_shape, self.calibration),
-        )
+        self.shrinking = self._shrinking(self.base, outputs_of(whole_shape, self.calibration))
         if self.budget.name == "max_drop":
             return self._confirmed_drop(), gone, "float32", None
         choices, precision = self._at(limit, ROUNDS)
@@ -285,6 +278,17 @@ class _Run:
                     self.shrinking.restore(choices)
                 break
         return choices, gone, precision, speed
+
+    def _shrinking(self, loaded: LoadedModel, targets: list[Tensor] | None = None) -> Shrinking:
+        return Shrinking(
+            loaded,
+            self.calibration,
+            self.kinds,
+            self.costs,
+            seed=self.options.seed,
+            did=lambda: self.steps.did("round"),
+            targets=targets,
+        )
 
     def _confirmed(self, choices: Sequence[Choice], precision: str) -> Confirmed:
         found = self.bench.confirmed(self._build(choices), precision, self.budget)
@@ -385,16 +389,13 @@ class _Run:
 
     def _controls(self, base: LoadedModel, choices: Sequence[Choice]) -> Iterator[MixModel]:
         """Yield every model that the mix is compared with, measured."""
-        task, seed = self.calibration, self.options.seed
-        cost = self.costs.total(self.shrinking.layers, self.shrinking.counts)
-
-        def did() -> None:
-            self.steps.did("round")
-
-        for c in on_the_way(base, task, self.costs, cost, self.kinds, seed, did):
+        mix, seed = self.shrinking, self.options.seed
+        cost = self.costs.total(mix.layers, mix.counts)
+        every = mix if base is self.base else self._shrinking(base)
+        for c in on_the_way(base, every, cost, self.kinds):
             yield self._compared(c.name, c.model, c.detail, c.curve)
         if self.kinds:
-            for c in random_mixes(self.base, task, self.costs, choices, seed):
+            for c in random_mixes(self.base, mix, choices, seed):
                 yield self._compared("random", c.model, "as many units, drawn at random; refitted")
         yield from self._whole_layers(base, cost)
         if base is not self.whole:
@@ -404,11 +405,8 @@ class _Run:
             yield self._model("int8", "int8", self.whole, measured, "int8")
 
     def _whole_layers(self, base: LoadedModel, cost: float) -> Iterator[MixModel]:
-        task = self.calibration
-        targets = outputs_of(base, task)
-
         def quality(model: LoadedModel) -> float:
-            return distance_to(model, task, targets)
+            return distance_to(model, self.calibration, self.shrinking.targets)
 
         def enough(model: LoadedModel) -> bool:
             return self._cost(model) <= cost

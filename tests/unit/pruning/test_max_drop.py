@@ -15,7 +15,7 @@ from headscope.pruning.max_drop import Candidate, Search, check_enough, unseen_e
 from headscope.pruning.options import Repair
 from headscope.pruning.ranking import EvenRanking, Ranking
 from headscope.stats.metrics import mean_of
-from headscope.stats.paired_change import MetricInterval
+from headscope.stats.paired_change import MetricInterval, paired_change
 from headscope.tasks.units import Units
 
 UNITS = Units([6, 6], [(0,), (1,)])
@@ -37,7 +37,7 @@ class Planted:
         self.units = UNITS
         self.did: list[str] = []
         self.steps = SimpleNamespace(did=self.did.append)
-        self.measure = SimpleNamespace(full={"x": np.zeros(N)}, outputs=self.outputs)
+        self.measure = SimpleNamespace(on=self.on)
         self.made: list[tuple[str, int]] = []
         self.measured: list[tuple[str, int]] = []
         self.costs, self._sign = costs or {"none": lambda n: n / 10}, -1.0 if higher else 1.0
@@ -48,10 +48,15 @@ class Planted:
         self.made.append((kind.value, len(removed)))
         return SimpleNamespace(removed=removed, kind=kind.value)
 
-    def outputs(self, made: Any, all_metrics: bool) -> dict[str, Any]:
-        n = len(made.removed)
-        self.measured.append((made.kind, n))
-        return {"x": self._sign * (self.costs[made.kind](n) + self.noise * np.sqrt(n))}
+    def on(self, examples: Any) -> Any:
+        def change_of(made: Any) -> Any:
+            n = len(made.removed)
+            self.measured.append((made.kind, n))
+            x = self._sign * (self.costs[made.kind](n) + self.noise * np.sqrt(n))
+            whole = {"x": np.zeros(len(examples))}
+            return paired_change(mean_of("x"), whole, {"x": x[examples]}, seed=7)
+
+        return SimpleNamespace(change_of=change_of)
 
 
 def candidates(planted: Planted) -> list[Candidate]:
@@ -107,7 +112,7 @@ def test_what_lies_behind_a_refusal_is_not_looked_at():
 def test_which_way_is_tested_is_settled_without_the_test_data(monkeypatch):
     """The nearest to the full model on the calibration data, whatever the test data say."""
     planted = Planted(none=lambda n: 0.0, scale=lambda n: n, refit=lambda n: n)
-    planted.measure.full = None  # a look at the test data would fail
+    planted.noise = None  # a look at the test data would fail
     distances = {"none": 0.3, "scale": 0.1, "refit": 0.1 + 1e-12}
     monkeypatch.setattr(Search, "_distance", lambda self, made: distances[made.kind])
     tries = Search(planted, 0.5, np.arange(N))

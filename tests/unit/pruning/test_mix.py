@@ -219,6 +219,27 @@ def test_half_of_a_model_is_nearer_than_random_units_and_the_whole_stays_as_it_w
     assert all(torch.equal(*pair) for pair in zip(before, wide.network.parameters(), strict=True))
 
 
+def test_a_new_beginning_is_a_new_model_without_a_new_look(wide, monkeypatch):
+    task = Fidelity(texts(24, seed=11), wide)
+    costs = multiplications(wide, sublayers(wide, KINDS), 8.0)
+    first = Shrinking(wide, task, KINDS, costs)
+    budget = costs.total(first.layers, first.counts) / 2
+    first.to(budget, rounds=2)
+    for kinds in (KINDS, (HEADS,), (NEURONS,)):
+        anew = Shrinking(wide, task, kinds, costs)
+        wanted = anew.to(0.8 * costs.total(anew.layers, anew.counts), rounds=1)
+        with monkeypatch.context() as patch:
+            patch.setattr("headscope.pruning.mix.choose.moments", None)
+            again = first.whole(kinds)
+            found = again.to(0.8 * costs.total(again.layers, again.counts), rounds=1)
+        assert [(c.item.name, c.kept) for c in found] == [(c.item.name, c.kept) for c in wanted]
+        assert all(
+            torch.equal(*pair)
+            for pair in zip(*([c.W for c in x] for x in (found, wanted)), strict=True)
+        )
+        assert again.distance() == anew.distance()
+
+
 @pytest.mark.parametrize("kind", ["albert", "modernbert", "gpt2", "t5", "bart"])
 def test_other_families_are_cut_as_their_zeros(kind):
     """Shared layers, fused gates, transposed maps, no biases, two stacks."""

@@ -1,5 +1,6 @@
 """Heads by blocks of W_O: shares over layers, idle heads first, refits that come nearer."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 from typing import Any
@@ -88,6 +89,38 @@ def test_a_refit_is_nearer_than_leaving_the_maps_on_other_text_too(planted):
     again = refitted_maps(context, removed)
     assert all(torch.equal(made.maps[row].W, again.maps[row].W) for row in made.maps)
     assert distance(context, Repaired.bare(context.units, ())) == 0
+
+
+def test_sets_of_the_walk_are_refitted_without_a_pass(planted, monkeypatch):
+    context, other = context_of(planted, seed=6), context_of(planted, seed=7)
+    walk = surgeon(context)
+    fresh = dataclasses.replace(context, memo={})  # knows of no walk: passes where it then stands
+    twice = {count: refitted_maps(fresh, walk.remove(count)) for count in range(1, 12)}
+    assert surgeon(context) is walk
+    with monkeypatch.context() as patch:
+        patch.setattr("headscope.pruning.mix.choose.moments", None)
+        made = {count: refitted_maps(context, walk.remove(count)) for count in range(1, 12)}
+    for count, ours in made.items():
+        assert ours.removed == walk.remove(count)
+        for judge in (context, other):
+            assert distance(judge, ours) < 1.2 * distance(judge, twice[count]) + 1e-9
+    # After one step of the walk both are the same: it began with the whole model, too.
+    assert all(torch.allclose(made[1].maps[i].W, m.W, atol=1e-5) for i, m in twice[1].maps.items())
+    # Any other set needs its passes, walk or not.
+    removed = tuple(sorted({0, 5, 9, 10} ^ set(walk.remove(4))))[:4]
+    a, b = (refitted_maps(each, removed) for each in (context, fresh))
+    assert all(torch.equal(a.maps[row].W, b.maps[row].W) for row in b.maps)
+
+
+def test_moments_between_two_looks_are_linear_in_the_number_of_heads(planted):
+    walk: Any = surgeon(context_of(planted, seed=8))
+    # Twelve heads in eight parts: the sixth and the seventh look are at 7 and 9.
+    low, middle, high = (walk.inputs(count) for count in (7, 8, 9))
+    for a, b, c in zip(low, middle, high, strict=True):
+        assert b.numpy() == pytest.approx((a.numpy() + c.numpy()) / 2, abs=1e-9)
+        assert not torch.equal(a, c)
+    for ours, last in zip(walk.inputs(11), walk.inputs(10), strict=True):
+        assert torch.equal(ours, last), "beyond the last look nothing is known"
 
 
 def test_the_compact_model_is_what_was_measured(planted):
