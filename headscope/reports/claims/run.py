@@ -239,7 +239,8 @@ def measure_kept_roles(
     if data is None:
         learnt, examples = _halves(sample, examples)
         if classified.corpus.sha256 == sample.sha256:
-            classified = classify(loaded, learnt, validate=False, seed=seed)
+            tell = part_of("half", progress)
+            classified = classify(loaded, learnt, validate=False, seed=seed, progress=tell)
     else:
         unseen = _unseen(examples, (" ".join(sentence.words) for sentence in corpus or sample))
         left_out = len(examples) - len(unseen)
