@@ -56,6 +56,16 @@ class Replay:
         with self._answering(layers):
             yield row
 
+    @contextmanager
+    def within(self, changed: LoadedModel, row: int) -> Iterator[Run]:
+        """Yield what runs a copy of the model that is cut from this row on, the same played back.
+
+        ``row`` is what :meth:`before` gave, in whose block this is.
+        """
+        layers = _layers_below(changed)[row] if row else []
+        with self._answering(layers), gated(changed, start=row) as run:
+            yield self.following(run)
+
     def following(self, run: Run) -> Run:
         """Return the same as ``run``, which notes what batch it is at."""
 

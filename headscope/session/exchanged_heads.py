@@ -153,9 +153,6 @@ class Effects:
         self.skipped = text.n_lines - self.lines
         check_measured(text, self.lines)
         self._text = text
-        #: What the unchanged model gave of the batch that was measured last: its index, the layers'
-        #: outputs, and the embeddings.
-        self._last: tuple[int, Prefix, Tensor] | None = None
         self._baseline = None if task is None else task.outputs(loaded)
         self.task: EffectTask | None = None
         if task is not None and self._baseline is not None:
@@ -212,7 +209,9 @@ class Effects:
         """Return the cosine of every line to the unchanged model's, (versions, lines)."""
         loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
         for b, (ids, mask) in enumerate(self.batches):
-            prefix, own = self._unchanged(b)
+            prefix = Prefix(loaded.model, loaded.sites)
+            with intervene(loaded) as router, prefix.recording(router):
+                own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
             for i, version in enumerate(versions):
                 with intervene(loaded, attention=version) as router:
                     with prefix.replaying(router, version.first_row):
@@ -222,16 +221,6 @@ class Effects:
                 parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
                 progress(what, b * len(versions) + i + 1, len(self.batches) * len(versions))
         return np.array([np.concatenate(of_lines) for of_lines in parts])
-
-    def _unchanged(self, b: int) -> tuple[Prefix, Tensor]:
-        """Run the unchanged model on a batch, unless that was the last thing it was asked."""
-        if self._last is None or self._last[0] != b:
-            loaded, (ids, mask) = self._loaded, self.batches[b]
-            prefix = Prefix(loaded.model, loaded.sites)
-            with intervene(loaded) as router, prefix.recording(router):
-                own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
-            self._last = b, prefix, own
-        return self._last[1:]
 
 
 def boot(values: Array, seed: int) -> Estimate:

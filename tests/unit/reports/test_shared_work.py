@@ -6,13 +6,9 @@ import pytest
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.core.progress import silent
 from headscope.core.serialise import to_dict
-from headscope.data.corpus import as_plain
 from headscope.models import copies
 from headscope.models import loaded as loaded_models
-from headscope.models.intervene import Exchanged, removed
-from headscope.session.exchanged_heads import Effects
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "classify": {"limit": 8, "ablate": False, "prefix_matching": False},
@@ -64,17 +60,3 @@ def test_weights_that_change_under_a_report_are_noticed(folder):
 
     report = headscope.report(loaded, only=["rank"], settings=SETTINGS, progress=change)
     assert report.provenance["model"]["weights_sha256"] is None
-
-
-def test_the_unchanged_model_runs_once_for_all_that_is_put_into_its_heads(folder):
-    loaded = headscope.load(folder)
-    passes = []
-    effects = Effects(loaded, as_plain(["the dog saw the cat .", "a cat saw it ."]))
-    assert len(effects.batches) == 1
-    versions = [Exchanged(removed), Exchanged(removed, {1: (0,)})]
-    loaded.model.register_forward_hook(lambda *_: passes.append(1))
-    first = effects.cosines(versions, silent, "both")
-    again = [effects.cosines([version], silent, "one")[0] for version in versions]
-    assert len(passes) == 1 + 2 + 2
-    assert (first == again).all()
-    assert (first < 1).any()
