@@ -245,20 +245,20 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
     point = partial(measure.point, all_metrics=False, run=evaluation.cut)
     without = []
     for layer, of_layer in by_layer.items():
-        with evaluation.from_row(layer):
-            for unit in of_layer:
-                without.append(point(Repaired.bare(units, [unit])))
-                pruner.steps.did("alone")
+        evaluation.start_at(layer)
+        for unit in of_layer:
+            without.append(point(Repaired.bare(units, [unit])))
+            pruner.steps.did("alone")
     kept, names = [], []
     for layer, of_layer in by_layer.items():
         qualities = []
-        with calibration.from_row(layer):
-            for unit in of_layer:
-                gates = units.expand(units.gates([other for other in of_layer if other != unit]))
-                what = ["kept alone", list(loaded.stacks), unit]
-                quality = partial(chosen_on.quality, gates, calibration.gated)
-                qualities.append(pruner.inputs.work.number(what, quality))
-                pruner.steps.did("kept alone")
+        calibration.start_at(layer)
+        for unit in of_layer:
+            gates = units.expand(units.gates([other for other in of_layer if other != unit]))
+            what = ["kept alone", list(loaded.stacks), unit]
+            quality = partial(chosen_on.quality, gates, calibration.gated)
+            qualities.append(pruner.inputs.work.number(what, quality))
+            pruner.steps.did("kept alone")
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data
         others = Repaired.bare(units, [unit for unit in of_layer if unit != best])
         kept.append(measure.point(others, all_metrics=False))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.core.processes import share
-from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.replay import Replay
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
@@ -32,19 +28,18 @@ class HeadByHead:
         like = loaded.model.get_input_embeddings().weight
         self._fits = states * like.shape[-1] * like.element_size() <= KEPT
 
-    @contextmanager
-    def from_row(self, row: int) -> Iterator[None]:
-        """Measure, while the block runs, versions that are the model itself before this row."""
-        with self._replay.before(row if self._fits else 0) as self._start:
-            yield
+    def start_at(self, row: int) -> None:
+        """Go on to versions that are the model itself before this row."""
+        self._start = self._replay.keep(row if self._fits else 0)
 
     def gated(self, gates: Tensor) -> dict[str, Array]:
         """Measure the model with gates (n_layers, n_heads)."""
-        gates = gates.to(self._loaded.device)
-        with gated(self._loaded, gates, start=self._start) as run:
-            return self._task.outputs_of(self._replay.following(run), self._replay.batches)
+        return self._outputs(self._loaded, gates.to(self._loaded.device))
 
     def cut(self, changed: LoadedModel) -> dict[str, Array]:
         """Measure a copy of the model that has lost heads."""
-        with self._replay.within(changed, self._start) as run:
+        return self._outputs(changed)
+
+    def _outputs(self, changed: LoadedModel, gates: Tensor | None = None) -> dict[str, Array]:
+        with self._replay.playing(self._start, changed, gates) as run:
             return self._task.outputs_of(run, self._replay.batches)
