@@ -20,6 +20,7 @@ def run_report(call: Call) -> None:
     from rich.text import Text
 
     from headscope.core.errors import ValidationFailedError
+    from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
     from headscope.reports.baseline import read_side
     from headscope.reports.claims.view import scoreboard
@@ -39,27 +40,31 @@ def run_report(call: Call) -> None:
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
     folder = call.values["output"] or Path("reports") / name
-    # Insights judges what the other sections measured: of its table only the thresholds count.
-    table = {key: v for key, v in table_of(call.context, "insights").items() if "threshold" in key}
+    # Insights judges what the other sections measured: of its table thresholds and limit count.
+    own = table_of(call.context, "insights")
+    table = {key: value for key, value in own.items() if "threshold" in key}
+    others = [name for name in SECTIONS if name != "insights"]
+    settings = section_settings(call.context, others, call.values)
+    settings |= {"insights": {"limit": own["limit"]}} if "limit" in own else {}
     keywords = {
         **call.arguments(),
-        "settings": section_settings(
-            call.context, [name for name in SECTIONS if name != "insights"], call.values
-        ),
+        "settings": settings,
         "thresholds": table_arguments("insights", table).get("thresholds"),
         "previous": None if call.values["fresh"] else folder,
     }
     measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
-    expected = call.options(**keywords).expected()
+    expected = {**call.options(**keywords).expected(), "files": 9.0}
     if call.values["dry_run"]:
         call.announce(measure, {**keywords, "previous": None}, expected)
         return
     with ready_folder(folder), progress_bar(quiet, expected) as progress:
         result = call.result(measure, keywords, progress)
         digests = {name: content_digest(section) for name, section in result.sections.items()}
-        outcomes, changes = judged(results_of(to_dict(result), REPORT), limits, baseline)
+        measured = results_of(to_dict(result), REPORT, result.sections)
+        outcomes, changes = judged(measured, limits, baseline)
         before = Previous.read(folder).document
-        document = write_report(result, folder, digests, before, outcomes, changes)
+        told = progress or silent
+        document = write_report(result, folder, digests, before, outcomes, changes, told)
     _add_step_summary(folder / "report.md")
     if format is Format.json:
         print_data(report_json(document))

@@ -13,6 +13,15 @@ SECONDS = "seconds"
 _ENOUGH = 0.03
 
 
+#: Sentences of the built-in sample.
+_SAMPLE = 512
+
+
+def part_of_sample(limit: int | None) -> float:
+    """Return how many times the built-in sample a run reads that has such a limit."""
+    return (limit or _SAMPLE) / _SAMPLE
+
+
 def silent(what: str, done: int, total: int) -> None:
     """Report nothing."""
 

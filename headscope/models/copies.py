@@ -7,6 +7,7 @@ import dataclasses
 
 import torch
 
+from headscope.core.once import once
 from headscope.models.compact import cut_like
 from headscope.models.layers import restore, settings_before
 from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
@@ -37,8 +38,17 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
 def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as a control.
 
-    What ``loaded`` has lost, the twin lacks too. The global random state is left as it was.
+    What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. A run
+    that keeps its model keeps the first twin that was asked for too.
     """
+    whole = loaded.whole or loaded
+    first, twin = once(loaded.network, "twin", lambda: (seed, _random_twin(whole, seed)))
+    twin = twin if first == seed else _random_twin(whole, seed)
+    twin = dataclasses.replace(twin, pooling=loaded.pooling)
+    return twin if loaded.whole is None else twin.only(loaded.stacks[0])
+
+
+def _random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
@@ -50,5 +60,4 @@ def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
     network = network.to(device=parameter.device, dtype=parameter.dtype)
     cut_like(network, loaded)  # where parts have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
-    twin = dataclasses.replace(twin, revision=loaded.revision, pooling=loaded.pooling)
-    return twin if loaded.whole is None else twin.only(loaded.stacks[0])
+    return dataclasses.replace(twin, revision=loaded.revision)

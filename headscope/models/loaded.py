@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import InputError
+from headscope.core.once import once
 from headscope.models.layouts import AttentionSite, numbered
 from headscope.models.pooling import Pooling, chosen
 from headscope.models.task_heads import Select, last_state, run_with_task_head
@@ -36,8 +37,12 @@ def fingerprint(network: nn.Module) -> Fingerprint:
     """Sum up a network's parameters and buffers: CRC-32 of every byte, 3 GB in a second.
 
     Unlike version counters it sees edits through ``.data``, and unlike addresses it knows weights
-    that came back.
+    that came back. In a run that keeps the network as it is, only the first look is one.
     """
+    return once(network, "fingerprint", lambda: _fingerprint(network))
+
+
+def _fingerprint(network: nn.Module) -> Fingerprint:
     tensors = (*network.named_parameters(), *network.named_buffers())
     return tuple((name, tuple(t.shape), str(t.dtype), _checksum(t)) for name, t in tensors)
 

@@ -49,12 +49,26 @@ class Replay:
         Yields the first row that runs, for ``start`` of :func:`~headscope.models.intervene.gated`:
         0 where everything has to. What runs in the block goes through :meth:`following`.
         """
+        start = self.keep(row)
+        with self._answering(self._below[start] if start else []):
+            yield start
+
+    def keep(self, row: int) -> int:
+        """Keep what the layers before a site's return; gives the first row that has to run."""
         layers = self._below[row] if self._below else []
-        if not layers or not self._recorded(layers, row):
-            yield 0
-            return
-        with self._answering(layers):
-            yield row
+        return row if layers and self._recorded(layers, row) else 0
+
+    @contextmanager
+    def playing(
+        self, start: int, changed: LoadedModel, gates: Tensor | None = None
+    ) -> Iterator[Run]:
+        """Yield what runs the model, or a copy of it, that is changed from the row ``start`` on.
+
+        ``start`` is what :meth:`keep` gave last.
+        """
+        layers = _layers_below(changed)[start] if start else []
+        with self._answering(layers), gated(changed, gates, start=start) as run:
+            yield self.following(run)
 
     def following(self, run: Run) -> Run:
         """Return the same as ``run``, which notes what batch it is at."""

@@ -44,6 +44,7 @@ from headscope.pruning.result import (
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.pruning.steps import Steps, stacks_pruned_alone, units_at_once
 from headscope.stats.statistics import adjust, standard_error, t_half_width
+from headscope.tasks.head_by_head import HeadByHead
 from headscope.tasks.units import Head, Units, parse_heads
 
 Q = 0.05  # False discovery rate of the tables of single heads.
@@ -235,18 +236,27 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
     if not pruner.options.tables:
         return (), ()
     units, measure, loaded = pruner.units, pruner.measure, pruner.inputs.loaded
+    by_layer = {
+        layer: (units.layers == layer).nonzero().flatten().tolist()
+        for layer in sorted(set(units.layers.tolist()))
+    }
+    task, chosen_on = pruner.inputs.evaluation, pruner.context.calibration
+    evaluation, calibration = HeadByHead(task, loaded), HeadByHead(chosen_on.task, loaded)
+    point = partial(measure.point, all_metrics=False, run=evaluation.cut)
     without = []
-    for unit in range(len(units)):
-        without.append(measure.point(Repaired.bare(units, [unit]), all_metrics=False))
-        pruner.steps.did("alone")
+    for layer, of_layer in by_layer.items():
+        evaluation.start_at(layer)
+        for unit in of_layer:
+            without.append(point(Repaired.bare(units, [unit])))
+            pruner.steps.did("alone")
     kept, names = [], []
-    for layer in sorted(set(units.layers.tolist())):
-        of_layer = (units.layers == layer).nonzero().flatten().tolist()
+    for layer, of_layer in by_layer.items():
         qualities = []
+        calibration.start_at(layer)
         for unit in of_layer:
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))
             what = ["kept alone", list(loaded.stacks), unit]
-            quality = partial(pruner.context.calibration.quality, gates)
+            quality = partial(chosen_on.quality, gates, calibration.gated)
             qualities.append(pruner.inputs.work.number(what, quality))
             pruner.steps.did("kept alone")
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data

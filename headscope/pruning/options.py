@@ -686,5 +686,7 @@ class PruneOptions(ResumableOptions):
             )
 
     def expected(self) -> dict[str, float]:
-        """Pruning prices its steps itself."""
-        return {SECONDS: 108.0}
+        """Pruning prices its steps itself, once it runs."""
+        at_each = len(self.scored) * len(self.repair_kinds)
+        at_each += self.draws * ("random" in self.method_names)
+        return {SECONDS: 1.0 + 0.3 * len(self.shares) * at_each + 70.0 * self.tables}

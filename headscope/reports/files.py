@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headscope.core.files import sha256_of
+from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
 from headscope.reports.baseline import BASELINE, baseline_json
 from headscope.reports.limits import Outcome
@@ -55,6 +56,7 @@ def write_report(
     before: Mapping[str, Any] | None = None,
     outcomes: Sequence[Outcome] = (),
     changes: DiffResult | None = None,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write report.html, report.md, report.json, baseline.json, the tables and the figures.
 
@@ -66,11 +68,11 @@ def write_report(
     changed since their baseline.
     """
     old = _files(before)
-    written = {
-        name: (_kept(folder, old.get(name, {})) if name in report.reused else None)
-        or view_of(name).files(result)
-        for name, result in report.sections.items()
-    }
+    written = dict[str, Mapping[str, bytes]]()
+    for name, result in report.sections.items():
+        kept = _kept(folder, old.get(name, {})) if name in report.reused else None
+        written[name] = kept or view_of(name).files(result)
+        progress("files", len(written), len(report.sections) + 2)  # with the page and the rest
     document = dict(to_dict(report))
     document.pop("reused")
     document |= {name: document.pop(name) for name in (*SECTIONS, "samples")}  # these come last
@@ -87,7 +89,8 @@ def write_report(
         if name not in content and _as_written(folder, name, sha256) is not None
     ]
     content["report.md"] = report_markdown(report, outcomes, changes).encode()
-    content[BASELINE] = baseline_json(results_of(document, REPORT)).encode("utf-8", "replace")
+    results = results_of(document, REPORT, report.sections)
+    content[BASELINE] = baseline_json(results).encode("utf-8", "replace")
     content["report.html"] = report_html(report, written).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
     write_files(folder, content, stale=gone, mark=REPORT)

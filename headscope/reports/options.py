@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.options import Option, names
-from headscope.core.progress import SECONDS
+from headscope.core.progress import SECONDS, part_of_sample
 from headscope.reports.registry import SECTIONS, section_of
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
 
@@ -238,7 +238,7 @@ class ReportOptions(ClaimsOptions):
             if name not in (self.only or SECTIONS) or name in self.skip:
                 continue
             table = (self.settings or {}).get(name, {})
-            own = {"random heads": 18.0} if name == "insights" else _expected_of(name, table)
+            own = _expected_of(name, table)
             steps |= {f"{name}, {step}": cost for step, cost in own.items()}
         return steps
 
@@ -246,6 +246,9 @@ class ReportOptions(ClaimsOptions):
 def _expected_of(name: str, table: Mapping[str, Any]) -> dict[str, float]:
     import headscope
 
+    if name == "insights":
+        share = part_of_sample(table.get("limit", 256))
+        return {"half, model": 1.0, "random heads": 44.0 * share}
     kind: type[ModelOptions] = getattr(headscope, name).options
     with contextlib.suppress(HeadscopeError, TypeError):  # the run says what is wrong
         return kind(**{**kind.report_defaults(), **table}).expected()

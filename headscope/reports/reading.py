@@ -54,9 +54,12 @@ def read_results(path: Path | InRevision) -> Results:
     return _typed(raw, str(path))
 
 
-def results_of(document: Mapping[str, Any], name: str) -> Results:
-    """Read what a result file holds, given as plain values."""
-    return _typed(_split(document, name), name)
+def results_of(
+    document: Mapping[str, Any], name: str, sections: Mapping[str, Any] | None = None
+) -> Results:
+    """Read what a result file holds, given as plain values, or as ``sections`` that are at hand."""
+    raw = _split(document, name)
+    return _typed(raw, name) if sections is None else Results(name, raw, **sections)
 
 
 def load_json(path: Path | InRevision) -> Any:

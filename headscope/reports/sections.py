@@ -21,6 +21,7 @@ from typing import Any
 import headscope
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import before_of, sha256_of, sha256_of_file
+from headscope.core.once import keeping
 from headscope.core.options import options_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
@@ -182,6 +183,11 @@ class SectionResults:
 
 def run_sections(names: Iterable[str], run: Run) -> SectionResults:
     """Run sections in the order given, or take them from the earlier run."""
+    with keeping(run.loaded.network):
+        return _run_sections(names, run)
+
+
+def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
     results: dict[str, Any] = {}
     keys, left_out, reused = dict[str, str](), dict[str, str](), list[str]()
     for name in names:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.core.options import Option
+from headscope.core.progress import part_of_sample
 from headscope.core.thresholds import ThresholdSet
 from headscope.session.options import (
     POOLING,
@@ -228,8 +229,9 @@ class ClassifyOptions(ResumableOptions):
 
     def expected(self) -> dict[str, float]:
         """One pass; with controls a second; with causes a pass for each head."""
-        steps = {"model": 1.5}
-        steps |= {"control": 2.3} if self.control else {}
+        share = part_of_sample(self.limit)
+        steps = {"model": 1.5 * share}
+        steps |= {"control": 2.3 * share} if self.control else {}
         if self.distances:
             steps |= {"distances": 1.0} | ({"distances, control": 1.0} if self.control else {})
         return steps | ({"removing heads": 10.2} if self.ablate else {})

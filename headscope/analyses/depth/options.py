@@ -65,4 +65,5 @@ class DepthOptions(RunOptions):
 
     def expected(self) -> dict[str, float]:
         """The model, and random weights."""
-        return {"model": 6.4} | ({"control": 5.5} if self.control else {})
+        share = self.sequences * self.length / (32 * 128)
+        return {"model": 6.4 * share} | ({"control": 5.5 * share} if self.control else {})

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.options import Option
+from headscope.core.progress import part_of_sample
 from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
 
 
@@ -56,6 +57,7 @@ class FlowOptions(RunOptions):
 
     def expected(self) -> dict[str, float]:
         """Two passes of the model and of its random twins."""
-        passes = {"choosing": 2.6, "measuring": 1.6}
+        share = part_of_sample(self.limit)
+        passes = {"choosing": 7.0 * share, "measuring": 4.3 * share}
         models = ("model", "control") if self.control else ("model",)
         return {f"{model}, {name}": cost for model in models for name, cost in passes.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.options import Option, numbers
+from headscope.core.progress import part_of_sample
 from headscope.session.options import POOLING, STACK, RunOptions, Text
 
 
@@ -99,5 +100,6 @@ class RankOptions(RunOptions):
 
     def expected(self) -> dict[str, float]:
         """The weights, and what depends on a text."""
-        steps = {"model": 0.5} | ({"text": 3.4} if self.text is not None else {})
+        share = part_of_sample(self.limit)
+        steps = {"model": 0.5} | ({"text": 3.4 * share} if self.text is not None else {})
         return steps | ({"shared projections": 20.0} if self.share_projections else {})

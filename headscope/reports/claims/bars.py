@@ -103,6 +103,7 @@ def bar_of(claim: Insight) -> Bar | None:
     if claim.number not in _BARS:
         return None
     try:
-        return _BARS[claim.number](claim.values)
+        bar = _BARS[claim.number](claim.values)
     except (KeyError, TypeError, ValueError):  # not measured, or a file of an earlier version
         return None
+    return None if bar is None or bar.value is None else bar  # too little text, say

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from headscope import classify, prune
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import ClassifyResult
+from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.progress import SECONDS, Progress, part_of, silent
@@ -32,7 +32,10 @@ from headscope.data.corpus import (
     sample_plain,
 )
 from headscope.data.examples import Examples, as_pairs
+from headscope.models.compact import remove_heads
+from headscope.models.intervene import shared_layers
 from headscope.models.loaded import LoadedModel
+from headscope.pruning.measure import original_names
 from headscope.pruning.result import PruneResult
 from headscope.reports.claims.finding import Evidence
 from headscope.reports.claims.head_claims import ROLES
@@ -45,7 +48,9 @@ from headscope.reports.sections import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
+from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
+from headscope.tasks.units import Head
 
 #: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that
 #: does as well, 2 / 40 = 5%.
@@ -235,7 +240,8 @@ def measure_kept_roles(
     if data is None:
         learnt, examples = _halves(sample, examples)
         if classified.corpus.sha256 == sample.sha256:
-            classified = classify(loaded, learnt, validate=False, seed=seed)
+            tell = part_of("half", progress)
+            classified = classify(loaded, learnt, validate=False, seed=seed, progress=tell)
     else:
         unseen = _unseen(examples, (" ".join(sentence.words) for sentence in corpus or sample))
         left_out = len(examples) - len(unseen)
@@ -259,7 +265,7 @@ def measure_kept_roles(
     value = interval = None
     random: list[float] = []
     if 0 < len(kept) < len(of_name):
-        change = measured.change(whole, measured.outputs(loaded, _gates(loaded, kept)), seed=seed)
+        change = measured.change(whole, _outputs_of(measured, loaded, kept), seed=seed)
         value, interval = change.value, change.ci
         for draw in range(draws):  # as many heads in every layer: where heads lie is no merit
             rng = np.random.default_rng([seed, draw])
@@ -268,7 +274,7 @@ def measure_kept_roles(
                 for layer, heads in by_layer.items()
                 for head in rng.choice(heads, wanted[layer], replace=False).tolist()
             ]
-            random.append(measured.value(measured.outputs(loaded, _gates(loaded, chosen))))
+            random.append(measured.value(_outputs_of(measured, loaded, chosen)))
             progress("random heads", draw + 1, draws)
     sets = math.prod(math.comb(len(heads), wanted[layer]) for layer, heads in by_layer.items())
     return KeptRoles(
@@ -291,11 +297,19 @@ def measure_kept_roles(
     )
 
 
-def _gates(loaded: LoadedModel, kept: Sequence[tuple[int, int]]) -> Tensor:
-    gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
-    for layer, head in kept:
-        gates[layer, head] = 1.0
-    return gates
+def _outputs_of(task: Task, loaded: LoadedModel, kept: Sequence[Head]) -> dict[str, Array]:
+    """Run a model that has only some of its heads left, by row and place.
+
+    The others are removed for real, as ``prune`` does, and cost nothing. Where layers share their
+    weights (ALBERT) a head cannot leave one of them alone: there it has a gate of zero.
+    """
+    if any(len(rows) > 1 for rows in shared_layers(loaded.sites)):
+        gates = torch.zeros(loaded.n_layers, loaded.n_heads, device=loaded.device)
+        for layer, head in kept:
+            gates[layer, head] = 1.0
+        return task.outputs(loaded, gates)
+    others = sorted(set(places(loaded).values()) - set(kept))
+    return task.outputs(remove_heads(loaded, original_names(loaded, others), share=True))
 
 
 def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:

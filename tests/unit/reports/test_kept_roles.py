@@ -42,13 +42,13 @@ def test_value_is_that_of_the_model_without_the_other_heads(tiny, classified, mo
     assert len(rest.first) > 200
     assert not seen & set(rest.first), "no sentence is both classified on and measured"
     assert learnt.sha256 != sample_corpus().sha256
-    drawn, gates = [], claims_run._gates
+    drawn, outputs_of = [], claims_run._outputs_of
 
-    def recorded(loaded: Any, kept: Any) -> Any:
+    def recorded(task: Any, loaded: Any, kept: Any) -> Any:
         drawn.append([(layer, head) for layer, head in kept])
-        return gates(loaded, kept)
+        return outputs_of(task, loaded, kept)
 
-    monkeypatch.setattr(claims_run, "_gates", recorded)
+    monkeypatch.setattr(claims_run, "_outputs_of", recorded)
     found = measure_kept_roles(tiny, classified)
     assert set(found.kept) == set(LABELLED)
     others = [(h.layer, h.head) for h in classified.heads if (h.layer, h.head) not in LABELLED]

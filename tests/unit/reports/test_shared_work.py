@@ -1,0 +1,62 @@
+"""What the sections of a report have in common is done once, and changes none of them."""
+
+from typing import Any
+
+import pytest
+from tiny_models import tiny_bert
+
+import headscope
+from headscope.core.serialise import to_dict
+from headscope.models import copies
+from headscope.models import loaded as loaded_models
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "classify": {"limit": 8, "ablate": False, "prefix_matching": False},
+    "rank": {"limit": 4, "control_seeds": 2},
+    "flow": {"limit": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(tiny_bert(tmp_path_factory.mktemp("models") / "bert"))
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list[Any]:
+    """Count the calls of a function."""
+    calls, function = list[Any](), getattr(module, name)
+
+    def wrapper(*args: Any) -> Any:
+        calls.append(args)
+        return function(*args)
+
+    monkeypatch.setattr(module, name, wrapper)
+    return calls
+
+
+def test_sections_share_checksum_and_random_twin_and_find_what_they_find_alone(folder, monkeypatch):
+    loaded = headscope.load(folder)
+    twins = counted(monkeypatch, copies, "_random_twin")
+    looks = counted(monkeypatch, loaded_models, "_fingerprint")
+    report = headscope.report(loaded, only=["validate", *SETTINGS], settings=SETTINGS)
+    assert [seed for _, seed in twins] == [0]
+    # Two for what identifies the model, one each for certificate, all sections, and the whole.
+    assert sum(network is loaded.network for (network,) in looks) == 5
+    for name, table in SETTINGS.items():
+        kind = getattr(headscope, name).options
+        alone = getattr(headscope, name)(loaded, **{**kind.report_defaults(), **table})
+        ours, theirs = to_dict(getattr(report, name)), to_dict(alone)
+        for result in (ours, theirs):
+            del result["provenance"]["created"], result["provenance"]["command"]
+        assert ours == theirs, name
+    assert len(twins) == 1 + len(SETTINGS)  # alone, each makes its own
+
+
+def test_weights_that_change_under_a_report_are_noticed(folder):
+    loaded = headscope.load(folder)
+
+    def change(what: str, done: int, total: int) -> None:
+        loaded.network.embeddings.word_embeddings.weight.data[5] += 1.0
+
+    report = headscope.report(loaded, only=["rank"], settings=SETTINGS, progress=change)
+    assert report.provenance["model"]["weights_sha256"] is None
