@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from headscope.data.corpus import PlainText, as_plain
 from headscope.models.intervene import Exchanged, Factors, intervene
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
-from headscope.models.replay import Prefix
+from headscope.models.replay import Prefix, Replay
 from headscope.models.routing import Mechanism
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
@@ -30,7 +31,7 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import finite
-from headscope.tasks.base import Task
+from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.making import make_task, read_examples
 
 
@@ -190,20 +191,24 @@ class Effects:
         self, versions: Sequence[Exchanged], progress: Progress, what: str
     ) -> list[TaskEffect]:
         """Measure changed versions by the task, each alone; nothing where there is no task."""
-        effects: list[TaskEffect] = []
         loaded, task = self._loaded, self._task
         if task is None or self._baseline is None:
-            return effects
-        for i, version in enumerate(versions):
-            with intervene(loaded, attention=version) as router:
-                outputs = task.outputs_of(
-                    lambda *args, **options: router.checked(loaded.run, *args, **options),
-                    task.batches(loaded),
-                )
-            change = task.change(self._baseline, outputs, seed=self._seed)
-            effects.append(TaskEffect(change.value, change.estimate()))
-            progress(f"{what}, task", i + 1, len(versions))
-        return effects
+            return []
+        effects: dict[int, TaskEffect] = {}
+        few = one_position if loaded.task_head in TOKEN_HEADS else None
+        replay = Replay(loaded, task.batches(loaded), few)
+        for row in sorted({version.first_row for version in versions}):
+            with replay.before(row) as start:
+                for i, version in enumerate(versions):
+                    if version.first_row != row:
+                        continue
+                    with intervene(loaded, attention=version, start=start) as router:
+                        run = partial(router.checked, loaded.run)
+                        outputs = task.outputs_of(replay.following(run), replay.batches)
+                    change = task.change(self._baseline, outputs, seed=self._seed)
+                    effects[i] = TaskEffect(change.value, change.estimate())
+                    progress(f"{what}, task", len(effects), len(versions))
+        return [effects[i] for i in range(len(versions))]
 
     def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
         """Return the cosine of every line to the unchanged model's, (versions, lines)."""
