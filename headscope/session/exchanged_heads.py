@@ -15,6 +15,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
+from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
 from headscope.models.intervene import Exchanged, Factors, intervene
 from headscope.models.loaded import LoadedModel
@@ -33,6 +34,10 @@ from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import finite
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.making import make_task, read_examples
+
+#: Tokens of a batch of short lines, padding included: every pass costs as much as its tokens, and
+#: matrix products of so many run at full speed already.
+SHORT = 400
 
 
 def last_states(
@@ -150,6 +155,14 @@ class Effects:
     ) -> None:
         self._loaded, self._task, self._seed = loaded, task, seed
         self.batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text)]
+        #: The same lines in the same order, in batches that pad less.
+        self._short = [
+            loaded.pad(part)
+            for ids, mask in self.batches
+            for part in buckets(
+                [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)], SHORT
+            )
+        ]
         self.lines = sum(len(ids) for ids, _ in self.batches)
         self.skipped = text.n_lines - self.lines
         check_measured(text, self.lines)
@@ -178,14 +191,14 @@ class Effects:
 
     def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
         """Measure changed versions of the model, each alone."""
-        effects = [Effect(boot(row, self._seed)) for row in self.cosines(versions, progress, what)]
-        if self._task is None:
-            return effects
-        tasks = self.on_task(versions, progress, what)
-        return [
-            dataclasses.replace(effect, metric=own.metric, difference=own.difference)
-            for effect, own in zip(effects, tasks, strict=True)
-        ]
+        cosines = self.cosines(versions, progress, what)
+        tasks = self.on_task(versions, progress, what) or [None] * len(versions)
+        return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
+
+    def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
+        """Put together what :meth:`cosines` and :meth:`on_task` say of one version."""
+        effect = Effect(boot(cosines, self._seed))
+        return effect if on_task is None else dataclasses.replace(effect, **vars(on_task))
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
@@ -210,10 +223,16 @@ class Effects:
                     progress(f"{what}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
-    def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
-        """Return the cosine of every line to the unchanged model's, (versions, lines)."""
+    def cosines(
+        self, versions: Sequence[Exchanged], progress: Progress, what: str, *, drawn: bool = False
+    ) -> Array:
+        """Return the cosine of every line to the unchanged model's, (versions, lines).
+
+        What is ``drawn`` at random has numbers for :attr:`batches` as they are, padding included.
+        """
         loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
-        for b, (ids, mask) in enumerate(self.batches):
+        batches = self.batches if drawn else self._short
+        for b, (ids, mask) in enumerate(batches):
             prefix = Prefix(loaded.model, loaded.sites)
             with intervene(loaded) as router, prefix.recording(router):
                 own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
@@ -224,7 +243,7 @@ class Effects:
                     router.check_calls()
                     changed = loaded.pooling.embed(hidden, mask)
                 parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
-                progress(what, b * len(versions) + i + 1, len(self.batches) * len(versions))
+                progress(what, b * len(versions) + i + 1, len(batches) * len(versions))
         return np.array([np.concatenate(of_lines) for of_lines in parts])
 
 
