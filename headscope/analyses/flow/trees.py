@@ -249,12 +249,13 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
     here = here.to(root.device).expand(weight.shape[:2])
     label, paid = here, torch.zeros_like(weight[:, 0], dtype=widest_type(weight.device))
     source, target = torch.zeros_like(here), torch.zeros_like(here)
+    order = here  # of the words, those of a component together
     #: What undoes each contraction: the graphs that had a cycle; the component of each word before,
     #: and the edge that each of these had chosen; what each became a part of.
     levels: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
     while True:
         top = root[index, None]
-        best, from_word, to_word = _best_edges(weight, paid, label)
+        best, from_word, to_word = _best_edges(weight, paid, label, order)
         source[index], target[index] = from_word, to_word
         # No edge is chosen to the root, nor to what is no component any more.
         edge = label.gather(1, from_word)
@@ -270,6 +271,7 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
         # To enter a cycle at a component costs what that component gets from the cycle.
         paid = paid + best.masked_fill(leader < 0, 0.0).gather(1, label)
         label = whole.gather(1, label)
+        order = (label * label.shape[1] + order[cyclic]).argsort(1).argsort(1)
         weight.masked_fill_(label[:, :, None] == label[:, None, :], _NEVER)
     # Last contraction first: each cycle loses the edge where it was entered.
     for index, label, own_source, own_target, whole in reversed(levels):
@@ -281,19 +283,25 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
     return heads
 
 
-def _best_edges(weight: Tensor, paid: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _best_edges(
+    weight: Tensor, paid: Tensor, label: Tensor, order: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best edge into each component: what it is worth, and the words that it joins.
 
-    Of equal ones that from the first component. Shapes: ``weight`` (g, n, n); all else (g, n), what
-    is returned at the component's lowest word.
+    Of equal ones that from the first component, in the order of the words in each. Shapes:
+    ``weight`` (g, n, n); all else (g, n), what is returned at the component's lowest word.
     """
     n = weight.shape[1]
     value, source = weight.max(1)
+    largest = weight == value[:, None]
+    if int(largest.count_nonzero()) > value.numel():
+        source = order.to(weight)[:, :, None].expand_as(weight).masked_fill(~largest, n).argmin(1)
     value = value.to(paid) - paid
     best = torch.full_like(value, _NEVER).scatter_reduce(1, label, value, "amax")
-    order = label.gather(1, source) * n + torch.arange(n, device=label.device)
-    order = order.masked_fill(value < best.gather(1, label), n * n - 1)
-    first = torch.full_like(order, n * n - 1).scatter_reduce(1, label, order, "amin") % n
+    rank = label.gather(1, source) * n + order
+    rank = rank.masked_fill(value < best.gather(1, label), n * n)
+    first = torch.full_like(rank, n * n).scatter_reduce(1, label, rank, "amin")
+    first = order.argsort(1).gather(1, first % n)
     return best, source.gather(1, first), first
 
 
