@@ -17,7 +17,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
-from headscope.models.intervene import Exchanged, Factors, intervene
+from headscope.models.intervene import Exchanged, Factors, Run, intervene
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
 from headscope.models.replay import Prefix, Replay
@@ -192,7 +192,7 @@ class Effects:
     def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
         """Measure changed versions of the model, each alone."""
         cosines = self.cosines(versions, progress, what)
-        tasks = self.on_task(versions, progress, what) or [None] * len(versions)
+        tasks = self.on_task(versions, progress, what)
         return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
 
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
@@ -202,11 +202,11 @@ class Effects:
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
-    ) -> list[TaskEffect]:
-        """Measure changed versions by the task, each alone; nothing where there is no task."""
+    ) -> list[TaskEffect | None]:
+        """Measure changed versions by the task, each alone; None where there is no task."""
         loaded, task = self._loaded, self._task
         if task is None or self._baseline is None:
-            return []
+            return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}
         few = one_position if loaded.task_head in TOKEN_HEADS else None
         replay = Replay(loaded, task.batches(loaded), few)
@@ -216,7 +216,7 @@ class Effects:
                     if version.first_row != row:
                         continue
                     with intervene(loaded, attention=version, start=start) as router:
-                        run = partial(router.checked, loaded.run)
+                        run: Run = partial(router.checked, loaded.run)  # type: ignore[call-arg]
                         outputs = task.outputs_of(replay.following(run), replay.batches)
                     change = task.change(self._baseline, outputs, seed=self._seed)
                     effects[i] = TaskEffect(change.value, change.estimate())

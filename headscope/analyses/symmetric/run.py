@@ -93,7 +93,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         **opened.common,
         heads=tuple(heads),
         whole=whole,
-        whole_difference=on_task and on_task.difference,
+        whole_difference=on_task.difference if on_task is not None else None,
         sets=tuple(sets),
         equivalent_heads=_equivalent(whole["symmetric"].cosine, removals),
         causal=causal,
@@ -152,7 +152,7 @@ def _measured(
         own = {key: part for key, part in versions.items() if (key[0] in RANDOM) == drawn}
         every = [version for part in own.values() for version in part]
         cosines = effects.cosines(every, progress, what, drawn=drawn)
-        tasks = effects.on_task(every, progress, what) or [None] * len(every)
+        tasks = effects.on_task(every, progress, what)
         pairs = zip(cosines, tasks, strict=True)
         found |= {key: list(itertools.islice(pairs, len(part))) for key, part in own.items()}
     return found
