@@ -189,9 +189,11 @@ class Effects:
             "tokens": sum(int(mask.sum()) for _, mask in self.batches),
         }
 
-    def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
-        """Measure changed versions of the model, each alone."""
-        cosines = self.cosines(versions, progress, what)
+    def measure(
+        self, versions: Sequence[Exchanged], progress: Progress, what: str, *, drawn: bool = False
+    ) -> list[Effect]:
+        """Measure changed versions of the model, each alone; ``drawn`` as in :meth:`cosines`."""
+        cosines = self.cosines(versions, progress, what, drawn=drawn)
         tasks = self.on_task(versions, progress, what)
         return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
 
@@ -228,7 +230,8 @@ class Effects:
     ) -> Array:
         """Return the cosine of every line to the unchanged model's, (versions, lines).
 
-        What is ``drawn`` at random has numbers for :attr:`batches` as they are, padding included.
+        What is ``drawn`` at random has numbers for :attr:`batches` as they are, padding included;
+        they serve what enlarges rounding, too, which is another in another batch.
         """
         loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
         batches = self.batches if drawn else self._short

@@ -75,18 +75,18 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
 
     versions = [Exchanged(_formula(form, by)) for form in EVERY for by in (None, scales)]
     versions.append(Exchanged(constant))
-    n_whole = len(versions)
+    *whole, mean_output = effects.measure(versions, tell, "all heads", drawn=True)
+    alone = None
     if options.alone:
         formula = _formula(ALONE, scales)
         positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
-        versions += [Exchanged(formula, {row: (head,)}) for row, head in positions]
-    measured = effects.measure(versions, tell, "linear forms")
-    *whole, mean_output = measured[:n_whole]
+        versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
+        alone = effects.measure(versions, tell, "linear, head by head")
     pairs = zip(resamples.means(), whole[::2], whole[1::2], strict=True)
 
     return LinearResult(
         **opened.common,
-        heads=tuple(resamples.heads(loaded, measured[n_whole:] or None)),
+        heads=tuple(resamples.heads(loaded, alone)),
         forms=tuple(LinearForm(*pair) for pair in pairs),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
