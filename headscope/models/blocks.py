@@ -111,18 +111,21 @@ class Block:
     #: Pre-LN: each LayerNorm stands before its sublayer, not after the sum with the skip.
     norm_first: bool
 
-    def run(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
-        """Run the layer on x (batch, pos, d_model) with the parts that ``variant`` keeps."""
+    def attend(self, x: Tensor, variant: Variant, router: Router) -> Tensor:
+        """Run the layer's attention on x (batch, pos, d_model), up to W_O and b_O."""
+        first = self.norm_first and variant.layernorm
+        return self._attend(self.parts.norm_attention(x) if first else x, router)
+
+    def run(self, x: Tensor, attended: Tensor, variant: Variant) -> Tensor:
+        """Run the rest of the layer with the parts that ``variant`` keeps; all (batch, pos, d)."""
         norm_attention: Callable[[Tensor], Tensor] = self.parts.norm_attention
         norm_ffn: Callable[[Tensor], Tensor] = self.parts.norm_ffn
         if not variant.layernorm:
             norm_attention = norm_ffn = nn.Identity()
+        y = x + attended if variant.skip else attended
         if self.norm_first:
-            y = self._attend(norm_attention(x), router)
-            y = x + y if variant.skip else y
             return y + self._feed_forward(norm_ffn(y)) if variant.ffn else y
-        y = self._attend(x, router)
-        y = norm_attention(x + y if variant.skip else y)
+        y = norm_attention(y)
         return norm_ffn(y + self._feed_forward(y)) if variant.ffn else y
 
     def _attend(self, x: Tensor, router: Router) -> Tensor:
@@ -137,13 +140,27 @@ class Block:
 
 
 def run_variant(
-    blocks: Sequence[Block], router: Router, x: Tensor, variant: Variant
+    blocks: Sequence[Block],
+    router: Router,
+    x: Tensor,
+    variant: Variant,
+    shared: dict[bool, Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors."""
+    """Yield ``x``, the embeddings, and then the state after each layer: n_layers + 1 tensors.
+
+    ``shared`` keeps what the first attention makes of this ``x``: it is the same for all variants
+    with a LayerNorm before it, and for all without.
+    """
+    shared = {} if shared is None else shared
     router.begin()
     yield x
-    for block in blocks:
-        x = block.run(x, variant, router)
+    for i, block in enumerate(blocks):
+        own, kind = {} if i else shared, block.norm_first and variant.layernorm
+        if kind in own:
+            router.skip([(block.site.stack, block.site.layer)])
+        else:
+            own[kind] = block.attend(x, variant, router)
+        x = block.run(x, own[kind], variant)
         yield x
     router.check_calls()
 

@@ -123,12 +123,15 @@ class Prefix:
     """What the layers of a base model returned in one pass, in the order of their calls.
 
     A layer is the innermost member of a list of modules that an attention site lies in. Where a
-    model keeps its sites in no list, nothing is kept, and every pass runs whole.
+    model keeps its sites in no list, nothing is kept, and every pass runs whole. Queries, keys and
+    values of the first layer that runs again are kept too.
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[AttentionSite]) -> None:
         #: The sites, as (stack, layer), that had run when each layer returned what.
         self._outputs: list[tuple[set[tuple[str, int]], Any]] = []
+        #: What queries, keys and values were made into, after how many layers and which sites.
+        self._projected: list[tuple[int, set[tuple[str, int]], Any]] = []
         self._sites = sites
         layers: dict[nn.Module, None] = {}
         names = {module: name for name, module in model.named_modules()}
@@ -139,16 +142,23 @@ class Prefix:
                     layers[model.get_submodule(".".join(parts[:end]))] = None
                     break
         self._layers = list(layers)
+        maps = [getattr(site.projections, name).module for site in sites for name in "qkv"]
+        self._maps = list(dict.fromkeys(maps))
 
     @contextmanager
     def recording(self, router: Router) -> Iterator[None]:
         """Keep what the layers return while the block runs one pass of the unchanged model."""
-        self._outputs = []
+        self._outputs, self._projected = [], []
 
         def keep(_: nn.Module, args: object, output: Any) -> None:
             self._outputs.append((set(router.calls), output))
 
-        with hooked(layer.register_forward_hook(keep) for layer in self._layers):
+        def keep_projected(_: nn.Module, args: object, output: Any) -> None:
+            self._projected.append((len(self._outputs), set(router.calls), output))
+
+        hooks = [layer.register_forward_hook(keep) for layer in self._layers]
+        hooks += [linear.register_forward_hook(keep_projected) for linear in self._maps]
+        with hooked(hooks):
             yield
 
     def before(self, row: int) -> int:
@@ -164,10 +174,14 @@ class Prefix:
         copies of it, one after the other.
         """
         before = self._outputs[: self.before(row)]
-        router.skip(before[-1][0] if before else ())
+        skipped = before[-1][0] if before else set()
+        router.skip(skipped)
         kept = iter([_repeated(output, copies) for _, output in before])
+        # Positions are projected too, in some families: these have no copies.
+        at = (len(before), skipped)
+        projected = iter([x for *seen, x in self._projected if (*seen,) == at and copies == 1])
 
-        def kept_or(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def kept_or(kept: Iterator[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
             def answer(*args: Any, **kwargs: Any) -> Any:
                 for output in kept:
                     return output
@@ -175,7 +189,9 @@ class Prefix:
 
             return answer
 
-        with replaced_forwards({layer: kept_or(layer.forward) for layer in self._layers}):
+        answers = {layer: kept_or(kept, layer.forward) for layer in self._layers}
+        answers |= {linear: kept_or(projected, linear.forward) for linear in self._maps}
+        with replaced_forwards(answers):
             yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,12 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
+from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
-from headscope.models.intervene import Exchanged, Factors, intervene
+from headscope.models.intervene import Exchanged, Factors, Run, intervene
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
-from headscope.models.replay import Prefix
+from headscope.models.replay import Prefix, Replay
 from headscope.models.routing import Mechanism
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
@@ -30,8 +32,12 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import finite
-from headscope.tasks.base import Task
+from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 from headscope.tasks.making import make_task, read_examples
+
+#: Tokens of a batch of short lines, padding included: every pass costs as much as its tokens, and
+#: matrix products of so many run at full speed already.
+SHORT = 400
 
 
 def last_states(
@@ -149,6 +155,14 @@ class Effects:
     ) -> None:
         self._loaded, self._task, self._seed = loaded, task, seed
         self.batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text)]
+        #: The same lines in the same order, in batches that pad less.
+        self._short = [
+            loaded.pad(part)
+            for ids, mask in self.batches
+            for part in buckets(
+                [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)], SHORT
+            )
+        ]
         self.lines = sum(len(ids) for ids, _ in self.batches)
         self.skipped = text.n_lines - self.lines
         check_measured(text, self.lines)
@@ -175,40 +189,53 @@ class Effects:
             "tokens": sum(int(mask.sum()) for _, mask in self.batches),
         }
 
-    def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
-        """Measure changed versions of the model, each alone."""
-        effects = [Effect(boot(row, self._seed)) for row in self.cosines(versions, progress, what)]
-        if self._task is None:
-            return effects
+    def measure(
+        self, versions: Sequence[Exchanged], progress: Progress, what: str, *, drawn: bool = False
+    ) -> list[Effect]:
+        """Measure changed versions of the model, each alone; ``drawn`` as in :meth:`cosines`."""
+        cosines = self.cosines(versions, progress, what, drawn=drawn)
         tasks = self.on_task(versions, progress, what)
-        return [
-            dataclasses.replace(effect, metric=own.metric, difference=own.difference)
-            for effect, own in zip(effects, tasks, strict=True)
-        ]
+        return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
+
+    def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
+        """Put together what :meth:`cosines` and :meth:`on_task` say of one version."""
+        effect = Effect(boot(cosines, self._seed))
+        return effect if on_task is None else dataclasses.replace(effect, **vars(on_task))
 
     def on_task(
         self, versions: Sequence[Exchanged], progress: Progress, what: str
-    ) -> list[TaskEffect]:
-        """Measure changed versions by the task, each alone; nothing where there is no task."""
-        effects: list[TaskEffect] = []
+    ) -> list[TaskEffect | None]:
+        """Measure changed versions by the task, each alone; None where there is no task."""
         loaded, task = self._loaded, self._task
         if task is None or self._baseline is None:
-            return effects
-        for i, version in enumerate(versions):
-            with intervene(loaded, attention=version) as router:
-                outputs = task.outputs_of(
-                    lambda *args, **options: router.checked(loaded.run, *args, **options),
-                    task.batches(loaded),
-                )
-            change = task.change(self._baseline, outputs, seed=self._seed)
-            effects.append(TaskEffect(change.value, change.estimate()))
-            progress(f"{what}, task", i + 1, len(versions))
-        return effects
+            return [None] * len(versions)
+        effects: dict[int, TaskEffect] = {}
+        few = one_position if loaded.task_head in TOKEN_HEADS else None
+        replay = Replay(loaded, task.batches(loaded), few)
+        for row in sorted({version.first_row for version in versions}):
+            with replay.before(row) as start:
+                for i, version in enumerate(versions):
+                    if version.first_row != row:
+                        continue
+                    with intervene(loaded, attention=version, start=start) as router:
+                        run: Run = partial(router.checked, loaded.run)  # type: ignore[call-arg]
+                        outputs = task.outputs_of(replay.following(run), replay.batches)
+                    change = task.change(self._baseline, outputs, seed=self._seed)
+                    effects[i] = TaskEffect(change.value, change.estimate())
+                    progress(f"{what}, task", len(effects), len(versions))
+        return [effects[i] for i in range(len(versions))]
 
-    def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
-        """Return the cosine of every line to the unchanged model's, (versions, lines)."""
+    def cosines(
+        self, versions: Sequence[Exchanged], progress: Progress, what: str, *, drawn: bool = False
+    ) -> Array:
+        """Return the cosine of every line to the unchanged model's, (versions, lines).
+
+        What is ``drawn`` at random has numbers for :attr:`batches` as they are, padding included;
+        they serve what enlarges rounding, too, which is another in another batch.
+        """
         loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
-        for b, (ids, mask) in enumerate(self.batches):
+        batches = self.batches if drawn else self._short
+        for b, (ids, mask) in enumerate(batches):
             prefix = Prefix(loaded.model, loaded.sites)
             with intervene(loaded) as router, prefix.recording(router):
                 own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
@@ -219,7 +246,7 @@ class Effects:
                     router.check_calls()
                     changed = loaded.pooling.embed(hidden, mask)
                 parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
-                progress(what, b * len(versions) + i + 1, len(self.batches) * len(versions))
+                progress(what, b * len(versions) + i + 1, len(batches) * len(versions))
         return np.array([np.concatenate(of_lines) for of_lines in parts])
 
 

@@ -118,13 +118,12 @@ def measure_ratios(
     That is the largest difference, relative to the largest entry where it is above 1.
     """
     router = Router(loaded.sites, others=loaded.others)
-    gap, ratios = 0.0, list[list[Array]]()
+    gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
             ratios.append([])
-            for hidden, model in zip(
-                run_variant(blocks, router, own[0], variant), own, strict=True
-            ):
+            states = run_variant(blocks, router, own[0], variant, shared)
+            for hidden, model in zip(states, own, strict=True):
                 ratios[-1].append(numpy(residual_ratio(hidden)))
                 if variant.name == "full":
                     exact = widest(model)

@@ -123,8 +123,10 @@ class RecoverySums:
         )
         fold = self._fold[sentence].to(z.device)
         of_z, of_random = self._sums[site.row]
-        of_z.add(site.heads, fold, z, from_z)
-        of_random.add(site.heads, fold, mixed, from_random)
+        targets = [of_z.sketched(target) for target in from_z]
+        of_z.add(site.heads, fold, z, targets)
+        both = [*targets[:2], of_random.sketched(from_random[2])]  # the wide ones are the same
+        of_random.add(site.heads, fold, mixed, both)
 
     def fitted(self) -> HeldOut:
         """Fit all maps; what they are worth is measured elsewhere."""
@@ -151,11 +153,15 @@ class HeldOut:
         heads = slice(start + site.heads.start, start + site.heads.stop)
         predictors = [z] * len(from_z) + [mixed] * len(from_random)
         pairs = zip(predictors, (*from_z, *from_random), strict=True)
+        beside: dict[
+            int, list[Array]
+        ] = {}  # maps from z and from directions have targets in common
         for i, (predictor, target) in enumerate(pairs):
-            gaps = self._maps[site.row][i].gaps(site.heads, predictor, target)
-            for side, gap in enumerate((*gaps, target)):
-                size = widest(torch.linalg.vector_norm(gap, dim=-1)).square()
-                np.add.at(self._batch[:, side, i, heads], sentence, numpy(size.T))
+            left, of_mean = self._maps[site.row][i].gaps(site.heads, predictor, target)
+            if id(target) not in beside:
+                beside[id(target)] = [_squared(of_mean), _squared(target)]
+            for side, size in enumerate((_squared(left), *beside[id(target)])):
+                np.add.at(self._batch[:, side, i, heads], sentence, size)
 
     def finish(self) -> None:
         """Keep what the sentences of the batch add up to."""
@@ -178,6 +184,11 @@ class HeldOut:
         return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])
 
 
+def _squared(vectors: Tensor) -> Array:
+    """Return squared lengths of (heads, tokens, width): (tokens, heads)."""
+    return numpy(widest(torch.linalg.vector_norm(vectors, dim=-1)).square().T)
+
+
 @dataclass(frozen=True)
 class RidgeMap:
     """An affine map of each of a layer's heads: y + (predictor - x) weight.
@@ -197,6 +208,9 @@ class RidgeMap:
         return of_mean - (predictor - x[:, None]) @ weight, of_mean
 
 
+Target = tuple[Tensor, Tensor]  # (heads, tokens, width), and the same through a few directions.
+
+
 class RidgeSums:
     """What maps from one predictor of each of a layer's heads to several targets are made from."""
 
@@ -204,17 +218,23 @@ class RidgeSums:
         self._sketch = sketch
         self._whole = _Moments((n_heads,), d, widths)
         self._folds = _Moments((FOLDS, n_heads), d, [min(t, sketch.shape[1]) for t in widths])
+        self._squares = [torch.zeros(FOLDS, n_heads, dtype=torch.float64) for _ in widths]
 
-    def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Tensor]) -> None:
+    def sketched(self, target: Tensor) -> Target:
+        """Return a target (heads, tokens, width), and what of it a penalty is chosen by."""
+        narrow = target.shape[-1] <= self._sketch.shape[1]
+        return target, target if narrow else target @ self._sketch.to(target)
+
+    def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Target]) -> None:
         """Add tokens: predictors (heads, tokens, d), targets, the fold of every token."""
-        self._whole.add(heads, x, targets)
-        width = self._sketch.shape[1]
-        sketched = [t if t.shape[-1] <= width else t @ self._sketch.to(t) for t in targets]
+        self._whole.add(heads, x, [target for target, _ in targets])
         for number in range(FOLDS):
             (here,) = (fold == number).nonzero(as_tuple=True)
             if len(here):
-                parts = [part[:, here] for part in sketched]
+                parts = [sketch[:, here] for _, sketch in targets]
                 self._folds.add((number, heads), x[:, here], parts)
+                for yy, part in zip(self._squares, parts, strict=True):
+                    yy[number, heads] += part.square().sum((1, 2)).cpu()
 
     def solve(self) -> list[RidgeMap]:
         """Fit a map to each target, of the penalty that errs least on folds left out."""
@@ -222,7 +242,7 @@ class RidgeSums:
         x, means = whole.means()
         spectrum = _Spectrum.of(whole)
         maps = []
-        for i, (errors, size) in enumerate(_left_out(self._folds)):
+        for i, (errors, size) in enumerate(_left_out(self._folds, self._squares)):
             equal = errors <= errors.amin(0) + _EQUAL * size
             last = equal.to(torch.uint8).flip(0).argmax(0)  # the largest penalty of equal ones
             penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
@@ -241,16 +261,14 @@ class _Moments:
 
         self.count, self.x, self.xx = room(), room(d), room(d, d)
         self.y, self.xy = [room(t) for t in widths], [room(d, t) for t in widths]
-        self.yy = [room() for _ in widths]
 
     def add(self, at: slice | tuple[int, slice], x: Tensor, targets: Sequence[Tensor]) -> None:
         self.count[at] += x.shape[1]
         self.x[at] += x.sum(1).cpu()
         self.xx[at] += (x.mT @ x).cpu()
-        for y, xy, yy, target in zip(self.y, self.xy, self.yy, targets, strict=True):
+        for y, xy, target in zip(self.y, self.xy, targets, strict=True):
             y[at] += target.sum(1).cpu()
             xy[at] += (x.mT @ target).cpu()
-            yy[at] += target.square().sum((1, 2)).cpu()
 
     def without_each(self) -> _Moments:
         """Return for each fold the sums of all others."""
@@ -258,9 +276,7 @@ class _Moments:
         for name in ("count", "x", "xx"):
             own = getattr(self, name)
             setattr(rest, name, own.sum(0) - own)
-        rest.y, rest.xy, rest.yy = (
-            [own.sum(0) - own for own in part] for part in (self.y, self.xy, self.yy)
-        )
+        rest.y, rest.xy = ([own.sum(0) - own for own in part] for part in (self.y, self.xy))
         return rest
 
     def means(self) -> tuple[Tensor, list[Tensor]]:
@@ -301,10 +317,11 @@ class _Spectrum:
         return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
 
 
-def _left_out(folds: _Moments) -> list[tuple[Tensor, Tensor]]:
+def _left_out(folds: _Moments, squares: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
     """Return errors on each fold of maps fitted on all others, and what is to be explained.
 
-    Shapes: (penalties, n_heads) and (n_heads,) of each target.
+    ``squares`` (folds, n_heads) are the sums of each target's. Shapes: (penalties, n_heads) and
+    (n_heads,) of each target.
     """
     rest = folds.without_each()
     spectrum = _Spectrum.of(rest)
@@ -317,7 +334,7 @@ def _left_out(folds: _Moments) -> list[tuple[Tensor, Tensor]]:
     for i, y in enumerate(means):
         fitted = vectors.mT @ rest.joint(i)
         target = vectors.mT @ (folds.xy[i] - _around(x, folds.x, y, folds.y[i], n))
-        size = folds.yy[i] + (n[..., 0] * y * y - 2 * y * folds.y[i]).sum(-1)
+        size = squares[i] + (n[..., 0] * y * y - 2 * y * folds.y[i]).sum(-1)
         linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
         gram = fitted @ fitted.mT * held
         square = torch.einsum("pfhi,fhij,pfhj->pfh", shrunk, gram, shrunk)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from headscope.analyses.flow.recovery import Clustered
 from headscope.core.accumulator import Array, numpy
-from headscope.core.widest import widest
+from headscope.core.widest import widest, widest_type
 from headscope.data.sentence import Sentence
 
 DIRECTIONS = ("dep->head", "head->dep")
@@ -238,79 +238,71 @@ def largest_trees(scores: Tensor, root: Tensor) -> Tensor:
 
 
 def _largest(scores: Tensor, root: Tensor) -> Tensor:
-    graphs = _Graphs.of(scores, root)
-    source, target = torch.zeros(2, *scores.shape[:2], dtype=torch.long, device=root.device)
-    #: What undoes each contraction: the graphs that had a cycle; (g, n) the component of each word
-    #: before; (g, m) what became of each component, and which edge it had chosen.
+    """Contract cycles until none is left; a component is known by the lowest of its words.
+
+    Scores never change but for what is inside of a component: what entering it costs depends on
+    the word where it is entered alone.
+    """
+    weight = scores.clone()
+    weight.diagonal(dim1=1, dim2=2).fill_(_NEVER)
+    index, here = torch.arange(len(root), device=root.device), torch.arange(weight.shape[1])
+    here = here.to(root.device).expand(weight.shape[:2])
+    label, paid = here, torch.zeros_like(weight[:, 0], dtype=widest_type(weight.device))
+    source, target = torch.zeros_like(here), torch.zeros_like(here)
+    order = here  # of the words, those of a component together
+    #: What undoes each contraction: the graphs that had a cycle; the component of each word before,
+    #: and the edge that each of these had chosen; what each became a part of.
     levels: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
     while True:
-        edge, from_word, to_word = graphs.best_edges()
-        m = edge.shape[1]
-        source[graphs.index, :m], target[graphs.index, :m] = from_word, to_word
-        target[graphs.index, graphs.top] = root[graphs.index]
-        leader = _leaders(edge, graphs.top)
+        top = root[index, None]
+        best, from_word, to_word = _best_edges(weight, paid, label, order)
+        source[index], target[index] = from_word, to_word
+        # No edge is chosen to the root, nor to what is no component any more.
+        edge = label.gather(1, from_word)
+        edge = torch.where((label == here[index]) & (here[index] != top), edge, top)
+        leader = _leaders(edge, top[:, 0])
         cyclic = (leader >= 0).any(1).nonzero()[:, 0]
         if not len(cyclic):
             break
-        graphs, edge, leader = graphs.some(cyclic), edge[cyclic], leader[cyclic]
-        here = torch.arange(m, device=leader.device).expand_as(leader)
-        stands_for = torch.where(leader < 0, here, leader)
-        label = ((stands_for == here).long().cumsum(1) - 1).gather(1, stands_for)
-        levels.append((graphs.index, graphs.member, label, from_word[cyclic], to_word[cyclic]))
-        graphs = graphs.contracted(edge, leader, label)
+        index, weight, leader = index[cyclic], weight[cyclic], leader[cyclic]
+        paid, label, best = paid[cyclic], label[cyclic], best[cyclic]
+        whole = torch.where(leader < 0, here[index], leader)
+        levels.append((index, label, from_word[cyclic], to_word[cyclic], whole))
+        # To enter a cycle at a component costs what that component gets from the cycle.
+        paid = paid + best.masked_fill(leader < 0, 0.0).gather(1, label)
+        label = whole.gather(1, label)
+        order = (label * label.shape[1] + order[cyclic]).argsort(1).argsort(1)
+        weight.masked_fill_(label[:, :, None] == label[:, None, :], _NEVER)
     # Last contraction first: each cycle loses the edge where it was entered.
-    for index, member, label, own_source, own_target in reversed(levels):
-        m = label.shape[1]
-        entered = [x[index].gather(1, label) for x in (source, target)]  # (g, m)
-        at = member.gather(1, entered[1])
-        here = at == torch.arange(m, device=at.device)
-        source[index, :m] = torch.where(here, entered[0], own_source)
-        target[index, :m] = torch.where(here, entered[1], own_target)
+    for index, label, own_source, own_target, whole in reversed(levels):
+        entered = [x[index].gather(1, whole) for x in (source, target)]
+        at = label.gather(1, entered[1]) == here[index]
+        source[index] = torch.where(at, entered[0], own_source)
+        target[index] = torch.where(at, entered[1], own_target)
     heads: Tensor = source.scatter_(1, root[:, None], -1)
     return heads
 
 
-@dataclass(frozen=True)
-class _Graphs:
-    """Graphs whose vertices are components: words, or cycles that became one."""
+def _best_edges(
+    weight: Tensor, paid: Tensor, label: Tensor, order: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the best edge into each component: what it is worth, and the words that it joins.
 
-    index: Tensor  # (g,): which of all graphs these are
-    #: (g, m, m): the best edge from one component to another: its score, and the words it joins.
-    weight: Tensor
-    source: Tensor
-    target: Tensor
-    top: Tensor  # (g,): the component that holds the root
-    member: Tensor  # (g, n): the component of each word
-
-    @classmethod
-    def of(cls, scores: Tensor, root: Tensor) -> _Graphs:
-        g, n, _ = scores.shape
-        word, index = torch.arange(n, device=root.device), torch.arange(g, device=root.device)
-        weight = widest(scores).clone()
-        weight.diagonal(dim1=1, dim2=2).fill_(_NEVER)
-        source, target = (x.expand(g, n, n) for x in (word[:, None], word[None, :]))
-        return cls(index, weight, source, target, root, word.expand(g, n))
-
-    def some(self, rows: Tensor) -> _Graphs:
-        return _Graphs(*(getattr(self, field)[rows] for field in self.__dataclass_fields__))
-
-    def best_edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the best head of every component, and the words that the edge joins: (g, m)."""
-        edge = self.weight.argmax(1).scatter(1, self.top[:, None], self.top[:, None])
-        at = edge[:, None]
-        source, target = (x.gather(1, at).squeeze(1) for x in (self.source, self.target))
-        return edge, source, target
-
-    def contracted(self, edge: Tensor, leader: Tensor, label: Tensor) -> _Graphs:
-        """Make one component of each cycle."""
-        # To enter a cycle at a component costs what that component gets from the cycle.
-        paid = self.weight.gather(1, edge[:, None]).masked_fill(leader[:, None] < 0, 0.0)
-        weight, source, target = _merged(self.weight - paid, self.source, self.target, label)
-        top = label.gather(1, self.top[:, None]).squeeze(1)
-        unused = torch.arange(weight.shape[1], device=weight.device) > label.max(1).values[:, None]
-        rows = torch.arange(len(weight), device=weight.device)
-        weight[rows, top] = weight[rows, top].masked_fill(unused, 0.0)
-        return _Graphs(self.index, weight, source, target, top, label.gather(1, self.member))
+    Of equal ones that from the first component, in the order of the words in each. Shapes:
+    ``weight`` (g, n, n); all else (g, n), what is returned at the component's lowest word.
+    """
+    n = weight.shape[1]
+    value, source = weight.max(1)
+    largest = weight == value[:, None]
+    if int(largest.count_nonzero()) > value.numel():
+        source = order.to(weight)[:, :, None].expand_as(weight).masked_fill(~largest, n).argmin(1)
+    value = value.to(paid) - paid
+    best = torch.full_like(value, _NEVER).scatter_reduce(1, label, value, "amax")
+    rank = label.gather(1, source) * n + order
+    rank = rank.masked_fill(value < best.gather(1, label), n * n)
+    first = torch.full_like(rank, n * n).scatter_reduce(1, label, rank, "amin")
+    first = order.argsort(1).gather(1, first % n)
+    return best, source.gather(1, first), first
 
 
 def _leaders(edge: Tensor, top: Tensor) -> Tensor:
@@ -328,25 +320,3 @@ def _leaders(edge: Tensor, top: Tensor) -> Tensor:
     on = torch.zeros_like(edge, dtype=torch.bool).scatter_(1, jump, True)
     on.scatter_(1, top[:, None], False)
     return lowest.masked_fill(~on, -1)
-
-
-def _merged(weight: Tensor, source: Tensor, target: Tensor, label: Tensor) -> tuple[Tensor, ...]:
-    """Keep the best edge between every two new components: first by head, then by dependent."""
-    size = int(label.max()) + 1
-    for axis in (1, 2):
-        shape = list(weight.shape)
-        index = (label[:, :, None] if axis == 1 else label[:, None, :]).expand(shape)
-        position = torch.arange(shape[axis], device=weight.device)
-        position = (position[:, None] if axis == 1 else position).expand(shape)
-        out = [*shape]
-        out[axis] = size
-        best = weight.new_full(out, _NEVER).scatter_reduce(axis, index, weight, "amax")
-        wins = torch.where(weight == best.gather(axis, index), position, shape[axis])
-        first = torch.full(out, shape[axis] - 1, device=weight.device)
-        first = first.scatter_reduce(axis, index, wins, "amin")
-        weight, source, target = (x.gather(axis, first) for x in (weight, source, target))
-        # An index that no component has holds some other edge.
-        empty = first.new_zeros(len(label), size).scatter_(1, label, 1) == 0
-        weight = weight.masked_fill(empty[:, :, None] if axis == 1 else empty[:, None], _NEVER)
-    weight.diagonal(dim1=1, dim2=2).fill_(_NEVER)
-    return weight, source, target

@@ -135,10 +135,8 @@ class LinearSums:
         for i, kind in enumerate(KINDS):
             unit, length = unit_keys(k, real, centred=kind == "centred")
             sums.coherence[here, :, i] = numpy(coherence(unit, real))
-            sharp = scale * length * lengths
-            errors = readout_errors(unit, real, k.shape[-1] ** 0.5)
-            own = readout_errors(unit, real, sharp[..., None, None])
-            errors["softmax-own"] = own["softmax"]
+            own = {"softmax-own": (scale * length * lengths)[..., None, None]}
+            errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **own)
             for j, name in enumerate(STORED):
                 sums.stored[here, :, i, j] = numpy(errors[name])
         if self.keys_only:
@@ -192,16 +190,18 @@ class SiteSums:
 
         mean = self.mean(tokens)  # (heads, d_head)
         n = (counts @ tokens)[:, None, None]
-        own, own_sum = total(self.own)[..., None], total(self.own_sum)[:, :, None]
-        form, both, form_sum = total(self.form), total(self.both), total(self.form_sum)
-        spread = own - 2 * (own_sum * mean[:, None]).sum(-1) + n * np.square(mean).sum(-1)[:, None]
+        own, form, both = total(self.own)[..., None], total(self.form), total(self.both)
+        own_mean = total((self.own_sum * mean).sum(-1))[..., None]
+        spread = own - 2 * own_mean + n * np.square(mean).sum(-1)[:, None]
         spread = np.where(spread > VARIANCE * own, spread, np.nan)
         errors = {}
         for fit, (scale, offset) in self._fits(tokens).items():
             with np.errstate(invalid="ignore", over="ignore"):
                 square = own - 2 * scale * both + np.square(scale) * form
-                crossed = (offset * (scale[..., None] * form_sum - own_sum)).sum(-1)
-                square = square + 2 * crossed + n * np.square(offset).sum(-1)
+                if offset.any():
+                    beyond = scale[..., None] * self.form_sum - self.own_sum[:, :, None]
+                    crossed = total((offset * beyond).sum(-1))
+                    square = square + 2 * crossed + n * np.square(offset).sum(-1)
                 errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
         return errors
 

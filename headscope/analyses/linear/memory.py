@@ -66,11 +66,13 @@ def coherence(unit: Tensor, real: Tensor) -> Tensor:
     return off / (n * (n - 1))
 
 
-def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str, Tensor]:
+def readout_errors(
+    unit: Tensor, real: Tensor, beta: float, **betas: Tensor | float
+) -> dict[str, Tensor]:
     """Return the error of every readout on given keys, in expectation over the values.
 
-    Shapes: ``unit`` (batch, heads, pos, d_head), ``real`` (batch, pos), ``beta`` (batch, heads, 1,
-    1); returns (batch, heads).
+    ``betas`` are of more softmaxes, by name. Shapes: ``unit`` (batch, heads, pos, d_head), ``real``
+    (batch, pos), each of ``betas`` (batch, heads, 1, 1); returns (batch, heads).
     """
     n = exact(real.sum(-1))[:, None]
     gram, moments = unit @ unit.mT, unit.mT @ unit
@@ -79,16 +81,20 @@ def readout_errors(unit: Tensor, real: Tensor, beta: Tensor | float) -> dict[str
     rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
     real = real.to(unit.device)
     pairs = (real[:, :, None] & real[:, None, :])[:, None]
-    answers = torch.softmax((beta * gram).masked_fill(~pairs, torch.finfo(gram.dtype).min), dim=-1)
-    answers = answers * pairs  # rows of padding have nothing to see
-    missed = (torch.diag_embed(exact(real[:, None])) - answers).square().sum((-2, -1))
+    own, lowest = torch.diag_embed(exact(real[:, None])), torch.finfo(gram.dtype).min
+
+    def missed(beta: Tensor | float) -> Tensor:
+        answers = torch.softmax((beta * gram).masked_fill(~pairs, lowest), dim=-1)
+        answers = answers * pairs  # rows of padding have nothing to see
+        return (own - answers).square().sum((-2, -1))
+
     # Keys of length zero store nothing: of them nothing is read back.
     stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
     return {
         "scaled-sum": 0.5 * (1 - best / n),
         "least-squares": 0.5 * (1 - rank / n),
-        "softmax": 0.5 * missed / n,
+        **{name: 0.5 * missed(at) / n for name, at in {"softmax": beta, **betas}.items()},
     }
 
 

@@ -69,24 +69,26 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
     scales = {row: site.scales() for row, site in sums.by_row.items()}
     means = {row: site.mean(sums.tokens) for row, site in sums.by_row.items()}
 
-    alone = None
-    if options.alone:
-        positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
-        formula = _formula(ALONE, scales)
-        versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
-        alone = effects.measure(versions, tell, "linear, head by head")
-    versions = [Exchanged(_formula(form, by)) for form in EVERY for by in (None, scales)]
-    whole = iter(effects.measure(versions, tell, "all heads"))
-
     def constant(inputs: HeadInputs) -> Tensor:
         mean = _of_heads(means, inputs)  # (heads, d_head)
         return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
 
+    versions = [Exchanged(_formula(form, by)) for form in EVERY for by in (None, scales)]
+    versions.append(Exchanged(constant))
+    *whole, mean_output = effects.measure(versions, tell, "all heads", drawn=True)
+    alone = None
+    if options.alone:
+        formula = _formula(ALONE, scales)
+        positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
+        versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
+        alone = effects.measure(versions, tell, "linear, head by head")
+    pairs = zip(resamples.means(), whole[::2], whole[1::2], strict=True)
+
     return LinearResult(
         **opened.common,
         heads=tuple(resamples.heads(loaded, alone)),
-        forms=tuple(LinearForm(mean, next(whole), next(whole)) for mean in resamples.means()),
-        mean_output=effects.measure([Exchanged(constant)], tell, "mean output")[0],
+        forms=tuple(LinearForm(*pair) for pair in pairs),
+        mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
         memory=tuple(key_memory(keys, width, options.seed)),
         stored=resamples.mean_stored("raw"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -30,12 +31,15 @@ from headscope.core.progress import Progress
 from headscope.models.intervene import Exchanged, Formula, HeadInputs, removed
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, boot, last_states
+from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot, last_states
 from headscope.session.opening import Model
-from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
+#: The change, and the heads that it is made to; what is measured of a version.
+Key = tuple[str, str | int]
+Measured = tuple[Array, TaskEffect | None]
+ALONE = ("symmetric", "noise", "removed")  # Changes of each head alone.
 SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # Shares of the heads that random sets are drawn of.
 
 
@@ -46,44 +50,41 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
     asymmetry, causal = _asymmetry(loaded, effects)
 
-    alone: list[Sequence[Effect]] = [()] * len(positions)
+    #: Versions of the model by what is changed how: heads alone, sets of so many, or all of them.
+    versions: dict[Key, list[Exchanged]] = {}
     if options.alone:
-        by_change = [
-            effects.measure(
-                [Exchanged(_formula(change, seed), {row: (head,)}) for row, head in positions],
-                tell,
-                f"{change}, head by head",
-            )
-            for change in ("symmetric", "noise", "removed")
-        ]
-        alone = list(zip(*by_change, strict=True))
-    heads = []
-    for (row, head), own in zip(positions, alone, strict=True):
-        site, values = loaded.sites[row], boot(asymmetry[row][:, head], seed)
-        heads.append(HeadSymmetry(site.layer, site.head_ids[head], values, *own, stack=site.stack))
-
-    sets = []
+        for change in ALONE:
+            formula = _formula(change, seed)
+            versions[change, "alone"] = [Exchanged(formula, {row: (i,)}) for row, i in positions]
     rng, n = np.random.default_rng(seed), len(positions)
-    for count in sorted({round(share * n) for share in SHARES} - {0, 1, n}):
+    counts = sorted({round(share * n) for share in SHARES} - {0, 1, n})
+    for count in counts:
         drawn = []
         for _ in range(DRAWS):
             by_row: dict[int, list[int]] = {}
             for i in sorted(rng.choice(n, size=count, replace=False).tolist()):
                 by_row.setdefault(positions[i][0], []).append(positions[i][1])
             drawn.append(by_row)
-        both = []
         for change in ("symmetric", "removed"):
-            versions = [Exchanged(_formula(change, seed), by_row) for by_row in drawn]
-            name = f"{change}, {count} random heads"
-            both.append(_drawn_effect(effects, versions, tell, name)[0])
-        sets.append(RandomHeads(count, *both))
-
-    whole, differences = {}, {}
+            versions[change, count] = [Exchanged(_formula(change, seed), by) for by in drawn]
     for change in (*CHANGES, "removed"):
         draws = range(DRAWS if change in RANDOM else 1)
-        versions = [Exchanged(_formula(change, seed, draw)) for draw in draws]
-        name = f"{change}, all heads"
-        whole[change], differences[change] = _drawn_effect(effects, versions, tell, name)
+        versions[change, "whole"] = [Exchanged(_formula(change, seed, draw)) for draw in draws]
+    measured = _measured(effects, versions, tell)
+
+    heads = []
+    for i, (row, head) in enumerate(positions):
+        site, values = loaded.sites[row], boot(asymmetry[row][:, head], seed)
+        own = [effects.effect(*measured[change, "alone"][i]) for change in ALONE if options.alone]
+        heads.append(HeadSymmetry(site.layer, site.head_ids[head], values, *own, stack=site.stack))
+    sets = [
+        RandomHeads(
+            count, *(_drawn(measured[change, count]) for change in ("symmetric", "removed"))
+        )
+        for count in counts
+    ]
+    whole = {change: _drawn(measured[change, "whole"]) for change in (*CHANGES, "removed")}
+    on_task = measured["symmetric", "whole"][0][1]
 
     single = [head.removed.cosine.value for head in heads if head.removed is not None]
     removals = [(1, single), *((s.heads, [s.removed.cosine.value]) for s in sets)]
@@ -92,7 +93,7 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
         **opened.common,
         heads=tuple(heads),
         whole=whole,
-        whole_difference=differences["symmetric"],
+        whole_difference=on_task.difference if on_task is not None else None,
         sets=tuple(sets),
         equivalent_heads=_equivalent(whole["symmetric"].cosine, removals),
         causal=causal,
@@ -142,22 +143,33 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
     return attend
 
 
-def _drawn_effect(
-    effects: Effects, versions: Sequence[Exchanged], progress: Progress, what: str
-) -> tuple[DrawnEffect, Estimate | None]:
-    """Measure the draws of one change; also how far the first moves the task's value."""
-    cosine = crossed_mean(effects.cosines(versions, progress, what).T)
-    on_task = effects.on_task(versions, progress, what)
-    metrics = [effect.metric for effect in on_task]
-    several = len(versions) > 1
-    effect = DrawnEffect(
+def _measured(
+    effects: Effects, versions: Mapping[Key, Sequence[Exchanged]], progress: Progress
+) -> dict[Key, list[Measured]]:
+    """Measure all versions in two passes over the text: those with random numbers apart."""
+    found: dict[Key, list[Measured]] = {}
+    for drawn, what in ((False, "symmetric and removed"), (True, "drawn")):
+        own = {key: part for key, part in versions.items() if (key[0] in RANDOM) == drawn}
+        every = [version for part in own.values() for version in part]
+        cosines = effects.cosines(every, progress, what, drawn=drawn)
+        tasks = effects.on_task(every, progress, what)
+        pairs = zip(cosines, tasks, strict=True)
+        found |= {key: list(itertools.islice(pairs, len(part))) for key, part in own.items()}
+    return found
+
+
+def _drawn(measured: Sequence[Measured]) -> DrawnEffect:
+    """Average the draws of one change."""
+    cosine = crossed_mean(np.array([cosines for cosines, _ in measured]).T)
+    metrics = [on_task.metric for _, on_task in measured if on_task is not None]
+    several = len(measured) > 1
+    return DrawnEffect(
         cosine=Estimate.around(float(cosine.mean), finite(float(cosine.half_width))),
         cosine_std=finite(float(cosine.draw_std)) if several else None,
-        draws=len(versions),
+        draws=len(measured),
         metric=float(np.mean(metrics)) if metrics else None,
         metric_std=float(np.std(metrics, ddof=1)) if metrics and several else None,
     )
-    return effect, on_task[0].difference if on_task else None
 
 
 def _equivalent(

@@ -119,7 +119,7 @@ def test_a_head_without_values_tells_nothing(noise):
     z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
     sums = RidgeSums(1, WIDTH, torch.eye(D, dtype=torch.float64), (D,))
     fold, given = torch.arange(60) % FOLDS, z[None, :, 2].double()
-    sums.add(slice(0, 1), fold, given, [x[None, :, 2].double()])
+    sums.add(slice(0, 1), fold, given, [sums.sketched(x[None, :, 2].double())])
     assert not sums.solve()[0].weight.any()
 
 
@@ -203,7 +203,7 @@ def test_a_wide_target_is_seen_through_a_few_directions():
     found = []
     for sketch in (torch.eye(40, dtype=torch.float64), torch.linalg.qr(noise[0, :40, :8])[0]):
         sums = RidgeSums(3, WIDTH, sketch, (40,))
-        sums.add(slice(0, 3), fold, x, (target,))
+        sums.add(slice(0, 3), fold, x, [sums.sketched(target)])
         found.append(sums.solve()[0])
     steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
     assert steps.max() <= 1.01  # two steps of the grid
