@@ -52,7 +52,7 @@ def commands(given):
     ewt = ["--treebank", str(given.treebank)] if given.treebank else []
     found = {
         "imports": (["-c", IMPORTS], ""),
-        "imports and a bare pass": (["-c", BARE.replace("TREEBANK", repr(given.treebank))], ""),
+        "imports and a bare pass": (["-c", BARE.replace("TREEBANK", repr(str(given.treebank or "")) + " or None")], ""),
         "classify": ([*ours, "classify", "demo", *ewt], "bare pass + 0.5 s"),
         "rank": ([*ours, "rank", "demo"], "WeightWatcher"),
     }
