@@ -50,9 +50,10 @@ def commands(given):
     """Every whole command by its name in the table: the words after ``python``, and its goal."""
     ours = ["-m", "headscope"]
     ewt = ["--treebank", str(given.treebank)] if given.treebank else []
+    treebank = repr(str(given.treebank or "")) + " or None"
     found = {
         "imports": (["-c", IMPORTS], ""),
-        "imports and a bare pass": (["-c", BARE.replace("TREEBANK", repr(str(given.treebank or "")) + " or None")], ""),
+        "imports and a bare pass": (["-c", BARE.replace("TREEBANK", treebank)], ""),
         "classify": ([*ours, "classify", "demo", *ewt], "bare pass + 0.5 s"),
         "rank": ([*ours, "rank", "demo"], "WeightWatcher"),
     }
