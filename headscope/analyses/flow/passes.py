@@ -13,7 +13,7 @@ import torch
 from headscope.analyses.flow.graph import HubSums, WordNodes, nodes_of
 from headscope.analyses.flow.recovery import FOLDS, HeldOut, LayerSpaces, RecoverySums
 from headscope.analyses.flow.rollout import Rollout, RolloutSums
-from headscope.analyses.flow.trees import GoldTrees, TreeSearch
+from headscope.analyses.flow.trees import GoldTrees, SameLength, TreeSearch
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
@@ -193,7 +193,7 @@ def _count_trees(
     for row, item in enumerate(sentences):
         if len(item.sentence.words) > 1:  # a single word is the root
             by_length.setdefault(len(item.sentence.words), []).append(row)
-    graph = torch.cat([seen.graph, seen.rollout.to(seen.graph)], dim=1)
+    graph, groups = torch.cat([seen.graph, seen.rollout.to(seen.graph)], dim=1), []
     for n, rows in by_length.items():
         word = torch.stack([nodes.is_word[row].nonzero()[:n, 0] for row in rows])
         at = torch.arange(len(rows), device=word.device)[:, None, None, None]
@@ -206,4 +206,6 @@ def _count_trees(
             indices, trees = zip(*swapped, strict=True)
             others = list(indices), GoldTrees.of(trees, graph.device)
         gold = GoldTrees.of([s.sentence for s in own], graph.device)
-        search.update(words[:, :-2], gold, others, rollout=words[:, -2:])
+        groups.append(SameLength(words[:, :-2], gold, others, words[:, -2:]))
+    if groups:
+        search.update(groups)

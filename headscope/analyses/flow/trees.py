@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from headscope.analyses.flow.recovery import Clustered
 from headscope.core.accumulator import Array, numpy
@@ -30,6 +32,10 @@ OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
 SENTENCES = 256  # Sentences, about, that heads are chosen on; their attention is kept in memory.
 TRIED = 16  # Candidates that may be combined: those whose own trees are best.
 MOST = 8  # Heads that are added up, at most.
+
+
+#: Trees, and scores or attention (sentences, trees or n_heads, words, words).
+Kept = tuple["GoldTrees", Tensor]
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,39 @@ class GoldTrees:
 
         Shapes: ``scores`` (sentences, trees, words, words); returns (sentences, trees, words).
         """
-        root = self.root[:, None].expand(scores.shape[:2])
-        return largest_trees(scores.flatten(0, 1), root.flatten()).view(scores.shape[:3])
+        return trees_of([(self, scores)])[0]
+
+
+def trees_of(parts: Sequence[Kept]) -> list[Tensor]:
+    """Return :meth:`GoldTrees.trees` of several lengths, with as few searches as may be.
+
+    Shorter sentences get words that only the root can be the head of; they change no other edge.
+    """
+    found: list[Tensor] = [torch.zeros(0)] * len(parts)
+    by_length = sorted(range(len(parts)), key=lambda i: parts[i][1].shape[-1])
+    while by_length:
+        together, graphs = list[int](), 0
+        for i in by_length:
+            graphs += parts[i][1].shape[:2].numel()
+            if together and graphs * parts[i][1].shape[-1] ** 2 > _ENTRIES:
+                break
+            together.append(i)
+        del by_length[: len(together)]
+        n, scores, roots = parts[together[-1]][1].shape[-1], list[Tensor](), list[Tensor]()
+        for i in together:
+            gold, own = parts[i]
+            more = n - own.shape[-1]
+            root = gold.root[:, None].expand(own.shape[:2]).flatten()
+            wide = F.pad(own.flatten(0, 1), (0, more, 0, more), value=_NEVER)
+            if more:
+                wide[torch.arange(len(root), device=root.device), root, n - more :] = 0.0
+            scores.append(wide)
+            roots.append(root)
+        heads = largest_trees(torch.cat(scores), torch.cat(roots))
+        for i, own in zip(together, heads.split([len(root) for root in roots]), strict=True):
+            shape = parts[i][1].shape[:3]
+            found[i] = own[:, : shape[2]].view(shape)
+    return found
 
 
 def candidates(graph: Tensor) -> Tensor:
@@ -72,12 +109,12 @@ def candidates(graph: Tensor) -> Tensor:
     return torch.cat([graph.mT, graph], dim=1)
 
 
-def simple_trees(gold: GoldTrees, generator: torch.Generator) -> dict[str, Tensor]:
+def simple_trees(gold: GoldTrees) -> dict[str, Tensor]:
     """Return trees that know nothing but the root: (sentences, words) each, by name.
 
     ``previous`` and ``next`` attach every word to its neighbour (right- and left-branching chains),
     ``offset r`` to the word r positions away, ``root`` to the root; where there is no such word, to
-    the root. ``random`` is the largest tree of random scores.
+    the root.
     """
     n_sentences, n = gold.heads.shape
     root, position = gold.root[:, None], torch.arange(n, device=gold.heads.device)
@@ -86,8 +123,6 @@ def simple_trees(gold: GoldTrees, generator: torch.Generator) -> dict[str, Tenso
         target = (position + r).expand(n_sentences, n)
         trees[f"offset {r:+d}"] = torch.where((target >= 0) & (target < n), target, root)
     trees["previous"], trees["next"] = trees["offset -1"], trees["offset +1"]
-    scores = torch.rand(n_sentences, 1, n, n, generator=generator)
-    trees["random"] = gold.trees(scores.to(gold.heads.device))[:, 0]
     return trees
 
 
@@ -116,7 +151,14 @@ class TreeCounts:
         return np.asarray(np.stack(self.hits[name])[:, 0].sum(0))
 
 
-Kept = tuple[GoldTrees, Tensor]  # Trees, and attention (sentences, n_heads, words, words).
+class SameLength(NamedTuple):
+    """Sentences of equally many words, and the attention between these."""
+
+    graph: Tensor  # (sentences, n_heads, words, words)
+    gold: GoldTrees
+    swapped: tuple[list[int], GoldTrees] | None = None  # Some rows, and other trees for them
+    #: The attention rollout and that of even attention, (sentences, 2, words, words)
+    rollout: Tensor | None = None
 
 
 class TreeSearch:
@@ -132,41 +174,42 @@ class TreeSearch:
         self.first, self.counts, self.swapped = TreeCounts(), TreeCounts(), TreeCounts()
         self.best, self.chosen, self.offset = -1, (), ""
 
-    def update(
-        self,
-        graph: Tensor,
-        gold: GoldTrees,
-        swapped: tuple[list[int], GoldTrees] | None,
-        rollout: Tensor | None = None,
-    ) -> None:
-        """Add sentences of equally many words; ``swapped`` are some rows with other trees.
-
-        Shapes: ``graph`` (sentences, n_heads, words, words); ``rollout``, the attention rollout and
-        that of even attention, (sentences, 2, words, words).
-        """
-        trees = simple_trees(gold, self._generator)
-        if rollout is not None:
-            trees["rollout"] = gold.trees(candidates(rollout))
-        if self._every or not self.chosen:
-            trees["heads"] = gold.trees(candidates(graph))
+    def update(self, groups: Sequence[SameLength]) -> None:
+        """Add sentences, those of equally many words together."""
+        #: What trees are looked for in, by name; the last ones against other trees.
+        every: list[tuple[GoldTrees, dict[str, Tensor]]] = []
+        kept: list[Kept] = []
+        for graph, gold, _, rollout in groups:
+            drawn = torch.rand(len(graph), 1, *graph.shape[2:], generator=self._generator)
+            scores = {"random": drawn.to(graph)}  # the largest trees of random scores
+            if rollout is not None:
+                scores["rollout"] = candidates(rollout)
+            if self._every or not self.chosen:
+                scores["heads"] = candidates(graph)
+            every.append((gold, {**scores, **self._chosen_scores(graph)}))
+            if not self.chosen:
+                # Sentences come by length: the first ones would be short.
+                taken = torch.rand(len(graph), generator=self._generator) < self._share
+                some = taken.nonzero()[:, 0].to(graph.device)
+                kept.append((GoldTrees(gold.heads[some], gold.scored[:, some]), graph[some]))
         if self.chosen:
-            self.counts.update(gold, {**trees, **self._chosen_trees(graph, gold)})
-            if swapped is not None:
-                rows, others = swapped
-                self.swapped.update(others, self._chosen_trees(graph[rows], others))
-            return
-        self.first.update(gold, trees)
-        # Sentences come by length: the first ones would be short.
-        drawn = torch.rand(len(graph), generator=self._generator) < self._share
-        if bool(drawn.any()):
-            some = drawn.nonzero()[:, 0].to(graph.device)
-            self._kept.append((GoldTrees(gold.heads[some], gold.scored[:, some]), graph[some]))
+            for graph, _, (rows, others), _ in (g for g in groups if g.swapped is not None):
+                every.append((others, self._chosen_scores(graph[rows])))
+        self._kept += [(gold, graph) for gold, graph in kept if len(graph)]
+        counts = self.counts if self.chosen else self.first
+        found = trees_of([(gold, torch.cat([*of.values()], 1)) for gold, of in every])
+        for i, ((gold, of), heads) in enumerate(zip(every, found, strict=True)):
+            parts = heads.split([part.shape[1] for part in of.values()], dim=1)
+            trees = dict(zip(of, parts, strict=True))
+            if i < len(groups):
+                counts.update(gold, {**simple_trees(gold), **trees})
+            else:
+                self.swapped.update(gold, trees)
 
-    def _chosen_trees(self, graph: Tensor, gold: GoldTrees) -> dict[str, Tensor]:
-        return {
-            "best": gold.trees(summed(graph, (self.best,))),
-            "combination": gold.trees(summed(graph, self.chosen)),
-        }
+    def _chosen_scores(self, graph: Tensor) -> dict[str, Tensor]:
+        if not self.chosen:
+            return {}
+        return {"best": summed(graph, (self.best,)), "combination": summed(graph, self.chosen)}
 
     def choose(self) -> None:
         """Choose the best head, combination and distance on what has been seen so far."""
@@ -208,8 +251,11 @@ def choose_heads(kept: Sequence[Kept], hits: Array) -> tuple[int, ...]:
     best = -1.0
     while len(chosen) < min(MOST, len(order)):
         gained = np.zeros(len(order))
-        for (gold, _), part, total in zip(kept, scores, sums, strict=True):
-            gained += gold.hits(gold.trees(part + total))[:, 0].sum(0)
+        parts = [
+            (gold, part + total) for (gold, _), part, total in zip(kept, scores, sums, strict=True)
+        ]
+        for (gold, _), trees in zip(parts, trees_of(parts), strict=True):
+            gained += gold.hits(trees)[:, 0].sum(0)
         gained[chosen] = -1.0
         new = int(gained.argmax())
         if gained[new] <= best:
@@ -223,7 +269,7 @@ def choose_heads(kept: Sequence[Kept], hits: Array) -> tuple[int, ...]:
 # --- Chu & Liu 1965, Edmonds 1967: many graphs at once ------------------------------------------
 
 _NEVER = -torch.inf
-_ENTRIES = 1 << 17  # Scores that are worked on at a time: they stay in the processor's cache.
+_ENTRIES = 1 << 18  # Scores that are worked on at a time: they stay in the processor's cache.
 
 
 def largest_trees(scores: Tensor, root: Tensor) -> Tensor:
@@ -264,7 +310,8 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
         cyclic = (leader >= 0).any(1).nonzero()[:, 0]
         if not len(cyclic):
             break
-        index, weight, leader = index[cyclic], weight[cyclic], leader[cyclic]
+        index, leader = index[cyclic], leader[cyclic]
+        weight = weight.index_select(0, cyclic)  # several times as fast as an index
         paid, label, best = paid[cyclic], label[cyclic], best[cyclic]
         whole = torch.where(leader < 0, here[index], leader)
         levels.append((index, label, from_word[cyclic], to_word[cyclic], whole))
@@ -294,8 +341,10 @@ def _best_edges(
     n = weight.shape[1]
     value, source = weight.max(1)
     largest = weight == value[:, None]
-    if int(largest.count_nonzero()) > value.numel():
-        source = order.to(weight)[:, :, None].expand_as(weight).masked_fill(~largest, n).argmin(1)
+    several = (largest.sum(1) > 1).any(1).nonzero()[:, 0]
+    if len(several):
+        places = order[several].to(weight)[:, :, None].expand(-1, -1, n)
+        source[several] = places.masked_fill(~largest[several], n).argmin(1)
     value = value.to(paid) - paid
     best = torch.full_like(value, _NEVER).scatter_reduce(1, label, value, "amax")
     rank = label.gather(1, source) * n + order

@@ -12,6 +12,7 @@ from headscope.analyses.flow.recovery import Clustered
 from headscope.analyses.flow.trees import (
     BASELINES,
     GoldTrees,
+    SameLength,
     TreeCounts,
     TreeSearch,
     candidates,
@@ -116,7 +117,7 @@ def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
 
 
 def test_trees_that_know_only_the_root_and_attachment_without_punctuation():
-    found = simple_trees(gold([1, -1, 1, 2]), torch.Generator().manual_seed(0))
+    found = simple_trees(gold([1, -1, 1, 2]))
     for name, heads in {
         "previous": [1, 1, 2],
         "next": [1, 3, 1],
@@ -124,7 +125,6 @@ def test_trees_that_know_only_the_root_and_attachment_without_punctuation():
         "root": [1, 1, 1],
     }.items():  # what stands at the root is not scored
         assert found[name][0, [0, 2, 3]].tolist() == heads
-    assert found["random"][0, 1] == -1
     counts = TreeCounts()
     counts.update(gold([1, -1, 1, 2], punctuation=3), {"x": torch.tensor([[1, -1, 0, 2]])})
     counts.update(gold([-1, 0], punctuation=None), {"x": torch.tensor([[-1, 0]])})
@@ -155,10 +155,10 @@ def random_gold(seed: int, n: int = 9, sentences: int = 20) -> GoldTrees:
 def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up():
     search = TreeSearch(0)
     first, second = random_gold(1), random_gold(2)
-    search.update(planted_graph(first, 1), first, None)
+    search.update([SameLength(planted_graph(first, 1), first)])
     search.choose()
     swapped = ([0, 1], gold(*second.heads[2:4].tolist()))
-    search.update(planted_graph(second, 2), second, swapped)
+    search.update([SameLength(planted_graph(second, 2), second, swapped)])
     assert set(search.chosen) == {1, 2}
     assert search.best in (1, 2)
     assert search.counts.attachment("combination").value[0] == 1.0
@@ -174,7 +174,7 @@ def test_noise_does_not_beat_the_baseline():
     for seed in (1, 2):
         trees = random_gold(seed)
         noise = torch.rand(20, 4, 9, 9, generator=torch.Generator().manual_seed(seed))
-        search.update(noise, trees, None)
+        search.update([SameLength(noise, trees)])
         if seed == 1:
             search.choose()
     gap = search.counts.attachment("combination") - search.baseline(search.strongest)
