@@ -27,6 +27,7 @@ Dong, Cordonnier & Loukas 2021, arXiv:2103.03404, section 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -204,17 +205,26 @@ def norm_placement(blocks: Sequence[Block]) -> str:
     return "mixed" if len(first) > 1 else "pre" if first.pop() else "post"
 
 
-def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) -> list[Tensor]:
+class _EnteredError(Exception):
+    """The first layer has been entered: nothing more was asked for."""
+
+
+def own_states(
+    loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor, *, first_only: bool = False
+) -> list[Tensor]:
     """Run the model as it is, with its own attention, and return the states between its layers.
 
     n_layers + 1 tensors (batch, pos, d_model): what enters the first layer, and what leaves each; a
-    final LayerNorm after the last one (pre-LN) is not part of a layer.
+    final LayerNorm after the last one (pre-LN) is not part of a layer. ``first_only`` stops at the
+    first layer.
     """
     states: list[Tensor] = []
 
     def before(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         if not states:
             states.append(args[0])
+            if first_only:
+                raise _EnteredError
 
     def after(module: nn.Module, args: object, output: Tensor | tuple[Tensor, ...]) -> None:
         states.append(output[0] if isinstance(output, tuple) else output)
@@ -222,7 +232,7 @@ def own_states(loaded: LoadedModel, blocks: Sequence[Block], input_ids: Tensor) 
     layers = dict.fromkeys(block.parts.layer for block in blocks)
     hooks = [layer.register_forward_pre_hook(before) for layer in layers]
     hooks += [layer.register_forward_hook(after) for layer in layers]
-    with hooked(hooks), torch.no_grad():
+    with hooked(hooks), torch.no_grad(), suppress(_EnteredError):
         loaded.forward(input_ids, torch.ones_like(input_ids))
     return states
 

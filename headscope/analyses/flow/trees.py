@@ -98,7 +98,7 @@ def trees_of(parts: Sequence[Kept]) -> list[Tensor]:
             scores.append(wide)
             roots.append(root)
         heads = largest_trees(torch.cat(scores), torch.cat(roots))
-        for i, own in zip(together, heads.split([len(root) for root in roots]), strict=True):
+        for i, own in zip(together, torch.split(heads, [len(root) for root in roots]), strict=True):
             shape = parts[i][1].shape[:3]
             found[i] = own[:, : shape[2]].view(shape)
     return found
@@ -193,13 +193,15 @@ class TreeSearch:
                 some = taken.nonzero()[:, 0].to(graph.device)
                 kept.append((GoldTrees(gold.heads[some], gold.scored[:, some]), graph[some]))
         if self.chosen:
-            for graph, _, (rows, others), _ in (g for g in groups if g.swapped is not None):
-                every.append((others, self._chosen_scores(graph[rows])))
+            for group in groups:
+                if group.swapped is not None:
+                    rows, others = group.swapped
+                    every.append((others, self._chosen_scores(group.graph[rows])))
         self._kept += [(gold, graph) for gold, graph in kept if len(graph)]
         counts = self.counts if self.chosen else self.first
         found = trees_of([(gold, torch.cat([*of.values()], 1)) for gold, of in every])
         for i, ((gold, of), heads) in enumerate(zip(every, found, strict=True)):
-            parts = heads.split([part.shape[1] for part in of.values()], dim=1)
+            parts = torch.split(heads, [part.shape[1] for part in of.values()], dim=1)
             trees = dict(zip(of, parts, strict=True))
             if i < len(groups):
                 counts.update(gold, {**simple_trees(gold), **trees})

@@ -20,6 +20,7 @@ from headscope.analyses.flow.trees import (
     largest_trees,
     simple_trees,
     summed,
+    trees_of,
 )
 from headscope.stats.statistics import ratio_error
 
@@ -227,3 +228,15 @@ def test_graphs_do_not_disturb_each_other():
     assert torch.equal(together, torch.stack(alone))
     for tree, root in zip(together.tolist(), roots.tolist(), strict=True):
         assert all(reaches(tree, word, root) for word in range(11))
+
+
+def test_sentences_of_several_lengths_have_the_trees_that_each_length_has_alone():
+    generator = torch.Generator().manual_seed(3)
+    parts = []
+    for n in (9, 2, 14, 5, 9):
+        trees = random_gold(n, n, 6)
+        scores = torch.softmax(4 * torch.randn(6, 3, n, n, generator=generator), -1)
+        parts.append((trees, scores))
+    for (trees, scores), found in zip(parts, trees_of(parts), strict=True):
+        alone = largest_trees(scores.flatten(0, 1), trees.root.repeat_interleave(3))
+        assert torch.equal(found, alone.view(found.shape))
