@@ -30,6 +30,7 @@ def run_report(call: Call) -> None:
     from headscope.reports.reading import results_of
     from headscope.reports.registry import REPORT, SECTIONS
     from headscope.reports.sections import Previous, content_digest
+    from headscope.show.ahead import drawing_ahead
     from headscope.show.cells import to_csv
     from headscope.show.folders import ready_folder
 
@@ -57,7 +58,7 @@ def run_report(call: Call) -> None:
     if call.values["dry_run"]:
         call.announce(measure, {**keywords, "previous": None}, expected)
         return
-    with ready_folder(folder), progress_bar(quiet, expected) as progress:
+    with ready_folder(folder), progress_bar(quiet, expected) as progress, drawing_ahead():
         result = call.result(measure, keywords, progress)
         digests = {name: content_digest(section) for name, section in result.sections.items()}
         measured = results_of(to_dict(result), REPORT, result.sections)

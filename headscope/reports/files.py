@@ -20,6 +20,7 @@ from headscope.reports.page import report_html
 from headscope.reports.reading import results_of
 from headscope.reports.registry import REPORT, SECTIONS
 from headscope.reports.result import DiffResult, ReportResult
+from headscope.show.ahead import files_of
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 
@@ -71,7 +72,7 @@ def write_report(
     written = dict[str, Mapping[str, bytes]]()
     for name, result in report.sections.items():
         kept = _kept(folder, old.get(name, {})) if name in report.reused else None
-        written[name] = kept or view_of(name).files(result)
+        written[name] = kept or files_of(name, result)
         progress("files", len(written), len(report.sections) + 2)  # with the page and the rest
     document = dict(to_dict(report))
     document.pop("reused")

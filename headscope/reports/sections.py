@@ -32,6 +32,7 @@ from headscope.models.loading import widest_dtype
 from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 from headscope.session.options import ModelOptions
 from headscope.session.provenance import provenance, versions
+from headscope.show.ahead import begin
 
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.
 _NO_SETTINGS = {
@@ -216,6 +217,7 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
             results[name] = getattr(headscope, name)(
                 run.loaded, command=run.command, **{**shared, **arguments}
             )
+            begin(name, results[name])
         except UnsupportedModelError as error:
             left_out[name] = str(error)
     return SectionResults(Sections(**results), keys, tuple(reused), left_out)

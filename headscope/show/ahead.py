@@ -1,0 +1,108 @@
+"""Files of a report's finished sections, drawn by a process of their own while others are measured.
+
+Drawing is Python on one core, and measuring leaves some of the others idle. What cannot be drawn
+there is drawn here, so that nothing depends on the other process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from headscope.show.style import figure_style, styled
+from headscope.show.view import view_of
+
+Files = Mapping[str, bytes]
+_drawer: ContextVar[_Drawer | None] = ContextVar("headscope_drawer", default=None)
+_PROGRAM = "from headscope.show.ahead import serve; serve()"
+
+
+@contextmanager
+def drawing_ahead() -> Iterator[None]:
+    """Draw what :func:`begin` is given inside, where there is a second core."""
+    if (os.cpu_count() or 1) < 2:
+        yield
+        return
+    drawer = _Drawer()
+    token = _drawer.set(drawer)
+    try:
+        yield
+    finally:
+        _drawer.reset(token)
+        drawer.close()
+
+
+def begin(section: str, result: Any) -> None:
+    """Begin to draw the files of a section, which nobody will change."""
+    if (drawer := _drawer.get()) is not None:
+        drawer.begin(section, result)
+
+
+def files_of(section: str, result: Any) -> Files:
+    """Return the files of a section: those that :func:`begin` has drawn, or drawn now."""
+    drawer = _drawer.get()
+    drawn = None if drawer is None else drawer.drawn(section)
+    return view_of(section).files(result) if drawn is None else drawn
+
+
+class _Drawer:
+    """A process that reads sections from its standard input, and writes their files."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,  # Ctrl-C is for this process, which then closes the other
+        )
+        self._thread = ThreadPoolExecutor(1)  # waits for the other process
+        self._begun: dict[str, Future[Files]] = {}
+
+    def begin(self, section: str, result: Any) -> None:
+        self._begun[section] = self._thread.submit(self._ask, section, result, figure_style())
+
+    def drawn(self, section: str) -> Files | None:
+        with suppress(KeyError, OSError, EOFError, pickle.PickleError, TypeError, AttributeError):
+            return self._begun.pop(section).result()
+        return None
+
+    def close(self) -> None:
+        self._child.kill()
+        self._thread.shutdown(cancel_futures=True)
+        for pipe in (self._child.stdin, self._child.stdout):
+            with suppress(OSError):  # what the other process has not read is lost
+                assert pipe is not None
+                pipe.close()
+        self._child.wait()
+
+    def _ask(self, *what: Any) -> Files:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        pickle.dump(what, self._child.stdin)
+        self._child.stdin.flush()
+        files: Files = pickle.load(self._child.stdout)
+        return files
+
+
+def serve() -> None:
+    """Draw what standard input asks for until it ends."""
+    answers = sys.stdout.buffer
+    sys.stdout = sys.stderr  # no view should print; what prints must not be taken for an answer
+    with suppress(EOFError):
+        while True:
+            section, result, style = pickle.load(sys.stdin.buffer)
+            with styled(style):
+                files = dict(view_of(section).files(result))
+            pickle.dump(files, answers)
+            answers.flush()
