@@ -232,7 +232,12 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
 
     Shapes: ``left``, ``right`` (n_heads, m, r); returns (n_heads, n_heads).
     """
-    (u, rank_u), (v, rank_v) = column_basis(left, rtol), column_basis(right, rtol)
+    return _overlap(column_basis(left, rtol), column_basis(right, rtol))
+
+
+def _overlap(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the same of spaces that :func:`column_basis` gives."""
+    (u, rank_u), (v, rank_v) = left, right
     n_heads, m, r = u.shape
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
     squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
@@ -241,11 +246,9 @@ def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tenso
 
 def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
     """Overlap of the heads' ``query`` and ``key`` spaces, and of ``query_key``, query with key."""
-    pairs = {"query": ("W_Q", "W_Q"), "key": ("W_K", "W_K"), "query_key": ("W_Q", "W_K")}
-    return {
-        name: subspace_overlap(*(getattr(factors, W) for W in pair), rtol=reading.rounding)
-        for name, pair in pairs.items()
-    }
+    query, key = (column_basis(W, reading.rounding) for W in (factors.W_Q, factors.W_K))
+    pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
+    return {name: _overlap(*pair) for name, pair in pairs.items()}
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
