@@ -19,14 +19,17 @@ _LARGEST, _GREATEST = 2**63, 1e150
 R = TypeVar("R")
 
 
+_PLAIN = {bool, float, int, str, type(None)}
+
+
 def to_dict(result: Any) -> Any:
     """Turn a result into plain dicts, lists, numbers and strings."""
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         return {f.name: to_dict(getattr(result, f.name)) for f in dataclasses.fields(result)}
     if isinstance(result, dict):
         return {key: to_dict(value) for key, value in result.items()}
-    if isinstance(result, list | tuple):
-        return [to_dict(value) for value in result]
+    if isinstance(result, list | tuple):  # most are long, and of numbers
+        return [value if type(value) in _PLAIN else to_dict(value) for value in result]
     return result
 
 

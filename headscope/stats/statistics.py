@@ -1,6 +1,6 @@
 """Intervals and tests: rates, McNemar, binomial, Benjamini-Hochberg. scipy does the arithmetic.
 
-``scipy.special`` has the normal and Student's distributions; ``scipy.stats`` and ``optimize`` take
+``scipy.special`` has the distributions that are needed; ``scipy.stats`` and ``optimize`` take
 half a second to load, so functions that need them load them.
 
 References
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import betainc, ndtr, ndtri, stdtrit
 
 from headscope.core.accumulator import Array
 from headscope.core.rounding import above
@@ -56,10 +56,10 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 
     The arguments count trials that just one of the two hits; p is 1 where they never disagree.
     """
-    from scipy.stats import binom
-
-    a, b = np.asarray(only_head), np.asarray(only_baseline)
-    return np.asarray(np.minimum(1.0, 2.0 * binom.cdf(np.minimum(a, b), a + b, 0.5)))
+    a, b = np.asarray(only_head, dtype=float), np.asarray(only_baseline, dtype=float)
+    # The binomial distribution function is an incomplete beta function.
+    half = betainc(np.maximum(a, b), np.minimum(a, b) + 1, 0.5)
+    return np.asarray(np.minimum(1.0, 2.0 * np.where(a + b > 0, half, 1.0)))
 
 
 def paired_p(
@@ -75,10 +75,8 @@ def paired_p(
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
     """One-sided exact binomial test: probability of at least ``hits`` at rate ``chance``."""
-    from scipy.stats import binom
-
-    n = np.asarray(trials)
-    return np.where(n > 0, binom.sf(np.asarray(hits) - 1, n, np.asarray(chance)), 1.0)
+    k, n = np.asarray(hits, dtype=float), np.asarray(trials, dtype=float)
+    return np.where(n > 0, betainc(k, n - k + 1, np.asarray(chance, dtype=float)), 1.0)
 
 
 def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
@@ -105,12 +103,13 @@ def adjust(p: Array, among: Array | None = None) -> Array:
 
     ``among`` says which entries make up the family (all by default); the others get 1.
     """
-    from scipy.stats import false_discovery_control
-
     family = np.ones(p.shape, dtype=bool) if among is None else among
-    adjusted = np.ones(p.shape)
-    if family.any():
-        adjusted[family] = false_discovery_control(p[family], method="bh")
+    adjusted, values = np.ones(p.shape), p[family]
+    order = np.argsort(values)
+    # As scipy.stats.false_discovery_control, which takes a third of a second to load.
+    scaled = values[order] * (len(values) / np.arange(1, len(values) + 1))
+    values[order] = np.minimum.accumulate(scaled[::-1])[::-1].clip(0.0, 1.0)
+    adjusted[family] = values
     return adjusted
 
 
