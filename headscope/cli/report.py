@@ -22,6 +22,7 @@ def run_report(call: Call) -> None:
     from headscope.core.errors import ValidationFailedError
     from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
+    from headscope.reports.ahead import drawing_ahead
     from headscope.reports.baseline import read_side
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json, write_report
@@ -30,7 +31,6 @@ def run_report(call: Call) -> None:
     from headscope.reports.reading import results_of
     from headscope.reports.registry import REPORT, SECTIONS
     from headscope.reports.sections import Previous, content_digest
-    from headscope.show.ahead import drawing_ahead
     from headscope.show.cells import to_csv
     from headscope.show.folders import ready_folder
 

@@ -13,6 +13,7 @@ from typing import Any
 from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
+from headscope.reports.ahead import files_of
 from headscope.reports.baseline import BASELINE, baseline_json
 from headscope.reports.limits import Outcome
 from headscope.reports.markdown import report_markdown
@@ -20,7 +21,6 @@ from headscope.reports.page import report_html
 from headscope.reports.reading import results_of
 from headscope.reports.registry import REPORT, SECTIONS
 from headscope.reports.result import DiffResult, ReportResult
-from headscope.show.ahead import files_of
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 

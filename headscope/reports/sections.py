@@ -29,10 +29,10 @@ from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
+from headscope.reports.ahead import begin
 from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 from headscope.session.options import ModelOptions
 from headscope.session.provenance import provenance, versions
-from headscope.show.ahead import begin
 
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.
 _NO_SETTINGS = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import headscope
-from headscope.show import ahead
+from headscope.reports import ahead
 from headscope.show.view import view_of
 
 
@@ -33,7 +33,7 @@ def test_what_the_other_process_cannot_draw_is_drawn_here(demo, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="whether it runs is read from /proc")
 def test_the_other_process_ends_with_a_run_that_is_killed():
     program = (
-        "import os, signal\nfrom headscope.show import ahead\n"
+        "import os, signal\nfrom headscope.reports import ahead\n"
         "with ahead.drawing_ahead():\n"
         "    print(ahead._drawer.get()._child.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -6,8 +6,8 @@ there is drawn here, so that nothing depends on the other process.
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from headscope.show.style import figure_style, styled
+from headscope.core.serialise import from_dict, to_dict
+from headscope.reports.registry import section_of
+from headscope.show.style import FigureStyle, figure_style, styled
 from headscope.show.view import view_of
 
 Files = Mapping[str, bytes]
 _drawer: ContextVar[_Drawer | None] = ContextVar("headscope_drawer", default=None)
-_PROGRAM = "from headscope.show.ahead import serve; serve()"
+_PROGRAM = "from headscope.reports.ahead import serve; serve()"
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def files_of(section: str, result: Any) -> Files:
 
 
 class _Drawer:
-    """A process that reads sections from its standard input, and writes their files."""
+    """A process that reads sections from its standard input, and writes their files; as JSON."""
 
     def __init__(self) -> None:
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
@@ -62,6 +64,8 @@ class _Drawer:
             [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for this process, which then closes the other
@@ -73,7 +77,7 @@ class _Drawer:
         self._begun[section] = self._thread.submit(self._ask, section, result, figure_style())
 
     def drawn(self, section: str) -> Files | None:
-        with suppress(KeyError, OSError, EOFError, pickle.PickleError, TypeError, AttributeError):
+        with suppress(KeyError, OSError, ValueError):
             return self._begun.pop(section).result()
         return None
 
@@ -86,23 +90,23 @@ class _Drawer:
                 pipe.close()
         self._child.wait()
 
-    def _ask(self, *what: Any) -> Files:
+    def _ask(self, section: str, result: Any, style: FigureStyle) -> Files:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        pickle.dump(what, self._child.stdin)
-        self._child.stdin.flush()
-        files: Files = pickle.load(self._child.stdout)
-        return files
+        asked = json.dumps([section, to_dict(result), to_dict(style)])
+        print(asked, file=self._child.stdin, flush=True)
+        files = json.loads(self._child.stdout.readline())
+        return {name: data.encode("latin-1") for name, data in files.items()}
 
 
 def serve() -> None:
-    """Draw what standard input asks for until it ends."""
-    answers = sys.stdout.buffer
+    """Draw what each line of standard input asks for."""
+    answers = sys.stdout
     sys.stdout = sys.stderr  # no view should print; what prints must not be taken for an answer
-    with suppress(EOFError):
-        while True:
-            section, result, style = pickle.load(sys.stdin.buffer)
-            with styled(style):
-                files = dict(view_of(section).files(result))
-            pickle.dump(files, answers)
-            answers.flush()
+    for line in sys.stdin:
+        section, data, style = json.loads(line)
+        result: Any = from_dict(section_of(section).kind, data)
+        with styled(FigureStyle(**{**style, "formats": tuple(style["formats"])})):
+            files = view_of(section).files(result)
+        drawn = json.dumps({name: data.decode("latin-1") for name, data in files.items()})
+        print(drawn, file=answers, flush=True)
