@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 from headscope.core.serialise import from_dict, to_dict
@@ -24,22 +23,26 @@ from headscope.show.view import view_of
 
 Files = Mapping[str, bytes]
 _drawer: ContextVar[_Drawer | None] = ContextVar("headscope_drawer", default=None)
-_PROGRAM = "from headscope.reports.ahead import serve; serve()"
+#: Finds modules exactly where this process does.
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; from headscope.reports.ahead import serve; serve()"
+)
 
 
 @contextmanager
 def drawing_ahead() -> Iterator[None]:
     """Draw what :func:`begin` is given inside, where there is a second core."""
-    if (os.cpu_count() or 1) < 2:
-        yield
-        return
-    drawer = _Drawer()
+    drawer = None
+    if (os.cpu_count() or 1) > 1:
+        with suppress(OSError):  # no room for another process
+            drawer = _Drawer()
     token = _drawer.set(drawer)
     try:
         yield
     finally:
         _drawer.reset(token)
-        drawer.close()
+        if drawer is not None:
+            drawer.close()
 
 
 def begin(section: str, result: Any) -> None:
@@ -59,15 +62,13 @@ class _Drawer:
     """A process that reads sections from its standard input, and writes their files; as JSON."""
 
     def __init__(self) -> None:
-        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM],
+            [sys.executable, "-c", _PROGRAM, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C is for this process, which then closes the other
         )
         self._thread = ThreadPoolExecutor(1)  # waits for the other process
@@ -77,7 +78,7 @@ class _Drawer:
         self._begun[section] = self._thread.submit(self._ask, section, result, figure_style())
 
     def drawn(self, section: str) -> Files | None:
-        with suppress(KeyError, OSError, ValueError):
+        with suppress(KeyError, OSError, TypeError, ValueError):
             return self._begun.pop(section).result()
         return None
 

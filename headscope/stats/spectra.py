@@ -224,19 +224,17 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     return ratio.where(whole > _ZERO * _sizes(left.double(), right.double()), torch.nan)
 
 
-def subspace_overlap(left: Tensor, right: Tensor, *, rtol: float = 0.0) -> Tensor:
+Basis = tuple[Tensor, Tensor]  # As :func:`column_basis` gives it.
+
+
+def subspace_overlap(left: Basis, right: Basis) -> Tensor:
     """Mean squared cosine of the principal angles between column spaces, each with each.
 
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
     if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
 
-    Shapes: ``left``, ``right`` (n_heads, m, r); returns (n_heads, n_heads).
+    Shapes: bases (n_heads, m, r); returns (n_heads, n_heads).
     """
-    return _overlap(column_basis(left, rtol), column_basis(right, rtol))
-
-
-def _overlap(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the same of spaces that :func:`column_basis` gives."""
     (u, rank_u), (v, rank_v) = left, right
     n_heads, m, r = u.shape
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
@@ -248,7 +246,7 @@ def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
     """Overlap of the heads' ``query`` and ``key`` spaces, and of ``query_key``, query with key."""
     query, key = (column_basis(W, reading.rounding) for W in (factors.W_Q, factors.W_K))
     pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
-    return {name: _overlap(*pair) for name, pair in pairs.items()}
+    return {name: subspace_overlap(*pair) for name, pair in pairs.items()}
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from processes import Accident, Cold, cold, launch
 from tiny_models import write_tiny
 
 import headscope
-from headscope.cli.process import modules_are_loaded, rest_collector
+from headscope.cli.process import _others_run, modules_are_loaded, rest_collector
 from headscope.core.serialise import to_json
 from headscope.data import corpus
 from headscope.data.corpus import SAMPLE
@@ -228,6 +229,14 @@ def test_offline(model, unknown, cache):
     found_in_the_cache(revised)
     for ended, (_, words) in zip(missing, MISSING, strict=True):
         refused(Ended(ended.code, ended.stdout, ended.stderr), *words)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other programs are counted in /proc")
+def test_a_program_that_computes_all_the_time_is_noticed():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
+        time.sleep(0.5)
+        assert _others_run()
+        other.kill()
 
 
 def test_online_where_nothing_is_to_be_had(model, cache, tmp_path):

@@ -64,18 +64,14 @@ class GoldTrees:
         right = trees == self.heads[:, None]
         return numpy(torch.einsum("sgw,nsw->sng", right.float(), self.scored.float()))
 
-    def trees(self, scores: Tensor) -> Tensor:
-        """Return the largest tree of each of some scores, the gold root given.
-
-        Shapes: ``scores`` (sentences, trees, words, words); returns (sentences, trees, words).
-        """
-        return trees_of([(self, scores)])[0]
-
 
 def trees_of(parts: Sequence[Kept]) -> list[Tensor]:
-    """Return :meth:`GoldTrees.trees` of several lengths, with as few searches as may be.
+    """Return the largest tree of each of some scores, the gold root given.
 
-    Shorter sentences get words that only the root can be the head of; they change no other edge.
+    Sentences of several lengths share as few searches as may be: shorter ones get words that only
+    the root can be the head of, which change no other edge.
+
+    Shapes: each part's scores (sentences, trees, words, words); returns (sentences, trees, words).
     """
     found: list[Tensor] = [torch.zeros(0)] * len(parts)
     by_length = sorted(range(len(parts)), key=lambda i: parts[i][1].shape[-1])

@@ -149,7 +149,8 @@ def random_gold(seed: int, n: int = 9, sentences: int = 20) -> GoldTrees:
     none = torch.full((sentences, n), 0)
     none[:, 0] = -1
     generator = torch.Generator().manual_seed(seed)
-    tree = gold(*none.tolist()).trees(torch.rand(sentences, 1, n, n, generator=generator))
+    scores = torch.rand(sentences, 1, n, n, generator=generator)
+    (tree,) = trees_of([(gold(*none.tolist()), scores)])
     return gold(*tree[:, 0].tolist())
 
 
@@ -185,9 +186,9 @@ def test_noise_does_not_beat_the_baseline():
 def test_directions_are_told_apart():
     trees = random_gold(1)
     graph = planted_graph(trees, 1)[:, 1:2] + planted_graph(trees, 1)[:, 2:3]
-    both = trees.hits(trees.trees(candidates(graph)))[:, 0].sum(0)
+    both = trees.hits(trees_of([(trees, candidates(graph))])[0])[:, 0].sum(0)
     assert both[0] == trees.scored[0].sum() > 2 * both[1]
-    turned = trees.hits(trees.trees(candidates(graph.mT)))[:, 0].sum(0)
+    turned = trees.hits(trees_of([(trees, candidates(graph.mT))])[0])[:, 0].sum(0)
     assert turned[1] == both[0]
     assert choose_heads([(trees, graph.mT)], turned) == (1,)
     torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)
@@ -240,3 +241,5 @@ def test_sentences_of_several_lengths_have_the_trees_that_each_length_has_alone(
     for (trees, scores), found in zip(parts, trees_of(parts), strict=True):
         alone = largest_trees(scores.flatten(0, 1), trees.root.repeat_interleave(3))
         assert torch.equal(found, alone.view(found.shape))
+        at_root = trees.root[:, None, None].expand(-1, 3, 1)
+        assert (found.gather(2, at_root) == -1).all()

@@ -27,6 +27,7 @@ from headscope.stats.spectra import (
     Reading,
     asymmetry,
     average,
+    column_basis,
     fold_gain,
     layer_control,
     layer_factors,
@@ -164,7 +165,7 @@ def test_where_nothing_is():
 def test_overlap_is_the_mean_squared_cosine_of_the_principal_angles(scale):
     left, right = gaussian(4, 20, 5), gaussian(4, 20, 5, seed=1)
     right[3, :, :3] = left[2, :, :3]  # two spaces that share three dimensions
-    found = subspace_overlap(left * scale, right)
+    found = subspace_overlap(column_basis(left * scale, 0.0), column_basis(right, 0.0))
     for g, h in np.ndindex(4, 4):
         angles = subspace_angles(left[g].numpy(), right[h].numpy())
         assert float(found[g, h]) == pytest.approx(np.mean(np.cos(angles) ** 2), abs=1e-10)
@@ -228,7 +229,8 @@ def test_averages_and_deviations_by_hand():
     assert found.asymmetry == pytest.approx(
         fmean(float(a) for draw in draws for a in asymmetry(draw.W_Q, draw.W_K))
     )
-    between = [float(subspace_overlap(draw.W_Q, draw.W_Q)[0, 1]) for draw in draws]
+    bases = [column_basis(draw.W_Q, 0.0) for draw in draws]
+    between = [float(subspace_overlap(basis, basis)[0, 1]) for basis in bases]
     assert found.overlap["query"] == pytest.approx(fmean(between))
 
 
