@@ -35,34 +35,68 @@ os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 
+#: Bytes of weights that are kept in oneDNN's own order, at most: those of a BERT-base, say.
+PACKED = 1 << 29
+
+
 @contextmanager
 def fast_products(model: nn.Module) -> Iterator[None]:
     """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
     Where autograd records, only maps whose weights are frozen do. Does nothing where torch lacks
-    the operation, on other devices and for other dtypes.
+    the operation, on other devices and for other dtypes. A block inside of another one leaves the
+    maps to that: around many short blocks, weights are brought into oneDNN's order only once.
     """
     product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if product is None:
         yield
         return
-    linears = filter(_is_plain_float32, model.modules())
-    with replaced_forwards({m: functools.partial(_apply, product, m, []) for m in linears}):
+    linears = list(filter(_is_plain_float32, model.modules()))
+    pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    if sum(linear.weight.nbytes for linear in linears) > PACKED:
+        pack = None
+    with replaced_forwards({m: _FastLinear(m, product, pack) for m in linears}):
         yield
 
 
-def _apply(product: Product, linear: nn.Linear, transposed: list[Tensor], x: Tensor) -> Tensor:
-    """Multiply; ``transposed`` keeps the weights as a backward pass wants them."""
-    if torch.is_grad_enabled() and linear.weight.requires_grad:
-        return functional.linear(x, linear.weight, linear.bias)
-    if not (torch.is_grad_enabled() and x.requires_grad):
-        return product(x, linear.weight, linear.bias, "none", [], "")
-    if not transposed:
-        transposed.append(linear.weight.detach().t().contiguous())
-    wanted: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-        x, product, linear.weight, linear.bias, transposed[0]
-    )
-    return wanted
+class _FastLinear:
+    """What runs in place of the forward of one linear map."""
+
+    def __init__(
+        self, linear: nn.Linear, product: Product, pack: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        self._linear, self._product, self._pack = linear, product, pack
+        self._packed: Tensor | None = None  # The weight in oneDNN's order.
+        self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
+        self._transposed: Tensor | None = None  # As a backward pass wants it.
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        weight, bias = self._linear.weight, self._linear.bias
+        if torch.is_grad_enabled() and weight.requires_grad:
+            return functional.linear(x, weight, bias)
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return self._product(x, self._weight(x), bias, "none", [], "")
+        if self._transposed is None:
+            self._transposed = weight.detach().t().contiguous()
+        wanted: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, self._product, weight, bias, self._transposed
+        )
+        return wanted
+
+    def _weight(self, x: Tensor) -> Tensor:
+        """Return the weight, from its second use on in oneDNN's own order: the same products."""
+        weight = self._linear.weight
+        # Of a single row oneDNN sums in another order, and so it would in its own.
+        if self._pack is None or x.numel() == x.shape[-1] or weight.is_inference():
+            return weight
+        now = id(weight), weight.data_ptr(), weight._version
+        if now != self._seen:
+            self._seen, self._packed = now, None
+            return weight
+        if self._packed is None:
+            self._packed = self._pack(weight)
+        return self._packed
 
 
 class _Product(torch.autograd.Function):

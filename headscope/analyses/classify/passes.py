@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
@@ -16,7 +17,7 @@ from headscope.analyses.classify.labels import judge, judge_swapped, untestable
 from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.shapes import even_shape
-from headscope.analyses.classify.sums import HeadMeasures, StackSums
+from headscope.analyses.classify.sums import Addition, HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import current, merged
@@ -27,6 +28,7 @@ from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed,
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, SiteObserver, routed
+from headscope.models.side_by_side import side_by_side
 from headscope.models.task_heads import ends_of
 from headscope.session.resume import RunState
 from headscope.session.texts import Raw, own_batches
@@ -34,6 +36,7 @@ from headscope.session.texts import Raw, own_batches
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
 _NO_SENTENCE = "is longer than the model's limit or has a word that yields no piece"
+_Read = tuple[int, list[Addition]]  # Work done so far, and what a batch adds to the sums.
 _NO_PAIR = "has a side that is longer than the model's limit, or that yields no token"
 
 
@@ -136,24 +139,40 @@ class Run:
         """
         blank = functools.partial(blank_sums, loaded, self.stacks)
         done, sums = self.state.load(blank(), name)
-        reducers = sums.observers(stacks)
-        sites = [site for site in loaded.sites if site.stack in stacks]
-        others = [site for site in loaded.sites if site.stack not in stacks]
-        observers: Sequence[SiteObserver] = reducers
-        if self.norm_weighted:
-            from headscope.analyses.classify.value_norms import NormWeighted
 
-            observers = [NormWeighted(reducer, sites) for reducer in reducers]
-        index = done
-        with routed(loaded.model, Router(sites, observers, others=others)) as router:
-            # Of an interrupted run the first batches are already in the sums.
-            for index, (seen, on_host) in enumerate(batches.after(done), start=done + 1):
-                batch = on_host.to(loaded.device)
-                for reducer in reducers:
-                    reducer.start(batch)
-                router.run(functools.partial(loaded.forward, *batch.inputs))
-                self.state.note(name, index, sums)
-                self.progress(name, seen, batches.size)
+        @contextmanager
+        def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Batch]], _Read]]:
+            additions: list[Addition] = []
+            reducers = sums.observers(stacks, additions.append)
+            sites = [site for site in own.sites if site.stack in stacks]
+            others = [site for site in own.sites if site.stack not in stacks]
+            observers: Sequence[SiteObserver] = reducers
+            if self.norm_weighted:
+                from headscope.analyses.classify.value_norms import NormWeighted
+
+                observers = [NormWeighted(reducer, sites) for reducer in reducers]
+            with routed(own.model, Router(sites, observers, others=others)) as router:
+
+                def read(item: tuple[int, Batch]) -> _Read:
+                    seen, on_host = item
+                    batch = on_host.to(own.device)
+                    for reducer in reducers:
+                        reducer.start(batch)
+                    router.run(functools.partial(own.forward, *batch.inputs))
+                    added = additions.copy()
+                    additions.clear()
+                    return seen, added
+
+                yield read
+
+        index, cross = done, "cross" in stacks  # which is added to the sums as it is observed
+        # Of an interrupted run the first batches are already in the sums.
+        read = side_by_side(loaded, batches.after(done), reading, alone=cross)
+        for index, (seen, additions) in enumerate(read, start=done + 1):
+            for add in additions:
+                add()
+            self.state.note(name, index, sums)
+            self.progress(name, seen, batches.size)
         total = merged(sums, blank, f"the sums of {name}")
         check(total)
         self.state.note(name, index, sums, final=True)

@@ -7,7 +7,7 @@ while the chunk is in the processor's cache; what is left is a few times n numbe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -143,13 +143,17 @@ class QueryMeans(Accumulator):
 
 
 class RowReducer:
-    """Observes attention sites and feeds row summaries to ``measures``, a batch at a time."""
+    """Observes attention sites and hands over a batch's row summary once its last layer is seen."""
 
     def __init__(
-        self, n_layers: int, n_heads: int, *measures: RowMeasure, stack: str | None = None
+        self,
+        n_layers: int,
+        n_heads: int,
+        hand_over: Callable[[RowSummary, Batch], object],
+        stack: str | None = None,
     ) -> None:
         self._shape = (n_layers, n_heads)
-        self._measures = measures
+        self._hand_over = hand_over
         self._stack = stack
 
     def start(self, batch: Batch) -> None:
@@ -247,16 +251,14 @@ class RowReducer:
             self._whole[name][rows, self._place, site.heads] = part.to(self._whole[name].dtype)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Hand the batch to the accumulators once its last layer has been observed."""
+        """Hand the batch over once its last layer has been observed."""
         if self._stack not in (None, stack):
             return
         self._place += 1  # layers are counted: their numbers have gaps where some were removed
         if self._place < self._shape[0]:
             return
         whole = {name: part.flatten(1, 2) for name, part in self._whole.items()}
-        summary = RowSummary(corner=self._corners, **whole)
-        for measure in self._measures:
-            measure.update(summary, self._batch)
+        self._hand_over(RowSummary(corner=self._corners, **whole), self._batch)
 
 
 class _Distances:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from headscope.core.widest import widest
 from headscope.data.batches import Batch
 from headscope.stats.statistics import ratio, ratio_error
 
+Addition = Callable[[], None]  # Adds one batch to the sums.
 _FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.
 
 
@@ -248,9 +250,22 @@ class HeadMeasures:
         self.profile = Profile(n_layers, n_heads)
         self.mean_pattern = MeanPattern(n_layers, n_heads)
 
-    def reducer(self, stack: str | None = None) -> RowReducer:
-        """Return the observer that feeds these sums, from the sites of one stack if it is given."""
-        return RowReducer(*self.rare.hits.shape, *vars(self).values(), stack=stack)
+    def reducer(
+        self,
+        stack: str | None = None,
+        hand_over: Callable[[RowSummary, Batch], object] | None = None,
+    ) -> RowReducer:
+        """Return the observer that feeds these sums, from the sites of one stack if it is given.
+
+        Or hands each batch's summary over, for :meth:`update` to be called later.
+        """
+        n_layers, n_heads = self.rare.hits.shape
+        return RowReducer(n_layers, n_heads, hand_over or self.update, stack)
+
+    def update(self, rows: RowSummary, batch: Batch) -> None:
+        """Add one batch."""
+        for part in vars(self).values():
+            part.update(rows, batch)
 
     def merge(self, other: HeadMeasures) -> None:
         """Add the sums of another pass over other sentences with the same model."""
@@ -280,10 +295,19 @@ class StackSums:
             for stack, shape in shapes.items()
         }
 
-    def observers(self, stacks: Sequence[str]) -> list[RowReducer | CrossHeads]:
-        """Return what adds the attention of some stacks to these sums."""
+    def observers(
+        self, stacks: Sequence[str], later: Callable[[Addition], object]
+    ) -> list[RowReducer | CrossHeads]:
+        """Return what observes some stacks; ``later`` gets each :data:`Addition` to these sums.
+
+        Only what is measured of cross-attention is added at once.
+        """
+
+        def reducer(stack: str, part: HeadMeasures) -> RowReducer:
+            return part.reducer(stack, lambda *batch: later(functools.partial(part.update, *batch)))
+
         parts = ((stack, self.by_stack[stack]) for stack in stacks)
-        return [p if isinstance(p, CrossHeads) else p.reducer(stack) for stack, p in parts]
+        return [p if isinstance(p, CrossHeads) else reducer(stack, p) for stack, p in parts]
 
     def state(self) -> dict[str, Array]:
         """Return all sums as named arrays."""

@@ -288,3 +288,30 @@ def test_z_is_changed_after_what_scores_make_it():
         with intervene(loaded, scores=changed, z=without_head_1) as router:
             both.append(router.checked(loaded.forward, *padded_batch()))
     assert_same(both[0], both[1])
+
+
+def test_repeated_products_are_the_same_bits_and_follow_a_change_of_the_weights():
+    torch.manual_seed(1)
+    linear = nn.Linear(24, 40).requires_grad_(False)
+    with torch.no_grad(), fast_products(linear):
+        for shape in ((3, 7, 24), (1, 1, 24), (200, 24)):
+            x = torch.randn(shape)
+            first = product(x, linear)  # as it is stored
+            for _ in range(3):  # from the second use on in another order of memory
+                assert torch.equal(linear(x), first)
+        x = torch.randn(5, 24)
+        for change in (
+            lambda: linear.weight.mul_(2),
+            lambda: setattr(linear.weight, "data", torch.randn(40, 24)),
+            lambda: setattr(linear, "weight", nn.Parameter(torch.randn(40, 24), False)),
+        ):
+            linear(x)
+            change()
+            for _ in range(2):
+                expected = nn.functional.linear(x, linear.weight, linear.bias)
+                torch.testing.assert_close(linear(x), expected)
+
+
+def product(x: Tensor, linear: nn.Linear) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, linear.weight, linear.bias, "none", [], "")
+    return out

@@ -39,7 +39,7 @@ def test_word_level_reductions(rows_at_once):
     scores = scores.masked_fill(batch.attention_mask[:, None, None, :] == 0, -1e30)
     pattern = torch.softmax(scores, dim=-1)
     keep, kernel = Keep(), Kernel(1, 3)
-    reducer = RowReducer(1, 3, keep, kernel)
+    reducer = RowReducer(1, 3, lambda *summed: (keep.update(*summed), kernel.update(*summed)))
     reducer.start(batch)
     for start in range(0, batch.size[0], rows_at_once):
         rows = slice(start, min(start + rows_at_once, batch.size[0]))
