@@ -35,8 +35,8 @@ os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
 os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
 
 
-#: Bytes of weights that are kept in oneDNN's own order, at most: those of a BERT-base, say.
-PACKED = 1 << 29
+#: Bytes of weights that are kept in oneDNN's own order, at most: they are held twice then.
+PACKED = 1 << 28
 
 
 @contextmanager

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ from headscope.models.task_heads import Select
 
 #: The layer that a site is in: its path up to the first number.
 _LAYER = re.compile(r"(?P<list>.+?)\.(?P<index>\d+)(\.|$)")
+#: The batch that runs, by the identity of its token ids: each thread has one of its own.
+_now: ContextVar[int] = ContextVar("headscope_replayed")
 
 
 class Replay:
@@ -40,7 +43,6 @@ class Replay:
         self._loaded, self.batches, self._select = loaded, list(batches), select
         self._below = _layers_below(loaded)
         self._kept: dict[int, Any] = {}
-        self._now = 0
 
     @contextmanager
     def before(self, row: int) -> Iterator[int]:
@@ -62,19 +64,22 @@ class Replay:
     def playing(
         self, start: int, changed: LoadedModel, gates: Tensor | None = None
     ) -> Iterator[Run]:
-        """Yield what runs the model, or a copy of it, that is changed from the row ``start`` on.
-
-        ``start`` is what :meth:`keep` gave last.
-        """
-        layers = _layers_below(changed)[start] if start else []
-        with self._answering(layers), gated(changed, gates, start=start) as run:
+        """Yield what runs the model, or a copy of it, that is changed from the row ``start`` on."""
+        with self.answering(changed, start), gated(changed, gates, start=start) as run:
             yield self.following(run)
+
+    def answering(self, changed: LoadedModel, start: int) -> AbstractContextManager[None]:
+        """Play back the layers before a row of the model, or of a copy of it, in the block.
+
+        ``start`` is what :meth:`keep` gave last. What runs goes through :meth:`following`.
+        """
+        return self._answering(_layers_below(changed)[start] if start else [])
 
     def following(self, run: Run) -> Run:
         """Return the same as ``run``, which notes what batch it is at."""
 
         def noted(*args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-            self._now = id(args[0])
+            _now.set(id(args[0]))
             return run(*args, **options)
 
         return noted
@@ -83,7 +88,7 @@ class Replay:
         """Keep what the last of some layers puts out, and say if that can stand in for them all."""
 
         def keep(_: nn.Module, args: object, output: object) -> None:
-            self._kept[self._now] = output
+            self._kept[_now.get()] = output
 
         self._kept.clear()
         with hooked([layers[-1].register_forward_hook(keep)]):
@@ -102,9 +107,9 @@ class Replay:
             options = {**batch.decoder_inputs, "select": self._select}
             return self.following(run)(*batch.inputs, **options)[0]
 
-    def _answering(self, layers: Sequence[nn.Module]) -> Any:
+    def _answering(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
         """Let some layers return what was kept of the batch that runs."""
-        answer: Callable[..., Any] = lambda *_, **__: self._kept[self._now]  # noqa: E731
+        answer: Callable[..., Any] = lambda *_, **__: self._kept[_now.get()]  # noqa: E731
         return replaced_forwards(dict.fromkeys(layers, answer))
 
 

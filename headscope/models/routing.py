@@ -152,9 +152,8 @@ class Router:
         site = self._next_site(module)
         self.calls[site.stack, site.layer] += 1
         self.masks_seen += masked
-        if self._mechanism is not None:
-            return self._mechanism(site, q, k, v, mask, scale)
-        z = self._stream(site, q, k, v, mask, scale)
+        run = self._mechanism or self._stream
+        z = run(site, q, k, v, mask, scale)
         if self.calls.total() == self._stop_at:
             raise LastSiteSeen
         return z
@@ -265,6 +264,13 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
     finally:
         with quiet_transformers():
             model.set_attn_implementation(before)
+
+
+@contextmanager
+def prepared(model: Any) -> Iterator[None]:
+    """Do once around many short blocks of :func:`routed` what each of them would do anew."""
+    with use_implementation(model, IMPLEMENTATION), fast_products(model):
+        yield
 
 
 def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:

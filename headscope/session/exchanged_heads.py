@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,11 +19,13 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
+from headscope.data.token_rows import Padded
 from headscope.models.intervene import Exchanged, Factors, Run, intervene
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
 from headscope.models.replay import Prefix, Replay
-from headscope.models.routing import Mechanism
+from headscope.models.routing import Mechanism, prepared
+from headscope.models.side_by_side import side_by_side
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
 from headscope.session.provenance import provenance
@@ -32,7 +36,7 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import finite
-from headscope.tasks.base import TOKEN_HEADS, Task, one_position
+from headscope.tasks.base import TOKEN_HEADS, BatchOutputs, Task, one_position
 from headscope.tasks.making import make_task, read_examples
 
 #: Tokens of a batch of short lines, padding included: every pass costs as much as its tokens, and
@@ -211,18 +215,29 @@ class Effects:
             return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}
         few = one_position if loaded.task_head in TOKEN_HEADS else None
-        replay = Replay(loaded, task.batches(loaded), few)
+        replay, start = Replay(loaded, task.batches(loaded), few), 0
+
+        @contextmanager
+        def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
+            def read(item: tuple[int, Padded]) -> BatchOutputs:
+                i, batch = item
+                with intervene(own, attention=versions[i], start=start) as router:
+                    run: Run = partial(router.checked, own.run)  # type: ignore[call-arg]
+                    return task.read(replay.following(run), batch)
+
+            with replay.answering(own, start), prepared(own.network):
+                yield read
+
         for row in sorted({version.first_row for version in versions}):
-            with replay.before(row) as start:
-                for i, version in enumerate(versions):
-                    if version.first_row != row:
-                        continue
-                    with intervene(loaded, attention=version, start=start) as router:
-                        run: Run = partial(router.checked, loaded.run)  # type: ignore[call-arg]
-                        outputs = task.outputs_of(replay.following(run), replay.batches)
-                    change = task.change(self._baseline, outputs, seed=self._seed)
-                    effects[i] = TaskEffect(change.value, change.estimate())
-                    progress(f"{what}, task", len(effects), len(versions))
+            start = replay.keep(row)
+            changed = [i for i, version in enumerate(versions) if version.first_row == row]
+            items = itertools.product(changed, replay.batches)
+            outputs = side_by_side(loaded, items, reading, alone=task.alone)
+            for i in changed:
+                of_version = task.gathered(itertools.islice(outputs, len(replay.batches)))
+                change = task.change(self._baseline, of_version, seed=self._seed)
+                effects[i] = TaskEffect(change.value, change.estimate())
+                progress(f"{what}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
     def cosines(
@@ -233,20 +248,37 @@ class Effects:
         What is ``drawn`` at random has numbers for :attr:`batches` as they are, padding included;
         they serve what enlarges rounding, too, which is another in another batch.
         """
-        loaded, parts = self._loaded, list[list[Array]]([] for _ in versions)
+        parts = list[list[Array]]([] for _ in versions)
         batches = self.batches if drawn else self._short
-        for b, (ids, mask) in enumerate(batches):
-            prefix = Prefix(loaded.model, loaded.sites)
-            with intervene(loaded) as router, prefix.recording(router):
-                own = loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
-            for i, version in enumerate(versions):
-                with intervene(loaded, attention=version) as router:
+        items = [(b, i) for b in range(len(batches)) for i in range(len(versions))]
+
+        @contextmanager
+        def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
+            prefix, embed = Prefix(own.model, own.sites), own.pooling.embed
+            recorded, unchanged = -1, Tensor()  # of which batch, and its embeddings
+
+            def read(item: tuple[int, int]) -> Array:
+                nonlocal recorded, unchanged
+                b, version = item[0], versions[item[1]]
+                ids, mask = batches[b]
+                if b != recorded:
+                    with intervene(own) as router, prefix.recording(router):
+                        unchanged = embed(router.checked(own.forward, ids, mask), mask)
+                    recorded = b
+                with intervene(own, attention=version) as router:
                     with prefix.replaying(router, version.first_row):
-                        hidden = loaded.forward(ids, mask)
+                        hidden = own.forward(ids, mask)
                     router.check_calls()
-                    changed = loaded.pooling.embed(hidden, mask)
-                parts[i].append(cosine(changed, own).cpu().numpy().clip(-1.0, 1.0))
-                progress(what, b * len(versions) + i + 1, len(batches) * len(versions))
+                    changed = embed(hidden, mask)
+                return cosine(changed, unchanged).cpu().numpy().clip(-1.0, 1.0)
+
+            with prepared(own.network):
+                yield read
+
+        found = side_by_side(self._loaded, items, reading)
+        for n, ((_, i), cosines) in enumerate(zip(items, found, strict=True), start=1):
+            parts[i].append(cosines)
+            progress(what, n, len(items))
         return np.array([np.concatenate(of_lines) for of_lines in parts])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -25,12 +25,14 @@ from headscope.models.intervene import Means, Run, gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import own_outputs
 from headscope.models.pooling import cosine, wide
+from headscope.models.side_by_side import side_by_side
 from headscope.models.task_heads import Joined, Select
 from headscope.models.whole_vocabulary import WholeVocabulary
 from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
 
 R = TypeVar("R", bound=Row)
+BatchOutputs = tuple[Array, dict[str, Array]]  # Indices of a batch's rows, and what is kept of each
 #: Task heads that make a token, or a tag, at each position that a batch asks for.
 TOKEN_HEADS = ("mlm", "seq2seq", "token-classification")
 #: The task head that says where an answer begins and ends: it chooses one of all positions.
@@ -106,8 +108,20 @@ class Task:
         self, loaded: LoadedModel, gates: Tensor | None = None, *, all_metrics: bool = False
     ) -> dict[str, Array]:
         """Run a model over all examples; per-example arrays in the order of the examples."""
-        with self.scored(loaded), gated(loaded, gates) as run:
-            return self.outputs_of(run, share(self.batches(loaded)))
+
+        @contextmanager
+        def reading(own: LoadedModel) -> Iterator[Callable[[Padded], BatchOutputs]]:
+            with gated(own, gates) as run:
+                yield partial(self.read, run)
+
+        with self.scored(loaded):
+            batches = share(self.batches(loaded))
+            return self.gathered(side_by_side(loaded, batches, reading, alone=self.alone))
+
+    @property
+    def alone(self) -> bool:
+        """Whether batches have to be read one after the other."""
+        return self.vocabulary is not None  # which is put around the model itself
 
     def scored(self, loaded: LoadedModel) -> AbstractContextManager[None]:
         """Let a model be scored over all pieces of the examples while the block runs."""
@@ -121,14 +135,23 @@ class Task:
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
         """Do the same with anything that runs as :meth:`LoadedModel.run` does."""
+        return self.gathered(self.read(run, batch) for batch in batches)
+
+    def read(self, run: Run, batch: Padded) -> BatchOutputs:
+        """Run one batch, and return what is kept of its rows."""
+        options = {**batch.decoder_inputs, "select": self._select(batch)}
+        values = self._read(batch, *run(*batch.inputs, **options))
+        by_row = {name: numpy(value) for name, value in values.items()}
+        return np.asarray(batch.index, dtype=np.int64), by_row
+
+    def gathered(self, parts: Iterable[BatchOutputs]) -> dict[str, Array]:
+        """Put together what :meth:`read` gave of all batches that this process has to do."""
         index: list[Array] = []
         by_row: dict[str, list[Array]] = {}
-        for batch in batches:
-            options = {**batch.decoder_inputs, "select": self._select(batch)}
-            values = self._read(batch, *run(*batch.inputs, **options))
-            index.append(np.asarray(batch.index, dtype=np.int64))
+        for rows, values in parts:
+            index.append(rows)
             for name, value in values.items():
-                by_row.setdefault(name, []).append(numpy(value))
+                by_row.setdefault(name, []).append(value)
         return self._by_example(joined_rows(self.name, index, by_row, len(self.rows)))
 
     def value(self, outputs: Outputs) -> float:

@@ -119,6 +119,11 @@ class Fidelity(Task):
         return {**distances, **cosines, **self.distance.agreement(batch, logits)}
 
     @property
+    def alone(self) -> bool:
+        """The whole model's outputs are made when they are first asked for, by its own modules."""
+        return True
+
+    @property
     def nearness_of(self) -> str:
         """What :meth:`nearness` is of: ``cosine`` of embeddings, or ``agreement`` of guesses."""
         return "agreement" if self.distance.head in ("classification", "mlm") else "cosine"

@@ -127,9 +127,8 @@ class LinearSums:
         real = real.bool()
         here = slice(first, first + len(real))
         self.tokens[here] = numpy(real.sum(-1)).astype(float)
-        if row not in self.by_row:
-            self.by_row[row] = SiteSums(self.sentences, q.shape[1], z.shape[-1])
-        sums = self.by_row[row]
+        if (sums := self.by_row.get(row)) is None:  # another thread may be about to make it too
+            sums = self.by_row.setdefault(row, SiteSums(self.sentences, q.shape[1], z.shape[-1]))
         weight = exact(real[:, None])
         lengths = (torch.linalg.vector_norm(exact(q), dim=-1) * weight).sum(-1) / weight.sum(-1)
         for i, kind in enumerate(KINDS):

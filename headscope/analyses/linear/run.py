@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -33,10 +35,12 @@ from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
 from headscope.models.copies import random_twin
-from headscope.models.intervene import Exchanged, Formula, HeadInputs
+from headscope.models.intervene import Exchanged, Formula, HeadInputs, intervene
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, last_states
+from headscope.models.routing import prepared
+from headscope.models.side_by_side import side_by_side
+from headscope.session.exchanged_heads import Effects, Opened
 from headscope.session.opening import Model
 from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
@@ -108,26 +112,44 @@ def _read(
     adds anything to its scores but masks.
     """
     sums, keys, biased = LinearSums(effects.lines, keys_only), dict[int, list[Tensor]](), False
-    first = 0
+    first = np.cumsum([0, *(len(ids) for ids, _ in effects.batches)]).tolist()
 
-    def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        nonlocal biased
-        z = stream_attention(q, k, v, mask=mask, scale=scale)
-        if q.shape[1]:
-            own = default_scale(q.shape[-1]) if scale is None else scale
-            sums.update(site.row, first, real, q, k, v, z, scale=own, mask=mask)
-            parts = keys.setdefault(site.row, [])
+    @contextmanager
+    def reading(own: LoadedModel) -> Iterator[Callable[[int], tuple[dict[int, Tensor], bool]]]:
+        def read(b: int) -> tuple[dict[int, Tensor], bool]:
+            (ids, real), of_batch, added = effects.batches[b], dict[int, Tensor](), False
+
+            def attend(
+                site: AttentionSite,
+                q: Tensor,
+                k: Tensor,
+                v: Tensor,
+                mask: Mask,
+                scale: float | None,
+            ) -> Tensor:
+                nonlocal added
+                z = stream_attention(q, k, v, mask=mask, scale=scale)
+                if q.shape[1]:
+                    size = default_scale(q.shape[-1]) if scale is None else scale
+                    sums.update(site.row, first[b], real, q, k, v, z, scale=size, mask=mask)
+                    of_batch[site.row] = k.transpose(1, 2)[real.bool()].cpu()
+                    if mask is not None and mask.dtype != torch.bool:
+                        added |= bool((mask[visible(mask)] != 0).any())
+                return z
+
+            with intervene(own, attention=attend) as router:
+                router.run(partial(own.forward, ids, real))
+            return of_batch, added
+
+        with prepared(own.network):
+            yield read
+
+    for of_batch, added in side_by_side(loaded, range(len(effects.batches)), reading):
+        biased |= added
+        for row, part in of_batch.items():
+            parts = keys.setdefault(row, [])
             if (room := KEPT - sum(map(len, parts))) > 0:
-                parts.append(k.transpose(1, 2)[real.bool()][:room].cpu().double())
-            if mask is not None and mask.dtype != torch.bool:
-                biased |= bool((mask[visible(mask)] != 0).any())
-        return z
-
-    for ids, real in effects.batches:
-        last_states(loaded, [(ids, real)], attend, lambda hidden, _: hidden[:0])
-        first += len(ids)
+                parts.append(part[:room].double())
     return sums, keys, biased
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,10 +29,10 @@ from headscope.analyses.symmetric.result import (
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
-from headscope.models.intervene import Exchanged, Formula, HeadInputs, removed
+from headscope.models.intervene import Exchanged, Formula, HeadInputs, intervene, removed
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot, last_states
+from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot
 from headscope.session.opening import Model
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
@@ -119,7 +120,9 @@ def _asymmetry(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Array],
             causal |= looks_back(seen[0, 0])
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
-    last_states(loaded, effects.batches, attend, lambda hidden, mask: hidden[:0])
+    with intervene(loaded, attention=attend) as router:
+        for ids, mask in effects.batches:
+            router.run(partial(loaded.forward, ids, mask))
     return {row: np.concatenate(batches) for row, batches in parts.items()}, causal
 
 
