@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
@@ -37,12 +37,13 @@ _AHEAD = 2  # Results that wait to be fetched, at most, besides those that are m
 
 def side_by_side(
     loaded: LoadedModel, items: Iterable[Item], start: Start[Item, Result], *, alone: bool = False
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Yield what every item becomes, in the order of the items.
 
     ``start`` gets a copy of ``loaded`` on each thread. On a GPU, where torch has one thread, or
     ``alone``, items run one after the other on ``loaded`` itself. What is raised for an item is
-    raised in its place, and ends the others. Items are asked for in the caller's thread.
+    raised in its place, and ends the others. Items are asked for in the caller's thread. The blocks
+    of ``start`` end with the last result, or when the generator is closed.
     """
     threads = torch.get_num_threads()
     count = 1 if alone or loaded.device != "cpu" else min(threads, AT_ONCE)

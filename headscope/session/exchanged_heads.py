@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -232,12 +232,12 @@ class Effects:
             start = replay.keep(row)
             changed = [i for i, version in enumerate(versions) if version.first_row == row]
             items = itertools.product(changed, replay.batches)
-            outputs = side_by_side(loaded, items, reading, alone=task.alone)
-            for i in changed:
-                of_version = task.gathered(itertools.islice(outputs, len(replay.batches)))
-                change = task.change(self._baseline, of_version, seed=self._seed)
-                effects[i] = TaskEffect(change.value, change.estimate())
-                progress(f"{what}, task", len(effects), len(versions))
+            with closing(side_by_side(loaded, items, reading, alone=task.alone)) as outputs:
+                for i in changed:
+                    of_version = task.gathered(itertools.islice(outputs, len(replay.batches)))
+                    change = task.change(self._baseline, of_version, seed=self._seed)
+                    effects[i] = TaskEffect(change.value, change.estimate())
+                    progress(f"{what}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
     def cosines(
