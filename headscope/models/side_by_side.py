@@ -82,7 +82,12 @@ def side_by_side(
 
 
 def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
-    """Copy the modules, not their weights; None where a module cannot be copied."""
+    """Copy the modules, not their weights; None where a module cannot be copied.
+
+    Where a module runs another forward than its class's, that may hold the modules themselves.
+    """
+    if any("forward" in vars(module) for module in loaded.network.modules()):
+        return None
     weights = (*loaded.network.parameters(), *loaded.network.buffers())
     shared = [*weights, loaded.tokenizer, loaded.certificate, loaded.file]
     try:
