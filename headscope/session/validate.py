@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+
 from headscope.core.errors import ValidationFailedError
 from headscope.models.certificate import training_reason, validate_model
 from headscope.models.loaded import LoadedModel
@@ -21,3 +26,13 @@ def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
             f"{'; '.join(result.reasons[:3])}. See 'headscope validate {loaded.name}'."
         )
     return ValidationSummary.of(result)
+
+
+@contextmanager
+def validating(loaded: LoadedModel, wanted: bool) -> Iterator[Future[ValidationSummary]]:
+    """Do what :func:`require_valid` does while the block, which leaves the model alone, runs.
+
+    The result, or the error, is there after the block.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        yield thread.submit(copy_context().run, require_valid, loaded, wanted)

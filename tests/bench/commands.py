@@ -122,6 +122,7 @@ def main():
     if given.python:
         script = Path(__file__).with_name("peers.py")
         words = [sys.executable, str(script), "--python", given.python, "--write", given.peers]
+        words += ["--treebank", str(given.treebank)] if given.treebank else []
         subprocess.run(words, check=True, env=dict(os.environ))
 
 

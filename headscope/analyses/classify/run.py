@@ -33,7 +33,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume, open_state
-from headscope.session.validate import require_valid
+from headscope.session.validate import require_valid, validating
 
 
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
@@ -48,7 +48,8 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         from headscope.tasks.making import check_task
 
         removal = causes.CauseSource.read(options.task, options.data, options.ablate_limit, seed)
-    words = find_frequencies(corpus, options.frequencies, options.language)
+    chosen = options.frequencies, options.language
+    words = None if options.frequencies is None else find_frequencies(corpus, *chosen)
     opened = (open_for_tasks if options.ablate else open_model)(model, **options.loading)
     need_tokenizer(opened, "classify")
     if removal is not None:
@@ -57,9 +58,10 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     if not opened.sites:  # the certificate says why
         require_valid(opened, options.validate)
     stacks = stacks_for(opened, options.stack, pairs=read.n_pairs > 0)
-    if read is not corpus:
-        words = find_frequencies(read, options.frequencies, options.language)
-    validation = require_valid(opened, options.validate)
+    with validating(opened, options.validate) as certificate:
+        if words is None or read is not corpus:  # which takes as long as the certificate
+            words = find_frequencies(read, *chosen)
+    validation = certificate.result()
     loaded = opened.whole or opened
     texts = readings(loaded, stacks, read, words, limit)
     # What a saved state must agree with, besides model, seed and versions.
