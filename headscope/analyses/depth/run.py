@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
+from headscope.models.side_by_side import side_by_side
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -62,11 +64,11 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     validation = require_valid(loaded, options.validate)
     blocks = find_blocks(loaded)
     chosen = windows.spread(options.sequences)
-    curves, gap = _measure(loaded, blocks, windows, chosen, options.tell, "model")
+    curves, gap = _measure(loaded, windows, chosen, options.tell, "model")
     control = None
     if options.control:
         twin = random_twin(loaded, seed)
-        random, _ = _measure(twin, find_blocks(twin), windows, chosen, options.tell, "control", 1)
+        random, _ = _measure(twin, windows, chosen, options.tell, "control", 1)
         control = DepthControl(**vars(random), seed=seed)
     return DepthResult(
         **vars(curves),
@@ -90,7 +92,6 @@ def _floor(loaded: LoadedModel) -> float:
 
 def _measure(
     loaded: LoadedModel,
-    blocks: Sequence[Block],
     windows: Windows,
     chosen: Array,
     progress: Progress,
@@ -101,18 +102,29 @@ def _measure(
 
     ``proofs`` is the number of batches that the latter is measured on: by default all.
     """
-    sums, worst = DepthSums(len(blocks), _floor(loaded)), 0.0
+    sums, worst, done = DepthSums(loaded.n_layers, _floor(loaded)), 0.0, 0
     at_once = max(1, BATCH_TOKENS // windows.length)
-    for number, start in enumerate(range(0, len(chosen), at_once)):
-        batch = chosen[start : start + at_once]
-        input_ids = torch.from_numpy(windows.batch(batch)).to(loaded.device)
-        proven = proofs is not None and number >= proofs
-        own = own_states(loaded, blocks, input_ids, first_only=proven)
-        ratios, gap = measure_ratios(loaded, blocks, own)
-        worst = max(worst, gap)
+    batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
+
+    @contextmanager
+    def running(own: LoadedModel) -> Iterator[Callable[[tuple[int, Array]], tuple[Array, float]]]:
+        blocks = find_blocks(own)
+
+        def run(item: tuple[int, Array]) -> tuple[Array, float]:
+            number, batch = item
+            input_ids = torch.from_numpy(windows.batch(batch)).to(own.device)
+            proven = proofs is not None and number >= proofs
+            states = own_states(own, blocks, input_ids, first_only=proven)
+            return measure_ratios(own, blocks, states)
+
+        yield run
+
+    found = side_by_side(loaded, enumerate(batches), running)
+    for batch, (ratios, gap) in zip(batches, found, strict=True):
+        worst, done = max(worst, gap), done + len(batch)
         check_decomposition(loaded, worst)
         sums.update(ratios)
-        progress(name, start + len(batch), len(chosen))
+        progress(name, done, len(chosen))
     return _curves(sums), worst
 
 
