@@ -1,13 +1,16 @@
 """The residual against its definition, and its sums against plain means over windows."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tiny_models import WORDS, tiny_bert
 from torch import Tensor
 
+import headscope
 from headscope.analyses.depth.measure import (
     COMPARISONS,
     TRENDS,
@@ -16,6 +19,7 @@ from headscope.analyses.depth.measure import (
     collapsed_after,
     residual_ratio,
 )
+from headscope.data.corpus import as_plain
 
 NAMES = [variant.name for variant in VARIANTS]
 
@@ -160,3 +164,28 @@ def test_merge_and_state():
 )
 def test_collapsed_after(curve, expected):
     assert collapsed_after(np.array(curve)) == expected
+
+
+@pytest.mark.parametrize("sequences", [4, 18])
+def test_the_number_of_threads_changes_nothing(sequences, tmp_path, monkeypatch):
+    """One batch, and five of which the last is not full; progress comes in the same order, too."""
+    monkeypatch.setattr("headscope.analyses.depth.run.BATCH_TOKENS", 64)
+    model, text = str(tiny_bert(tmp_path, layers=3)), as_plain([" ".join(WORDS[:20])] * 40)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            calls = []
+            result = headscope.depth(
+                model,
+                text,
+                length=16,
+                sequences=sequences,
+                validate=False,
+                progress=lambda *call, calls=calls: calls.append(call),
+            )
+            found.append((calls, dataclasses.replace(result, provenance=None)))
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1] == found[2]
+    assert found[0][0][-1] == ("control", sequences, sequences)
