@@ -17,8 +17,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 
 import torch
@@ -172,15 +175,17 @@ class Reading:
 
     def ranks(self, sigma: Tensor, *shape: int) -> list[MatrixRank]:
         """Read singular values (n, r) of n matrices of one shape."""
-        rtol = self.tolerance(*shape)
-        return [summarise(row, rtol=rtol, share=self.share) for row in sigma]
+        return summarise(sigma, rtol=self.tolerance(*shape), share=self.share)
 
 
 def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
     """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
-    ranks = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
-    for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
-        ranks[name] = reading.ranks(torch.linalg.svdvals(_triangle(factor)), *factor.shape[-2:])
+    small, ranks = factors.each(_triangle), {}
+    for name, (left, right) in factors.products.items():
+        sigma = product_singular_values(*small.products[name])
+        ranks[name] = reading.ranks(sigma, left.shape[-2], right.shape[-2])
+    for name, factor, own in (("w_q", factors.W_Q, small.W_Q), ("w_k", factors.W_K, small.W_K)):
+        ranks[name] = reading.ranks(torch.linalg.svdvals(own), *factor.shape[-2:])
     return ranks
 
 
@@ -189,25 +194,35 @@ def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixR
     return reading.ranks(product_singular_values(left, right), left.shape[-2], right.shape[-2])
 
 
-def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> MatrixRank:
-    """Read every kind of rank off the singular values of one matrix, (r,)."""
-    largest = float(sigma[0]) if len(sigma) else 0.0
-    count = None if rtol >= 1 else int((sigma > rtol * largest).sum())
-    numerical = NumericalRank(count, rtol)
-    values = tuple(sigma.tolist())
-    if largest == 0:
-        return MatrixRank(values, numerical, None, None, dict.fromkeys(LEVELS))
+def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> list[MatrixRank]:
+    """Read every kind of rank off the singular values of each matrix, (n, r)."""
+    largest = sigma[:, :1].sum(-1, keepdim=True)  # 0 where there are none
     scaled = sigma / largest  # squares of tiny weights would underflow
-    p = scaled / scaled.sum()
-    part = scaled**2 if share == "sigma2" else scaled
-    reached = part.cumsum(-1) / part.sum()  # by the k largest, k = 1..r
-    return MatrixRank(
-        singular_values=values,
-        numerical_rank=numerical,
-        stable_rank=float((scaled**2).sum()),
-        effective_rank=math.exp(-float(torch.special.xlogy(p, p).sum())),
-        dims={level: int((reached < int(level) / 100 - _ROUNDING).sum()) + 1 for level in LEVELS},
+    p = scaled / scaled.sum(-1, keepdim=True)
+    squares = scaled**2
+    part = squares if share == "sigma2" else scaled
+    reached = part.cumsum(-1) / part.sum(-1, keepdim=True)  # by the k largest, k = 1..r
+    columns = (
+        sigma,
+        (sigma > rtol * largest).sum(-1),
+        squares.sum(-1),
+        torch.special.xlogy(p, p).sum(-1),
+        torch.stack([(reached < int(x) / 100 - _ROUNDING).sum(-1) + 1 for x in LEVELS], -1),
     )
+    ranks = []
+    for values, count, stable, entropy, dims in zip(*(c.tolist() for c in columns), strict=True):
+        numerical = NumericalRank(None if rtol >= 1 else count, rtol)
+        zero = not any(values[:1])
+        ranks.append(
+            MatrixRank(
+                singular_values=tuple(values),
+                numerical_rank=numerical,
+                stable_rank=None if zero else stable,
+                effective_rank=None if zero else math.exp(-entropy),
+                dims=dict.fromkeys(LEVELS) if zero else dict(zip(LEVELS, dims, strict=True)),
+            )
+        )
+    return ranks
 
 
 def asymmetry(left: Tensor, right: Tensor) -> Tensor:
@@ -260,31 +275,66 @@ def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]
     return u * inside[..., None, :], inside.sum(-1).double()
 
 
-def layer_control(draws: Sequence[Factors], reading: Reading) -> LayerControl:
+@dataclass(frozen=True)
+class LayerSpectra:
+    """What is read off one layer: each head alone, and all heads side by side as one."""
+
+    heads: dict[str, list[MatrixRank]]  # As :func:`matrix_ranks` gives them.
+    layer: dict[str, list[MatrixRank]]
+    asymmetry: list[float]  # Of each head; NaN for a zero product.
+    layer_asymmetry: list[float]
+    overlap: dict[str, Tensor]  # As :func:`head_overlaps` gives it.
+
+
+def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
+    """Read everything off one layer."""
+    whole = factors.concatenated()
+    return LayerSpectra(
+        matrix_ranks(factors, reading),
+        matrix_ranks(whole, reading),
+        asymmetry(factors.W_Q, factors.W_K).tolist(),
+        asymmetry(whole.W_Q, whole.W_K).tolist(),
+        head_overlaps(factors, reading),
+    )
+
+
+ReadLayers = Callable[[Iterable[Factors]], Iterator[LayerSpectra]]
+
+
+@contextmanager
+def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
+    """Yield what reads layers in the background, one a thread, on as many as torch has.
+
+    Torch decomposes one matrix at a time, and several threads gain little inside one.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # torch sets a thread's share of the cores when it first asks
+    pool = ThreadPoolExecutor(threads, initializer=torch.get_num_threads)
+    try:
+        yield partial(pool.map, partial(layer_spectra, reading=reading))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
+
+
+def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
     """Average the ranks of random layers, at least one, all of the same shapes."""
-    layers = [draw.concatenated() for draw in draws]
     overlaps: dict[str, list[float]] = {}  # of pairs of different heads; of query with key of all
     for draw in draws:
-        for name, overlap in head_overlaps(draw, reading).items():
-            other = ~torch.eye(draw.n_heads, dtype=torch.bool) | (name == "query_key")
+        for name, overlap in draw.overlap.items():
+            other = ~torch.eye(len(overlap), dtype=torch.bool) | (name == "query_key")
             overlaps.setdefault(name, []).extend(overlap[other].tolist())
 
-    def ranks(factors: Sequence[Factors]) -> dict[str, ControlStatistics]:
-        table: dict[str, list[MatrixRank]] = {}
-        for draw in factors:
-            for name, of_draw in matrix_ranks(draw, reading).items():
-                table.setdefault(name, []).extend(of_draw)
-        return {name: average(of_name) for name, of_name in table.items()}
-
-    def asymmetries(factors: Sequence[Factors]) -> float | None:
-        return _mean([float(a) for draw in factors for a in asymmetry(draw.W_Q, draw.W_K)])
+    def ranks(of_draws: Sequence[dict[str, list[MatrixRank]]]) -> dict[str, ControlStatistics]:
+        return {name: average([r for draw in of_draws for r in draw[name]]) for name in of_draws[0]}
 
     return LayerControl(
-        n_heads=draws[0].n_heads,
-        heads=ranks(draws),
-        layers=ranks(layers),
-        asymmetry=asymmetries(draws),
-        layer_asymmetry=asymmetries(layers),
+        n_heads=len(draws[0].asymmetry),
+        heads=ranks([draw.heads for draw in draws]),
+        layers=ranks([draw.layer for draw in draws]),
+        asymmetry=_mean([a for draw in draws for a in draw.asymmetry]),
+        layer_asymmetry=_mean([a for draw in draws for a in draw.layer_asymmetry]),
         overlap={name: _mean(values) for name, values in overlaps.items()},
     )
 

@@ -11,42 +11,40 @@ from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
 from headscope.stats.ranks import MeanSem
-from headscope.stats.spectra import Factors, Reading, asymmetry, head_overlaps, matrix_ranks
+from headscope.stats.spectra import LayerSpectra
 from headscope.stats.statistics import finite, standard_error
 
 
-def measure_layer(
-    layer: int, factors: Factors, reading: Reading, *, folded: bool | None = None
+def measured(
+    layer: int, found: LayerSpectra, *, folded: bool | None = None
 ) -> tuple[list[HeadRank], LayerRank]:
-    """Measure each head alone (counted without gaps), and the sum of all heads' products.
+    """Say what was read off each head alone (counted without gaps), and off all heads' sum.
 
     ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
     """
-    ranks, together = matrix_ranks(factors, reading), factors.concatenated()
     heads = [
         HeadRank(
             layer=layer,
             head=head,
-            asymmetry=finite(float(value)),
-            qk=ranks["qk"][head],
-            ov=ranks["ov"][head],
-            w_q=ranks["w_q"][head],
-            w_k=ranks["w_k"][head],
+            asymmetry=finite(value),
+            qk=found.heads["qk"][head],
+            ov=found.heads["ov"][head],
+            w_q=found.heads["w_q"][head],
+            w_k=found.heads["w_k"][head],
         )
-        for head, value in enumerate(asymmetry(factors.W_Q, factors.W_K))
+        for head, value in enumerate(found.asymmetry)
     ]
-    of_all = matrix_ranks(together, reading)
-    overlaps = head_overlaps(factors, reading).items()
+    overlaps = found.overlap.items()
     whole = LayerRank(
         layer=layer,
-        heads=tuple(range(factors.n_heads)),
-        asymmetry=finite(float(asymmetry(together.W_Q, together.W_K)[0])),
+        heads=tuple(range(len(heads))),
+        asymmetry=finite(found.layer_asymmetry[0]),
         overlap=Overlap(**{name: tuple(map(tuple, table.tolist())) for name, table in overlaps}),
         folded=folded,
-        qk=of_all["qk"][0],
-        ov=of_all["ov"][0],
-        w_q=of_all["w_q"][0],
-        w_k=of_all["w_k"][0],
+        qk=found.layer["qk"][0],
+        ov=found.layer["ov"][0],
+        w_q=found.layer["w_q"][0],
+        w_k=found.layer["w_k"][0],
     )
     return heads, whole
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from headscope.analyses.rank.measure import InputCovariance, PatternAsymmetry, measure_layer
+from headscope.analyses.rank.measure import InputCovariance, PatternAsymmetry, measured
 from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
@@ -31,13 +31,16 @@ from headscope.session.texts import check_measured, line_batches
 from headscope.session.validate import require_valid
 from headscope.stats.spectra import (
     Factors,
+    LayerSpectra,
     Reading,
+    ReadLayers,
     average,
     fold_gain,
     layer_control,
     layer_factors,
     product_ranks,
     random_factors,
+    reading_layers,
     weigh,
 )
 
@@ -67,8 +70,16 @@ def run(model: Model, options: RankOptions) -> RankResult:
     eps = max(torch.finfo(DTYPES[name]).eps for name in names)
     reading = Reading(options.share, eps, options.rtol)
     factors, folded = _factors(loaded, biases, options.fold_layernorm)
-    heads, layers = _measure(loaded.sites, factors, folded, reading, options.tell)
     seeds = tuple(range(seed, seed + options.control_seeds))
+    # Controls are drawn for each number of heads that layers have.
+    by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
+    geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
+    with reading_layers(reading) as read:
+        found = read(_distinct(factors))
+        drawn = [read(random_factors(like, seed) for seed in seeds) for like in geometries]
+        heads, layers = _measure(loaded.sites, factors, folded, found, options.tell)
+        fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
+        controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
     text = None
     if lines is not None:
         covariance, patterns, text = _read_text(loaded, lines, limit, options.tell)
@@ -79,21 +90,10 @@ def run(model: Model, options: RankOptions) -> RankResult:
         from headscope.analyses.rank.copying import with_copying
 
         heads, copying = with_copying(loaded, heads, layers, factors, seed)
-    # Controls are drawn for each number of heads that layers have.
-    by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
-    geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
-    gaussian = ControlRank(
-        seeds=seeds,
-        geometries=tuple(
-            layer_control([random_factors(like, seed) for seed in seeds], reading)
-            for like in geometries
-        ),
-    )
-    fresh = _fresh(loaded, geometries, biases, reading, seed) if options.fresh else None
     return RankResult(
         heads=tuple(heads),
         layers=tuple(layers),
-        controls={"gaussian": gaussian, "fresh": fresh},
+        controls={"gaussian": ControlRank(seeds=seeds, geometries=controls), "fresh": fresh},
         settings={
             "share": options.share,
             "biases": "include" if biases else "exclude",
@@ -164,22 +164,26 @@ def _factors(
     return factors, ({site.row: site.row in norms for site in loaded.sites} if fold else {})
 
 
+def _distinct(factors: Mapping[int, Factors]) -> list[Factors]:
+    return list({id(item): item for item in factors.values()}.values())
+
+
 def _measure(
     sites: Sequence[AttentionSite],
     factors: dict[int, Factors],
     folded: dict[int, bool],
-    reading: Reading,
+    found: Iterator[LayerSpectra],
     progress: Progress,
 ) -> tuple[list[HeadRank], list[LayerRank]]:
+    """Gather the results of all layers; ``found`` is of each distinct object in ``factors``."""
     heads: list[HeadRank] = []
     layers: list[LayerRank] = []
-    measured: dict[int, tuple[list[HeadRank], LayerRank]] = {}  # by the identity of the factors
+    known: dict[int, tuple[list[HeadRank], LayerRank]] = {}  # by the identity of the factors
     for site in sites:
         own = factors[site.row]
-        if id(own) not in measured:
-            fold = folded.get(site.row)
-            measured[id(own)] = measure_layer(site.layer, own, reading, folded=fold)
-        of_heads, whole = measured[id(own)]
+        if id(own) not in known:
+            known[id(own)] = measured(site.layer, next(found), folded=folded.get(site.row))
+        of_heads, whole = known[id(own)]
         changes: dict[str, Any] = {"layer": site.layer, "stack": site.stack}
         if site.stack == "cross":  # queries and keys lie in different spaces
             changes["asymmetry"] = None
@@ -193,19 +197,19 @@ def _measure(
 
 
 def _fresh(
-    loaded: LoadedModel, geometries: Sequence[Factors], biases: bool, reading: Reading, seed: int
+    loaded: LoadedModel, geometries: Sequence[Factors], biases: bool, read: ReadLayers, seed: int
 ) -> ControlRank | None:
     """Control of the architecture as its training starts; None where it cannot be built."""
     try:
         twin = random_twin(loaded, seed)
     except HeadscopeError:
         return None
-    drawn = list({id(item): item for item in _factors(twin, biases, False)[0].values()}.values())
+    drawn = _distinct(_factors(twin, biases, False)[0])
     controls = []
     for n_heads in (like.n_heads for like in geometries):
         draws = [item.first(n_heads) for item in drawn if item.n_heads >= n_heads]
         if draws:
-            controls.append(layer_control(draws, reading))
+            controls.append(layer_control(list(read(draws))))
     return ControlRank(seeds=(seed,), geometries=tuple(controls)) if controls else None
 
 

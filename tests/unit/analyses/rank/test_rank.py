@@ -19,7 +19,7 @@ from rank_reference import (
 )
 from scipy.linalg import subspace_angles
 
-from headscope.analyses.rank.measure import measure_layer
+from headscope.analyses.rank.measure import measured
 from headscope.attention import AttentionWeights, attention_fused
 from headscope.stats.spectra import (
     LEVELS,
@@ -31,6 +31,7 @@ from headscope.stats.spectra import (
     fold_gain,
     layer_control,
     layer_factors,
+    layer_spectra,
     matrix_ranks,
     product_ranks,
     random_factors,
@@ -39,6 +40,19 @@ from headscope.stats.spectra import (
 )
 
 EPS32 = float(np.finfo(np.float32).eps)
+
+
+def measure_layer(layer, factors, *, folded=None):
+    return measured(layer, layer_spectra(factors, Reading()), folded=folded)
+
+
+def numerical_rank(sigma, rtol):
+    (found,) = summarise(sigma[None], rtol=rtol)
+    return found.numerical_rank.value
+
+
+def control_of(draws):
+    return layer_control([layer_spectra(draw, Reading()) for draw in draws])
 
 
 @settings(deadline=None, max_examples=60)
@@ -127,7 +141,7 @@ def test_equal_singular_values_are_counted_at_the_exact_boundary(share, scale):
     """Nine of ten hold 90%, nineteen of twenty 95%: not one more, whatever rounding does."""
     for k, dims in ((10, (9, 10, 10)), (20, (18, 19, 20)), (100, (90, 95, 99)), (1, (1, 1, 1))):
         sigma = torch.full((k,), scale, dtype=torch.float64)
-        found = summarise(sigma, rtol=1e-6, share=share)
+        (found,) = summarise(sigma[None], rtol=1e-6, share=share)
         assert found.dims == dict(zip(LEVELS, dims, strict=True))
         assert (found.effective_rank, found.stable_rank) == pytest.approx((k, k), rel=1e-12)
         assert found.numerical_rank.value == k
@@ -135,9 +149,9 @@ def test_equal_singular_values_are_counted_at_the_exact_boundary(share, scale):
 
 def test_numerical_rank_counts_above_the_tolerance():
     sigma = torch.tensor([2.0, 1.0, 0.02, 0.0199, 0.0], dtype=torch.float64)
-    assert summarise(sigma, rtol=0.01).numerical_rank.value == 2  # 0.02 is not above
-    assert summarise(sigma, rtol=0.00996).numerical_rank.value == 3
-    assert summarise(sigma, rtol=1e-12).numerical_rank.value == 4
+    assert numerical_rank(sigma, 0.01) == 2  # 0.02 is not above
+    assert numerical_rank(sigma, 0.00996) == 3
+    assert numerical_rank(sigma, 1e-12) == 4
     # The default tolerance is the larger side times epsilon.
     reading = Reading(eps=2.0**-10)
     assert [reading.tolerance(n, 64) for n in (768, 10)] == [768 * 2.0**-10, 64 * 2.0**-10]
@@ -146,15 +160,15 @@ def test_numerical_rank_counts_above_the_tolerance():
     (coarse,) = product_ranks(gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), Reading(eps=2**-7))
     assert (coarse.numerical_rank.value, coarse.numerical_rank.rtol) == (None, 300 * 2**-7)
     assert coarse.dims["90"] is not None
-    assert summarise(torch.ones(3).double(), rtol=1.0).numerical_rank.value is None
-    assert summarise(torch.ones(3).double(), rtol=0.999).numerical_rank.value == 3
+    assert numerical_rank(torch.ones(3).double(), 1.0) is None
+    assert numerical_rank(torch.ones(3).double(), 0.999) == 3
 
 
 def test_where_nothing_is():
-    heads, whole = measure_layer(3, random_layer(2, 6, 3).first(0), Reading())
+    heads, whole = measure_layer(3, random_layer(2, 6, 3).first(0))
     assert (heads, whole.layer, whole.heads, whole.asymmetry) == ([], 3, (), None)
     assert whole.qk.singular_values == whole.overlap.query == whole.overlap.query_key == ()
-    (head,), whole = measure_layer(0, Factors(*torch.zeros(4, 1, 6, 3).double()), Reading())
+    (head,), whole = measure_layer(0, Factors(*torch.zeros(4, 1, 6, 3).double()))
     assert head.qk.singular_values == (0.0, 0.0, 0.0)
     assert (head.qk.numerical_rank.value, head.qk.dims) == (0, dict.fromkeys(LEVELS))
     assert (head.qk.stable_rank, head.qk.effective_rank) == (None, None)
@@ -177,7 +191,7 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
     basis = orthonormal(48, 3)
     W_Q, W_K = (torch.stack([basis @ gaussian(3, 8, seed=s) for s in (k, k + 1)]) for k in (0, 2))
     stored = [w.float().double() for w in (W_Q, W_K)]
-    _, whole = measure_layer(0, Factors(*stored, *stored), Reading())
+    _, whole = measure_layer(0, Factors(*stored, *stored))
     for table in (whole.overlap.query, whole.overlap.key, whole.overlap.query_key):
         np.testing.assert_allclose(table, np.ones((2, 2)), atol=1e-5)
 
@@ -186,7 +200,7 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
 def test_layer_is_the_sum_of_its_heads(n_heads, d_model):
     """Heads side by side can exceed the model's width."""
     factors = random_layer(n_heads, d_model, 4)
-    heads, whole = measure_layer(7, factors, Reading(), folded=True)
+    heads, whole = measure_layer(7, factors, folded=True)
     every, rtol = range(n_heads), d_model * EPS32
     total = np.sum([dense(factors.W_Q[h], factors.W_K[h]) for h in every], axis=0)
     check(whole.qk, total, 12, rtol=rtol)
@@ -202,7 +216,7 @@ def test_layer_is_the_sum_of_its_heads(n_heads, d_model):
 def test_control_values_of_bert_base():
     """768 x 768 (12 x 64), dimensions to 90% of sigma^2: a random product looks low rank."""
     like = Factors(*torch.empty(4, 12, 768, 64))
-    found = layer_control([random_factors(like, seed) for seed in range(2)], Reading())
+    found = control_of([random_factors(like, seed) for seed in range(2)])
     assert found.n_heads == 12
     for name, heads, layers in (("w_q", 54, 391), ("qk", 52, 287), ("ov", 52, 287)):
         assert found.heads[name].dims["90"] == pytest.approx(heads, abs=1)
@@ -216,7 +230,7 @@ def test_control_values_of_bert_base():
 
 def test_averages_and_deviations_by_hand():
     draws = [random_layer(2, 20, 4, seed) for seed in range(3)]
-    found = layer_control(draws, Reading())
+    found = control_of(draws)
     single = [rank for draw in draws for rank in matrix_ranks(draw, Reading())["qk"]]
     ours = found.heads["qk"]
     for name in ("stable_rank", "effective_rank"):
@@ -236,7 +250,7 @@ def test_averages_and_deviations_by_hand():
 
 def test_what_a_control_cannot_know():
     # One head has no overlap with another.
-    found = layer_control([random_layer(1, 20, 4, seed) for seed in range(2)], Reading())
+    found = control_of([random_layer(1, 20, 4, seed) for seed in range(2)])
     assert (found.overlap["query"], found.overlap["key"]) == (None, None)
     assert found.overlap["query_key"] == pytest.approx(0.2, abs=0.15)
     # One matrix has no deviation.
