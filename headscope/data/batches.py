@@ -10,6 +10,7 @@ thing and no measurement needs a second coordinate system.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -19,9 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.accumulator import Array, Keys
+from headscope.core.accumulator import Array, Keys, zeros
 from headscope.core.widest import widest_type
 from headscope.data.corpus import WINDOW
 from headscope.data.encode import EncodedSentence
@@ -38,6 +38,8 @@ Item = TypeVar("Item", bound=Sized)
 #: Tokens of a batch, padding included: large enough for the matrix products to run at full speed,
 #: small enough for the activations to stay in the processor's cache and for little padding.
 BATCH_TOKENS = 1024
+
+_is_punctuation = functools.lru_cache(1 << 14)(is_punctuation)
 
 
 @dataclass(frozen=True)
@@ -183,21 +185,22 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
 
 def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     """Pad sentences into one :class:`Batch`."""
+    ids = _padded([s.ids for s in batch], pad_id)
     word_of = _padded([s.word_of for s in batch], -1)
-    real = _padded([np.ones(len(s), dtype=np.int64) for s in batch], 0)
-    content, longest = word_of >= 0, real.shape[1]
-    special = real.bool() & ~content
+    real = torch.arange(ids.shape[1]) < torch.tensor([[len(s)] for s in batch])
+    content = word_of >= 0
+    special = real & ~content
     has_trees = batch[0].sentence.heads is not None
-    pieces = np.zeros((len(batch), longest), dtype=np.int64)
-    punctuation = np.zeros((len(batch), longest), dtype=bool)
+    pieces = np.zeros(ids.shape, dtype=np.int64)
+    punctuation = np.zeros(ids.shape, dtype=bool)
     for row, s in enumerate(batch):
-        pieces[row, s.first] = _pieces(s)
-        at = np.flatnonzero(s.word_of >= 0)
-        marks = np.array([is_punctuation(word) for word in s.sentence.words], dtype=bool)
-        punctuation[row, at] = marks[s.word_of[at]]
+        pieces[row, s.first] = s.pieces
+        # The last mark is that of special tokens, whose word is -1.
+        marks = np.array([*map(_is_punctuation, s.sentence.words), False])
+        punctuation[row, : len(s)] = marks[s.word_of]
     return Batch(
-        input_ids=_padded([s.ids for s in batch], pad_id),
-        attention_mask=real,
+        input_ids=ids,
+        attention_mask=real.long(),
         content=content,
         special=special,
         first_special=special & (special.cumsum(1) == 1),
@@ -209,7 +212,7 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         pieces=torch.from_numpy(pieces),
         edges=_edges(batch, [s.sentence for s in batch]) if has_trees else None,
         swapped=_edges(batch, [s.swapped for s in batch]) if has_trees else None,
-        rare=_rare(batch, longest),
+        rare=_rare(batch, ids.shape),
     )
 
 
@@ -235,7 +238,10 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
 
 
 def _padded(arrays: Sequence[Array], fill: int) -> Tensor:
-    return pad_sequence([torch.from_numpy(a) for a in arrays], True, fill)
+    padded = np.full((len(arrays), max(map(len, arrays))), fill, dtype=np.int64)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return torch.from_numpy(padded)
 
 
 def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
@@ -272,10 +278,6 @@ def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
     return weight
 
 
-def _pieces(s: EncodedSentence) -> Array:
-    return np.bincount(s.word_of[s.word_of >= 0], minlength=len(s.first))
-
-
 def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -> EdgeTrials:
     """Lay out the trials of a batch; each sentence is asked about the tree given for it."""
     relations, offsets = Keys[RelationName](), Keys[OffsetName]()
@@ -293,7 +295,7 @@ def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -
             query_word, target_word, trial, offset_key = np.array(pairs).T
             where = (np.full(len(pairs), row), s.first[query_word], s.first[target_word])
             columns.append(np.stack([*where, trial, offset_key]))
-            weights.append(uniform_weight(_pieces(s), query_word, target_word))
+            weights.append(uniform_weight(s.pieces, query_word, target_word))
     of_pairs = torch.from_numpy(np.concatenate(columns, axis=1))
     uniform = np.zeros(len(trials))
     np.add.at(uniform, of_pairs[3].numpy(), np.concatenate(weights))
@@ -326,24 +328,25 @@ def _trials(tree: Sentence | None) -> Iterator[tuple[int, list[int], tuple[str, 
         yield head, words, (relation, "head->dep")
 
 
-def _rare(batch: Sequence[EncodedSentence], longest: int) -> RareTargets:
-    marks = torch.zeros(4, len(batch), longest, dtype=torch.bool)
-    uniform, null_weight = torch.zeros(2, len(batch), longest, dtype=torch.float64)
-    chance, null_queries = torch.zeros(len(batch), dtype=torch.float64), 0.0
+def _rare(batch: Sequence[EncodedSentence], size: tuple[int, ...]) -> RareTargets:
+    marks = np.zeros((4, *size), dtype=bool)
+    uniform, null_weight = zeros(2, *size)
+    chance, null_queries = np.zeros(len(batch)), 0.0
     for row, s in enumerate(batch):
         if s.rarity is None:
             continue
         rarest, two_rarest, candidates = map(np.array, s.rarity)
         n_words, r, c = len(s.first), len(rarest), len(candidates)
-        queries = np.setdiff1d(np.arange(n_words), rarest)
+        queries = np.delete(np.arange(n_words), rarest)
         for mark, words in zip(marks, (rarest, two_rarest, candidates, queries), strict=True):
             mark[row, s.first[words]] = True
-        hits = uniform_weight(_pieces(s), queries[:, None], rarest).sum(axis=1)
-        uniform[row, s.first[queries]] = torch.from_numpy(hits)
+        hits = uniform_weight(s.pieces, queries[:, None], rarest).sum(axis=1)
+        uniform[row, s.first[queries]] = hits
         # r of c candidates are drawn; a query that is drawn itself does not count.
         null_weight[row, s.first] = r / c
         null_weight[row, s.first[candidates]] = r * (c - r) / (c * (c - 1)) if c > 1 else 0.0
         chance[row] = len(queries) * r / (n_words - 1)
         null_queries += len(queries)
-    rare, two, candidate, query = marks
-    return RareTargets(rare, two, candidate, query, uniform, null_weight, chance, null_queries)
+    rare, two, candidate, query = map(torch.from_numpy, marks)
+    of_uniform, weight, expected = map(torch.from_numpy, (uniform, null_weight, chance))
+    return RareTargets(rare, two, candidate, query, of_uniform, weight, expected, null_queries)

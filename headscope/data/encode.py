@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import tee
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +48,11 @@ class EncodedSentence:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def pieces(self) -> IntArray:
+        """Pieces of each word, (words,)."""
+        return np.bincount(self.word_of[self.word_of >= 0], minlength=len(self.first))
 
 
 class Placed(NamedTuple):

@@ -12,6 +12,7 @@ https://universaldependencies.org/format.html
 from __future__ import annotations
 
 import csv
+import functools
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -222,6 +223,11 @@ def read_treebank(path: Path) -> Iterator[Sentence]:
                 rows.append(row)
 
 
+# The same ids and heads stand in every sentence.
+_id_value = functools.lru_cache(1 << 12)(parse_id_value)
+_int_value = functools.lru_cache(1 << 12)(parse_int_value)
+
+
 def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | None:
     """Read one row; None for multiword ranges and empty nodes."""
 
@@ -234,7 +240,7 @@ def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | No
     word, form, head, relation = cells[0], cells[1], cells[6], cells[7]
     row_id = head_id = None
     with suppress(ParseException):
-        row_id = parse_id_value(word)
+        row_id = _id_value(word)
     if row_id is None:
         raise error(f"{word!r} is not a row id (such as 3, 3-4 or 3.1)")
     if isinstance(row_id, tuple):
@@ -244,7 +250,7 @@ def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | No
     if not form.strip():
         raise error("the word's form is empty")
     with suppress(ParseException):
-        head_id = parse_int_value(head)
+        head_id = _int_value(head)
     if head_id is None:
         raise error(f"the head {head!r} is not a number")
     return _Row(number, form, head_id, relation.partition(":")[0])
