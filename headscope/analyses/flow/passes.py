@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from headscope.analyses.flow.graph import HubSums, WordNodes, nodes_of
 from headscope.analyses.flow.recovery import FOLDS, HeldOut, LayerSpaces, RecoverySums
@@ -23,10 +26,14 @@ from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
+from headscope.models.side_by_side import side_by_side
 from headscope.session.texts import counted_batches
 
 #: Pattern entries that exist at a time: few, as every one is multiplied with whole states.
 _CHUNK = 1 << 16
+#: Bytes of sums up to which batches are read side by side: a batch adds as many, and some wait.
+_SUMS = 1 << 27
+_Half = TypeVar("_Half", RecoverySums, HeldOut)  # What a half of the sentences is added up in.
 
 
 @dataclass
@@ -57,15 +64,12 @@ class Reader:
         """Sentences of both halves, those that cannot be read included."""
         return min(self.corpus.n_sentences, self.limit or self.corpus.n_sentences)
 
-    def batches(self, half: int, name: str) -> Iterator[list[EncodedSentence]]:
-        """Yield batches of the sentences of one half: 0 first, then 1."""
+    def batches(self, half: int) -> Iterator[tuple[int, list[EncodedSentence]]]:
+        """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
         self.repeated, self.skipped = 0, 0
         sentences = itertools.islice(iter(self.corpus), self.n_sentences)
         encoded = Encoder(self.loaded).encode(placed(sentences))
-        for seen, batch in counted_batches(self._of(half, item) for item in encoded):
-            yield batch
-            what = f"{name}, {'measuring' if half else 'choosing'}"
-            self.progress(what, seen, self.n_sentences)
+        return counted_batches(self._of(half, item) for item in encoded)
 
     def folds(self, batch: Sequence[EncodedSentence]) -> list[int]:
         """Deal sentences of the first half to the folds of a cross-validation.
@@ -113,70 +117,110 @@ def measure(
         spaces.append(LayerSpaces.of(site.weights().W_V.detach().cpu(), own))
     sums, chosen = RecoverySums(spaces), HubSums()
     search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
-    observer = _Observer(loaded, sums)
-    for nodes, sentences in observer.run(reader, 0, seed, name):
-        chosen.update(observer.graph, nodes)
+    for read in _run(reader, loaded, sums, 0, seed, name):
+        chosen.update(read.graph, read.nodes)
         if search is not None:
-            _count_trees(search, observer, nodes, sentences)
+            _count_trees(search, read)
     if not chosen.top:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
             "one, from the first on) could be read: each is longer than the model's limit or has "
             "a word that yields no piece."
         )
-    held, hubs = sums.fitted(), HubSums(chosen.most_frequent())
+    held, hubs, rollout = sums.fitted(), HubSums(chosen.most_frequent()), RolloutSums()
     if search is not None:
         search.choose()
-    observer, rollout = _Observer(loaded, held), RolloutSums()
-    for nodes, sentences in observer.run(reader, 1, seed, name):
-        held.finish()
-        hubs.update(observer.graph, nodes)
-        rollout.update(observer.rollout, nodes)
+    for seen in _run(reader, loaded, held, 1, seed, name):
+        hubs.update(seen.graph, seen.nodes)
+        rollout.update(seen.rollout, seen.nodes)
         if search is not None:
-            _count_trees(search, observer, nodes, sentences)
+            _count_trees(search, seen)
     return Sums(sums.tokens, held, chosen, hubs, search, rollout)
 
 
-class _Observer:
+class _Batch(NamedTuple):
+    """Sentences of one half, and what chance and their order decide of them."""
+
+    seen: int  # Sentences of the corpus that have been read by then.
+    sentences: list[EncodedSentence]
+    nodes: WordNodes
+    folds: list[int]  # The fold of each sentence; empty where nothing is fitted.
+
+
+@dataclass(frozen=True)
+class _Seen(Generic[_Half]):
+    """What the attention in a batch looks like."""
+
+    batch: _Batch
+    graph: Tensor  # Weights between nodes, (batch, heads of all layers, nodes, nodes).
+    rollout: Tensor  # (batch, 2, nodes, nodes)
+    recovery: _Half  # What the batch adds.
+
+    @property
+    def nodes(self) -> WordNodes:
+        """The words."""
+        return self.batch.nodes
+
+
+def _run(
+    reader: Reader, loaded: LoadedModel, recovery: _Half, half: int, seed: int, name: str
+) -> Iterator[_Seen[_Half]]:
+    """Yield what the model shows of every batch of one half, and add it to ``recovery``.
+
+    Batches are read side by side and added up in their order, so that sums do not depend on the
+    number of threads.
+    """
+    random = np.random.default_rng([seed % 2**63, half])
+
+    def spell(token: int) -> str:
+        return str(loaded.tokenizer.convert_ids_to_tokens(token))
+
+    def drawn() -> Iterator[_Batch]:
+        for seen, batch in reader.batches(half):
+            nodes = nodes_of(batch, spell, random, causal=reader.causal).to(loaded.device)
+            yield _Batch(seen, batch, nodes, [] if half else reader.folds(batch))
+
+    @contextmanager
+    def reading(own: LoadedModel) -> Iterator[Callable[[_Batch], _Seen[_Half]]]:
+        observer = _Observer(own, recovery)
+        router = Router(own.sites, [observer], others=own.others, chunk_entries=_CHUNK)
+        with routed(own.model, router), watch_inputs(own.sites, observer.see):
+            yield functools.partial(observer.read, router)
+
+    what = f"{name}, {'measuring' if half else 'choosing'}"
+    for read in side_by_side(loaded, drawn(), reading, alone=recovery.nbytes > _SUMS):
+        recovery.add(read.recovery)
+        yield read
+        reader.progress(what, read.batch.seen, reader.n_sentences)
+
+
+class _Observer(Generic[_Half]):
     """Turns the patterns of a pass into graphs of words, and hands the states to the maps."""
 
-    def __init__(self, loaded: LoadedModel, recovery: RecoverySums | HeldOut) -> None:
+    def __init__(self, loaded: LoadedModel, recovery: _Half) -> None:
         self._loaded = loaded
-        self._recovery = recovery
+        self._all: _Half = recovery
         self._first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
 
-    def run(
-        self, reader: Reader, half: int, seed: int, name: str
-    ) -> Iterator[tuple[WordNodes, list[EncodedSentence]]]:
-        """Yield the nodes and the sentences of every batch once the model has read it."""
-        loaded, random = self._loaded, np.random.default_rng([seed % 2**63, half])
-        router = Router(loaded.sites, [self], others=loaded.others, chunk_entries=_CHUNK)
-        for batch in reader.batches(half, name):
-            ids, mask = loaded.pad([s.ids.tolist() for s in batch])
-            nodes = nodes_of(batch, self._spell, random, causal=reader.causal).to(loaded.device)
-            shape = (len(batch), int(self._first[-1]), nodes.size, nodes.size)
-            self._nodes, self.graph = nodes, torch.zeros(shape, device=nodes.node.device)
-            self._rollout = Rollout(nodes)
-            if isinstance(self._recovery, HeldOut):
-                self._recovery.start(len(batch))
-            else:
-                self._recovery.start(reader.folds(batch), nodes)
-            with routed(loaded.model, router), watch_inputs(loaded.sites, self._see):
-                router.run(functools.partial(loaded.forward, ids, mask))
-            self.rollout = self._rollout.graph()
-            yield nodes, batch
+    def read(self, router: Router, batch: _Batch) -> _Seen[_Half]:
+        """Run the model on a batch."""
+        nodes = self._nodes = batch.nodes
+        ids, mask = self._loaded.pad([s.ids.tolist() for s in batch.sentences])
+        shape = (len(batch.sentences), int(self._first[-1]), nodes.size, nodes.size)
+        self._graph, self._rollout = torch.zeros(shape, device=nodes.node.device), Rollout(nodes)
+        self._recovery = self._all.of_batch(nodes, batch.folds)
+        router.run(functools.partial(self._loaded.forward, ids, mask))
+        return _Seen(batch, self._graph, self._rollout.graph(), self._recovery)
 
-    def _spell(self, token: int) -> str:
-        return str(self._loaded.tokenizer.convert_ids_to_tokens(token))
-
-    def _see(self, site: AttentionSite, inputs: AttentionInput) -> None:
+    def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
+        """Keep what the values of a layer are made from."""
         self._x = inputs.x_v
 
     def observe(self, site: Activations) -> None:
         """Fold one chunk of patterns, and compare what it passes on with what it read."""
         start = int(self._first[site.row])
         heads = slice(start + site.heads.start, start + site.heads.stop)
-        self.graph[site.rows, heads] = self._nodes.fold(site.pattern, site.rows)
+        self._graph[site.rows, heads] = self._nodes.fold(site.pattern, site.rows)
         self._recovery.update(site, self._x, self._nodes)
         self._rollout.observe(site)
 
@@ -185,10 +229,9 @@ class _Observer:
         self._rollout.finish()
 
 
-def _count_trees(
-    search: TreeSearch, seen: _Observer, nodes: WordNodes, sentences: list[EncodedSentence]
-) -> None:
+def _count_trees(search: TreeSearch, seen: _Seen[_Half]) -> None:
     """Hand over the attention between the words of a batch, sentences of one length at a time."""
+    sentences, nodes = seen.batch.sentences, seen.nodes
     by_length: dict[int, list[int]] = {}
     for row, item in enumerate(sentences):
         if len(item.sentence.words) > 1:  # a single word is the root

@@ -23,13 +23,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headscope.analyses.flow.graph import WordNodes
-from headscope.core.accumulator import Array, numpy
+from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact, widest
@@ -71,31 +73,93 @@ class LayerSpaces:
         U, V = ((column_basis(part)[0] if len(part) else part.double()) for part in (W_V, G))
         return cls(U, G, V, torch.linalg.qr(wide)[0])
 
+    @cached_property
+    def maps(self) -> Tensor:
+        """G, U and V side by side, (d_in, n_heads, 3 * d_v)."""
+        return _side_by_side(self.G, self.U, self.V)
 
-#: z and the mixture through random directions (heads, queries, d_v), what is predicted from each
-#: (heads, queries, width), and the row of the batch that each query is of (queries,).
-_Chunk = tuple[Tensor, Tensor, tuple[Tensor, ...], tuple[Tensor, ...], Tensor]
+
+def _side_by_side(*maps: Tensor) -> Tensor:
+    """Join maps (n_heads, d_in, width), so that all heads are one product: (d_in, n_heads, ...)."""
+    return torch.cat(maps, -1).transpose(0, 1).contiguous()
 
 
-def _chunk(
-    site: Activations, x: Tensor, nodes: WordNodes, spaces: LayerSpaces, dtype: torch.dtype
-) -> _Chunk:
-    """Gather what the words of a chunk read, pass on and attend to most."""
-    x = x[site.rows]
-    content = nodes.content[site.rows]
-    row, query = content.nonzero(as_tuple=True)
-    n_heads, n = site.pattern.shape[1:3]
-    mixture = (site.pattern.to(x.dtype).flatten(1, 2) @ x).view(len(x), n_heads, n, -1)
-    hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
-    top = first_largest(hidden)[1][row, :, query].T  # (heads, queries)
-    read = (mixture.transpose(0, 1)[:, row, query], site.z.transpose(0, 1)[:, row, query])
-    words = x[row, top], x[row, nodes.other[site.rows][row, query]]
-    a, z, token, other = (
-        exact(part) if dtype == torch.float64 else part.to(dtype) for part in (*read, *words)
-    )
-    U, G, V = (part[site.heads].to(a) for part in (spaces.U, spaces.G, spaces.V))
-    from_z, from_random = (a, token, token @ U, other @ U), (a, token, token @ V)
-    return z, a @ G, from_z, from_random, row + site.rows.start
+class _Words:
+    """What the words of a chunk read.
+
+    States of positions are (rows, pos, heads, width), those of words (heads, words, width). A
+    mixture is never made in all d_in dimensions: what a map takes from it is the mixture of what
+    the map takes from each position.
+    """
+
+    def __init__(self, site: Activations, x: Tensor, nodes: WordNodes, dtype: torch.dtype) -> None:
+        content = nodes.content[site.rows]
+        row, query = content.nonzero(as_tuple=True)
+        hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
+        top = first_largest(hidden)[1][row, :, query].T
+        other = nodes.other[site.rows][row, query]
+        self.exact_x, self.exact_pattern = exact(x[site.rows]), exact(site.pattern)
+        self.x, self.pattern = self.exact_x.to(dtype), self.exact_pattern.to(dtype)
+        self.z = exact(site.z.transpose(0, 1)[:, row, query]).to(dtype)
+        device = self.x.device
+        self.row, self._query, self.top, self._other = (
+            part.to(device) for part in (row, query, top, other)
+        )
+        self._head = torch.arange(site.pattern.shape[1], device=device)[:, None]
+
+    def through(self, maps: Tensor) -> Tensor:
+        """Send every position through maps (d_in, heads, width)."""
+        states = self.x @ maps.to(self.x).flatten(1)
+        return states.view(*states.shape[:2], *maps.shape[1:])
+
+    def read(self, states: Tensor) -> Tensor:
+        """Mix the states of positions as attention does."""
+        mixed = self.pattern @ states.transpose(1, 2)
+        return mixed.transpose(0, 1)[:, self.row, self._query]
+
+    def most(self, states: Tensor) -> Tensor:
+        """Return the states of the words that get the largest weight."""
+        return states[self.row, self.top, self._head]
+
+    def drawn(self, states: Tensor) -> Tensor:
+        """Return the states of the words that were drawn at random."""
+        return states[self.row, self._other, self._head]
+
+    def products(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
+        """Multiply numbers of words with the mixtures and with the words of largest weight.
+
+        Summed over words, (heads, width, d_in) each: numbers go to the positions that are read,
+        and only there meet the states.
+        """
+        (rows, n, _), (n_heads, _, width) = self.x.shape, numbers.shape
+        asked = numbers.new_zeros(rows, n_heads, n, width)
+        asked[self.row, :, self._query] = numbers.transpose(0, 1)
+        mixed = (self.pattern.mT @ asked).transpose(1, 2)
+        place = ((self.row * n + self.top) * n_heads + self._head).flatten()
+        most = numbers.new_zeros(rows * n * n_heads, width)
+        most.scatter_add_(0, place[:, None].expand(-1, width), numbers.flatten(0, 1))
+        both = torch.cat([mixed, most.view(mixed.shape)], -1)
+        sums = both.flatten(0, 1).flatten(1).T @ self.x.flatten(0, 1)
+        first, second = sums.view(n_heads, 2, width, -1).unbind(1)
+        return first, second
+
+    def squares(self, mean: Tensor, mean_most: Tensor) -> tuple[Tensor, Tensor]:
+        """Return squared lengths of mixtures and words of largest weight, less a mean and whole.
+
+        In float64, as they are differences. Shapes: means (heads, d_in); each (2, heads, words).
+        """
+        x, pattern = self.exact_x, self.exact_pattern
+        along, along_most = (x @ part.to(x).T for part in (mean, mean_most))
+        size, size_most = (part.to(x).square().sum(-1)[:, None] for part in (mean, mean_most))
+        length = (pattern.flatten(1, 2) @ (x @ x.mT)).view_as(pattern)
+        gap = length - 2 * along.transpose(1, 2)[:, :, None, :]
+        both = torch.stack([(pattern * part).sum(-1) for part in (gap, length)])
+        mixed = both.transpose(1, 2)[:, :, self.row, self._query]
+        whole = x.square().sum(-1)[self.row, self.top]
+        most = torch.stack([whole - 2 * along_most[self.row, self.top, self._head], whole])
+        mixed[0] += size
+        most[0] += size_most
+        return mixed, most
 
 
 class RecoverySums:
@@ -103,30 +167,55 @@ class RecoverySums:
 
     def __init__(self, spaces: Sequence[LayerSpaces]) -> None:
         self._spaces = spaces
-        self._sums = []
         self._fold = torch.zeros(0)
         self.tokens = 0
+        self._sums = []
         for space in spaces:
             n_heads, d_in, d_v = space.U.shape
-            of_z = RidgeSums(n_heads, d_v, space.sketch, (d_in, d_in, d_v, d_v))
-            self._sums.append((of_z, RidgeSums(n_heads, d_v, space.sketch, (d_in, d_in, d_v))))
+            sizes = n_heads, d_v, d_in, space.sketch.shape[1]
+            self._sums.append((RidgeSums(*sizes, (d_v, d_v)), RidgeSums(*sizes, (d_v,))))
 
-    def start(self, folds: Sequence[int], nodes: WordNodes) -> None:
-        """Begin a batch: the fold that each sentence belongs to."""
-        self._fold = torch.tensor(folds, device=nodes.content.device)
-        self.tokens += int(nodes.content.sum())
+    @property
+    def nbytes(self) -> int:
+        """The memory that the sums take."""
+        return sum(part.nbytes for sums in chain(*self._sums) for part in sums.parts)
+
+    def of_batch(self, nodes: WordNodes, folds: Sequence[int]) -> RecoverySums:
+        """Begin the sums of a batch; ``folds`` are those that its sentences belong to."""
+        own = RecoverySums(self._spaces)
+        own._fold = torch.tensor(folds, device=nodes.content.device)
+        own.tokens = int(nodes.content.sum())
+        return own
+
+    def add(self, other: RecoverySums) -> None:
+        """Add the sums of a batch."""
+        self.tokens += other.tokens
+        for mine, theirs in zip(chain(*self._sums), chain(*other._sums), strict=True):
+            for part, more in zip(mine.parts, theirs.parts, strict=True):
+                part += more
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
-        z, mixed, from_z, from_random, sentence = _chunk(
-            site, x, nodes, self._spaces[site.row], torch.float64
+        space, words = self._spaces[site.row], _Words(site, x, nodes, torch.float64)
+        d = space.U.shape[-1]
+        states = words.through(space.maps[:, site.heads])
+        mixed, value, other = (
+            words.read(states[..., :d]),
+            words.most(states[..., d:]),
+            words.drawn(states[..., d : 2 * d]),
         )
-        fold = self._fold[sentence].to(z.device)
+        sketch = words.x @ space.sketch.to(words.x)
+        sketch = sketch[:, :, None].expand(-1, -1, len(mixed), -1)
+        wide = words.read(sketch), words.most(sketch)
+        one = mixed.new_ones(*mixed.shape[:2], 1)
+        whole, token = words.products(torch.cat([one, words.z, mixed], -1))
+        fold = self._fold.to(words.row.device)[words.row + site.rows.start]
         of_z, of_random = self._sums[site.row]
-        targets = [of_z.sketched(target) for target in from_z]
-        of_z.add(site.heads, fold, z, targets)
-        both = [*targets[:2], of_random.sketched(from_random[2])]  # the wide ones are the same
-        of_random.add(site.heads, fold, mixed, both)
+        of_z.add(site.heads, fold, words.z, [*wide, value[..., :d], other])
+        of_z.add_wide(site.heads, [part[:, : 1 + d] for part in (whole, token)])
+        of_random.add(site.heads, fold, mixed, [*wide, value[..., d:]])
+        own = [0, *range(1 + d, 1 + 2 * d)]
+        of_random.add_wide(site.heads, [part[:, own] for part in (whole, token)])
 
     def fitted(self) -> HeldOut:
         """Fit all maps; what they are worth is measured elsewhere."""
@@ -136,36 +225,59 @@ class RecoverySums:
 class HeldOut:
     """Squared errors of fitted maps on sentences that they were not fitted on."""
 
+    nbytes = 0  # Next to nothing beside a batch.
+
     def __init__(self, spaces: Sequence[LayerSpaces], maps: Sequence[Sequence[RidgeMap]]) -> None:
         self._spaces, self._maps = spaces, maps
         self._first = np.cumsum([0, *(len(space.U) for space in spaces)])
         self.sums: list[Array] = []
-        self._batch: Array = np.zeros(0)
+        self._batch = torch.zeros(0)
 
-    def start(self, sentences: int) -> None:
-        """Make room for a batch."""
-        self._batch = np.zeros((sentences, 3, len(TARGETS), int(self._first[-1])))
+    def of_batch(self, nodes: WordNodes, folds: Sequence[int] = ()) -> HeldOut:
+        """Begin the errors of a batch."""
+        own = HeldOut(self._spaces, self._maps)
+        shape = (len(nodes.node), 3, len(TARGETS), int(self._first[-1]))
+        own._batch = torch.zeros(shape, dtype=torch.float64)
+        return own
+
+    def add(self, other: HeldOut) -> None:
+        """Keep what each sentence of a batch adds up to."""
+        self.sums += list(other._batch.numpy())
+
+    @cached_property
+    def _of_layer(self) -> list[Tensor]:
+        """What all heads of a layer take from a position, side by side."""
+        return [
+            _side_by_side(
+                *(space.G, maps[0].weight.mT, maps[4].weight.mT),  # from what they mix
+                *(space.U, space.V, maps[1].weight.mT, maps[5].weight.mT),  # from one word
+            )
+            for space, maps in zip(self._spaces, self._maps, strict=True)
+        ]
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
-        z, mixed, from_z, from_random, row = _chunk(site, x, nodes, self._spaces[site.row], x.dtype)
-        sentence, start = numpy(row), int(self._first[site.row])
+        words = _Words(site, x, nodes, torch.promote_types(x.dtype, torch.float32))
+        maps, d = self._maps[site.row], words.z.shape[-1]
+        states = words.through(self._of_layer[site.row][:, site.heads])
+        by_pattern, by_word = words.read(states[..., : 3 * d]), words.most(states[..., 3 * d :])
+        mixed, of_z, of_mixed = torch.split(by_pattern, d, -1)
+        value, gaussian, token_of_z, token_of_mixed = torch.split(by_word, d, -1)
+        other = words.drawn(states[..., 3 * d : 4 * d])
+        whole, token = words.squares(maps[0].y[site.heads], maps[1].y[site.heads])
+        sizes = [
+            maps[0].wide(site.heads, words.z, of_z, whole),
+            maps[1].wide(site.heads, words.z, token_of_z, token),
+            maps[2].narrow(site.heads, words.z, value),
+            maps[3].narrow(site.heads, words.z, other),
+            maps[4].wide(site.heads, mixed, of_mixed, whole),
+            maps[5].wide(site.heads, mixed, token_of_mixed, token),
+            maps[6].narrow(site.heads, mixed, gaussian),
+        ]
+        start = int(self._first[site.row])
         heads = slice(start + site.heads.start, start + site.heads.stop)
-        predictors = [z] * len(from_z) + [mixed] * len(from_random)
-        pairs = zip(predictors, (*from_z, *from_random), strict=True)
-        beside: dict[
-            int, list[Array]
-        ] = {}  # maps from z and from directions have targets in common
-        for i, (predictor, target) in enumerate(pairs):
-            left, of_mean = self._maps[site.row][i].gaps(site.heads, predictor, target)
-            if id(target) not in beside:
-                beside[id(target)] = [_squared(of_mean), _squared(target)]
-            for side, size in enumerate((_squared(left), *beside[id(target)])):
-                np.add.at(self._batch[:, side, i, heads], sentence, size)
-
-    def finish(self) -> None:
-        """Keep what the sentences of the batch add up to."""
-        self.sums += list(self._batch)
+        found = torch.stack(sizes, 1).permute(3, 0, 1, 2).cpu()
+        self._batch[..., heads].index_add_(0, (words.row + site.rows.start).cpu(), found)
 
     def explained(self, target: str) -> Clustered:
         """Return held-out R^2 of every head: 1 - error / distance from the other half's mean.
@@ -184,16 +296,13 @@ class HeldOut:
         return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])
 
 
-def _squared(vectors: Tensor) -> Array:
-    """Return squared lengths of (heads, tokens, width): (tokens, heads)."""
-    return numpy(widest(torch.linalg.vector_norm(vectors, dim=-1)).square().T)
-
-
 @dataclass(frozen=True)
 class RidgeMap:
     """An affine map of each of a layer's heads: y + (predictor - x) weight.
 
-    ``penalty`` (n_heads,) is in units of the mean variance of the predictor.
+    ``penalty`` (n_heads,) is in units of the mean variance of the predictor. Errors are squared
+    lengths (3, heads, words): of what the map leaves of a target, of what its mean leaves, and of
+    the target.
     """
 
     x: Tensor
@@ -201,48 +310,71 @@ class RidgeMap:
     weight: Tensor
     penalty: Tensor
 
-    def gaps(self, heads: slice, predictor: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the map leaves of a target, and what its mean leaves."""
+    def narrow(self, heads: slice, predictor: Tensor, target: Tensor) -> Tensor:
+        """Return the errors for a target (heads, words, width)."""
         x, y, weight = (part[heads].to(predictor) for part in (self.x, self.y, self.weight))
         of_mean = target - y[:, None]
-        return of_mean - (predictor - x[:, None]) @ weight, of_mean
+        left = of_mean - (predictor - x[:, None]) @ weight
+        parts = (left, of_mean, target)
+        return torch.stack([widest(torch.linalg.vector_norm(p, dim=-1)).square() for p in parts])
 
+    def wide(self, heads: slice, predictor: Tensor, along: Tensor, sizes: Tensor) -> Tensor:
+        """Return the errors for a target that is known by its products alone.
 
-Target = tuple[Tensor, Tensor]  # (heads, tokens, width), and the same through a few directions.
+        |t - p W|^2 = |t|^2 - p (2 W t - W W^T p), of t and p less their means: ``along`` (heads,
+        words, d) is W t of the whole target, and ``sizes`` (2, heads, words) are the last two
+        errors.
+        """
+        predictor, along = widest(predictor), widest(along)
+        parts = (self.x, self.y[..., None], self.weight)
+        x, y, weight = (part[heads].to(predictor) for part in parts)
+        gap = predictor - x[:, None]
+        twice = 2 * (along - (weight @ y).mT) - gap @ (weight @ weight.mT)
+        return torch.cat([sizes[:1] - (gap * twice).sum(-1), sizes])
 
 
 class RidgeSums:
-    """What maps from one predictor of each of a layer's heads to several targets are made from."""
+    """What maps from one predictor of each of a layer's heads to several targets are made from.
 
-    def __init__(self, n_heads: int, d: int, sketch: Tensor, widths: Sequence[int]) -> None:
-        self._sketch = sketch
-        self._whole = _Moments((n_heads,), d, widths)
-        self._folds = _Moments((FOLDS, n_heads), d, [min(t, sketch.shape[1]) for t in widths])
-        self._squares = [torch.zeros(FOLDS, n_heads, dtype=torch.float64) for _ in widths]
+    The first two targets have ``d_in`` numbers. Folds see them through a sketch.
+    """
 
-    def sketched(self, target: Tensor) -> Target:
-        """Return a target (heads, tokens, width), and what of it a penalty is chosen by."""
-        narrow = target.shape[-1] <= self._sketch.shape[1]
-        return target, target if narrow else target @ self._sketch.to(target)
+    def __init__(self, n_heads: int, d: int, d_in: int, sketch: int, narrow: Sequence[int]) -> None:
+        self._widths = [1 + d, sketch, sketch, *narrow]
+        shape = (FOLDS, n_heads, 1 + d, sum(self._widths))
+        self._folds = torch.zeros(shape, dtype=torch.float64)
+        self._squares = torch.zeros(FOLDS, n_heads, shape[-1], dtype=torch.float64)
+        self._wide = torch.zeros(2, n_heads, 1 + d, d_in, dtype=torch.float64)
+        self.parts = self._folds, self._squares, self._wide
 
-    def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Target]) -> None:
+    def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Tensor]) -> None:
         """Add tokens: predictors (heads, tokens, d), targets, the fold of every token."""
-        self._whole.add(heads, x, [target for target, _ in targets])
+        every = torch.cat([torch.ones_like(x[..., :1]), x, *targets], -1)
         for number in range(FOLDS):
             (here,) = (fold == number).nonzero(as_tuple=True)
             if len(here):
-                parts = [sketch[:, here] for _, sketch in targets]
-                self._folds.add((number, heads), x[:, here], parts)
-                for yy, part in zip(self._squares, parts, strict=True):
-                    yy[number, heads] += part.square().sum((1, 2)).cpu()
+                part = every[:, here]
+                self._folds[number, heads] += (part[..., : self._widths[0]].mT @ part).cpu()
+                self._squares[number, heads] += part.square().sum(1).cpu()
+
+    def add_wide(self, heads: slice, products: Sequence[Tensor]) -> None:
+        """Add the products of (1, predictors) with the first two targets, (heads, 1 + d, d_in)."""
+        for own, more in zip(self._wide, products, strict=True):
+            own[heads] += more.cpu()
 
     def solve(self) -> list[RidgeMap]:
         """Fit a map to each target, of the penalty that errs least on folds left out."""
-        whole = self._whole
+        total = self._folds.sum(0)
+        folds, rest, whole = (
+            _Moments(*torch.split(part, self._widths, -1))
+            for part in (self._folds, total - self._folds, total)
+        )
+        whole.of_targets[:2] = self._wide
         x, means = whole.means()
         spectrum = _Spectrum.of(whole)
+        _, *squares = (part.sum(-1) for part in torch.split(self._squares, self._widths, -1))
         maps = []
-        for i, (errors, size) in enumerate(_left_out(self._folds, self._squares)):
+        for i, (errors, size) in enumerate(_left_out(folds, rest, squares)):
             equal = errors <= errors.amin(0) + _EQUAL * size
             last = equal.to(torch.uint8).flip(0).argmax(0)  # the largest penalty of equal ones
             penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
@@ -253,31 +385,24 @@ class RidgeSums:
 
 
 class _Moments:
-    """Sums of first and second moments; the first axes are heads, or folds and heads."""
+    """Sums of products of (1, predictors) with themselves and with targets.
 
-    def __init__(self, shape: tuple[int, ...], d: int, widths: Sequence[int]) -> None:
-        def room(*more: int) -> Tensor:
-            return torch.zeros((*shape, *more), dtype=torch.float64)
+    The first axes are heads, or folds and heads.
+    """
 
-        self.count, self.x, self.xx = room(), room(d), room(d, d)
-        self.y, self.xy = [room(t) for t in widths], [room(d, t) for t in widths]
+    def __init__(self, own: Tensor, *of_targets: Tensor) -> None:
+        self.count, self.x, self.xx = own[..., 0, 0], own[..., 0, 1:], own[..., 1:, 1:]
+        self.of_targets = list(of_targets)
 
-    def add(self, at: slice | tuple[int, slice], x: Tensor, targets: Sequence[Tensor]) -> None:
-        self.count[at] += x.shape[1]
-        self.x[at] += x.sum(1).cpu()
-        self.xx[at] += (x.mT @ x).cpu()
-        for y, xy, target in zip(self.y, self.xy, targets, strict=True):
-            y[at] += target.sum(1).cpu()
-            xy[at] += (x.mT @ target).cpu()
+    @property
+    def y(self) -> list[Tensor]:
+        """Sums of the targets."""
+        return [part[..., 0, :] for part in self.of_targets]
 
-    def without_each(self) -> _Moments:
-        """Return for each fold the sums of all others."""
-        rest = _Moments((), 0, ())
-        for name in ("count", "x", "xx"):
-            own = getattr(self, name)
-            setattr(rest, name, own.sum(0) - own)
-        rest.y, rest.xy = ([own.sum(0) - own for own in part] for part in (self.y, self.xy))
-        return rest
+    @property
+    def xy(self) -> list[Tensor]:
+        """Sums of products of the predictors with the targets."""
+        return [part[..., 1:, :] for part in self.of_targets]
 
     def means(self) -> tuple[Tensor, list[Tensor]]:
         n = self.count.clamp(min=1)[..., None]
@@ -317,13 +442,14 @@ class _Spectrum:
         return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
 
 
-def _left_out(folds: _Moments, squares: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Return errors on each fold of maps fitted on all others, and what is to be explained.
+def _left_out(
+    folds: _Moments, rest: _Moments, squares: Sequence[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Return errors on each fold of maps fitted on the rest, and what is to be explained.
 
     ``squares`` (folds, n_heads) are the sums of each target's. Shapes: (penalties, n_heads) and
     (n_heads,) of each target.
     """
-    rest = folds.without_each()
     spectrum = _Spectrum.of(rest)
     x, means = rest.means()
     vectors, n = spectrum.vectors, folds.count[..., None, None]

@@ -74,14 +74,25 @@ def held_out(
     spaces = LayerSpaces.of(W_V, 0)
     sums = RecoverySums([spaces])
     x, nodes = sentences(0, n)
-    sums.start([i % FOLDS for i in range(n)], nodes)
-    show(sums, x, nodes)
+    part = sums.of_batch(nodes, [i % FOLDS for i in range(n)])
+    show(part, x, nodes)
+    sums.add(part)
     assert sums.tokens == n * WORDS
     held = sums.fitted()
-    held.start(60)
-    show(held, *sentences(1))
-    held.finish()
+    x, nodes = sentences(1)
+    part = held.of_batch(nodes)
+    show(part, x, nodes)
+    held.add(part)
     return held, spaces
+
+
+def ridge_sums(fold: Tensor, x: Tensor, target: Tensor, sketch: Tensor) -> RidgeSums:
+    """Sums of predictors and of one wide target, which stands for both, seen through a sketch."""
+    sums = RidgeSums(len(x), x.shape[-1], target.shape[-1], sketch.shape[1], ())
+    heads, given = slice(0, len(x)), torch.cat([torch.ones_like(x[..., :1]), x], -1)
+    sums.add(heads, fold, x, [target @ sketch] * 2)
+    sums.add_wide(heads, [given.mT @ target] * 2)
+    return sums
 
 
 def value_map(rank: int, seed: int = 3) -> Tensor:
@@ -117,9 +128,8 @@ def test_a_head_without_values_tells_nothing(noise):
     # Not even a little: the map is the mean, whatever the noise.
     x, nodes = sentences(0)
     z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
-    sums = RidgeSums(1, WIDTH, torch.eye(D, dtype=torch.float64), (D,))
     fold, given = torch.arange(60) % FOLDS, z[None, :, 2].double()
-    sums.add(slice(0, 1), fold, given, [sums.sketched(x[None, :, 2].double())])
+    sums = ridge_sums(fold, given, x[None, :, 2].double(), torch.eye(D, dtype=torch.float64))
     assert not sums.solve()[0].weight.any()
 
 
@@ -200,11 +210,8 @@ def test_a_wide_target_is_seen_through_a_few_directions():
     noise = torch.randn(3, 300, 40, generator=generator, dtype=torch.float64)
     target = 0.3 * x @ weight + 4 * noise
     fold = torch.arange(300) % FOLDS
-    found = []
-    for sketch in (torch.eye(40, dtype=torch.float64), torch.linalg.qr(noise[0, :40, :8])[0]):
-        sums = RidgeSums(3, WIDTH, sketch, (40,))
-        sums.add(slice(0, 3), fold, x, [sums.sketched(target)])
-        found.append(sums.solve()[0])
+    sketches = torch.eye(40, dtype=torch.float64), torch.linalg.qr(noise[0, :40, :8])[0]
+    found = [ridge_sums(fold, x, target, sketch).solve()[0] for sketch in sketches]
     steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
     assert steps.max() <= 1.01  # two steps of the grid
     torch.testing.assert_close(found[0].y, found[1].y)
