@@ -29,8 +29,6 @@ from headscope.models.routing import Router, routed
 from headscope.models.side_by_side import side_by_side
 from headscope.session.texts import counted_batches
 
-#: Pattern entries that exist at a time: few, as every one is multiplied with whole states.
-_CHUNK = 1 << 16
 #: Bytes of sums up to which batches are read side by side: a batch adds as many, and some wait.
 _SUMS = 1 << 27
 _Half = TypeVar("_Half", RecoverySums, HeldOut)  # What a half of the sentences is added up in.
@@ -128,9 +126,9 @@ def measure(
             "a word that yields no piece."
         )
     held, hubs, rollout = sums.fitted(), HubSums(chosen.most_frequent()), RolloutSums()
-    if search is not None:
-        search.choose()
-    for seen in _run(reader, loaded, held, 1, seed, name):
+    for number, seen in enumerate(_run(reader, loaded, held, 1, seed, name)):
+        if search is not None and number == 0:
+            search.choose()  # while the next batches are read
         hubs.update(seen.graph, seen.nodes)
         rollout.update(seen.rollout, seen.nodes)
         if search is not None:
@@ -183,7 +181,7 @@ def _run(
     @contextmanager
     def reading(own: LoadedModel) -> Iterator[Callable[[_Batch], _Seen[_Half]]]:
         observer = _Observer(own, recovery)
-        router = Router(own.sites, [observer], others=own.others, chunk_entries=_CHUNK)
+        router = Router(own.sites, [observer], others=own.others)
         with routed(own.model, router), watch_inputs(own.sites, observer.see):
             yield functools.partial(observer.read, router)
 
@@ -208,7 +206,7 @@ class _Observer(Generic[_Half]):
         ids, mask = self._loaded.pad([s.ids.tolist() for s in batch.sentences])
         shape = (len(batch.sentences), int(self._first[-1]), nodes.size, nodes.size)
         self._graph, self._rollout = torch.zeros(shape, device=nodes.node.device), Rollout(nodes)
-        self._recovery = self._all.of_batch(nodes, batch.folds)
+        self._recovery: _Half = self._all.of_batch(nodes, batch.folds)
         router.run(functools.partial(self._loaded.forward, ids, mask))
         return _Seen(batch, self._graph, self._rollout.graph(), self._recovery)
 

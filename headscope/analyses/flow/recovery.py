@@ -34,7 +34,7 @@ from headscope.analyses.flow.graph import WordNodes
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.rounding import VARIANCE, first_largest
-from headscope.core.widest import exact, widest
+from headscope.core.widest import exact
 from headscope.stats.spectra import column_basis
 from headscope.stats.statistics import ratio, t_half_width
 
@@ -85,22 +85,21 @@ def _side_by_side(*maps: Tensor) -> Tensor:
 
 
 class _Words:
-    """What the words of a chunk read.
+    """What the words of a chunk read, in float64: lengths are found as differences.
 
     States of positions are (rows, pos, heads, width), those of words (heads, words, width). A
     mixture is never made in all d_in dimensions: what a map takes from it is the mixture of what
     the map takes from each position.
     """
 
-    def __init__(self, site: Activations, x: Tensor, nodes: WordNodes, dtype: torch.dtype) -> None:
+    def __init__(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         content = nodes.content[site.rows]
         row, query = content.nonzero(as_tuple=True)
         hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
         top = first_largest(hidden)[1][row, :, query].T
         other = nodes.other[site.rows][row, query]
-        self.exact_x, self.exact_pattern = exact(x[site.rows]), exact(site.pattern)
-        self.x, self.pattern = self.exact_x.to(dtype), self.exact_pattern.to(dtype)
-        self.z = exact(site.z.transpose(0, 1)[:, row, query]).to(dtype)
+        self.x, self.pattern = exact(x[site.rows]), exact(site.pattern)
+        self.z = exact(site.z.transpose(0, 1)[:, row, query])
         device = self.x.device
         self.row, self._query, self.top, self._other = (
             part.to(device) for part in (row, query, top, other)
@@ -146,9 +145,9 @@ class _Words:
     def squares(self, mean: Tensor, mean_most: Tensor) -> tuple[Tensor, Tensor]:
         """Return squared lengths of mixtures and words of largest weight, less a mean and whole.
 
-        In float64, as they are differences. Shapes: means (heads, d_in); each (2, heads, words).
+        Shapes: means (heads, d_in); each (2, heads, words).
         """
-        x, pattern = self.exact_x, self.exact_pattern
+        x, pattern = self.x, self.pattern
         along, along_most = (x @ part.to(x).T for part in (mean, mean_most))
         size, size_most = (part.to(x).square().sum(-1)[:, None] for part in (mean, mean_most))
         length = (pattern.flatten(1, 2) @ (x @ x.mT)).view_as(pattern)
@@ -196,7 +195,7 @@ class RecoverySums:
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
-        space, words = self._spaces[site.row], _Words(site, x, nodes, torch.float64)
+        space, words = self._spaces[site.row], _Words(site, x, nodes)
         d = space.U.shape[-1]
         states = words.through(space.maps[:, site.heads])
         mixed, value, other = (
@@ -257,7 +256,7 @@ class HeldOut:
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
-        words = _Words(site, x, nodes, torch.promote_types(x.dtype, torch.float32))
+        words = _Words(site, x, nodes)
         maps, d = self._maps[site.row], words.z.shape[-1]
         states = words.through(self._of_layer[site.row][:, site.heads])
         by_pattern, by_word = words.read(states[..., : 3 * d]), words.most(states[..., 3 * d :])
@@ -310,13 +309,18 @@ class RidgeMap:
     weight: Tensor
     penalty: Tensor
 
+    @cached_property
+    def _products(self) -> tuple[Tensor, Tensor]:
+        """W times the target's mean, (n_heads, 1, d), and W W^T."""
+        return self.y[:, None] @ self.weight.mT, self.weight @ self.weight.mT
+
     def narrow(self, heads: slice, predictor: Tensor, target: Tensor) -> Tensor:
         """Return the errors for a target (heads, words, width)."""
         x, y, weight = (part[heads].to(predictor) for part in (self.x, self.y, self.weight))
         of_mean = target - y[:, None]
         left = of_mean - (predictor - x[:, None]) @ weight
         parts = (left, of_mean, target)
-        return torch.stack([widest(torch.linalg.vector_norm(p, dim=-1)).square() for p in parts])
+        return torch.stack([part.square().sum(-1) for part in parts])
 
     def wide(self, heads: slice, predictor: Tensor, along: Tensor, sizes: Tensor) -> Tensor:
         """Return the errors for a target that is known by its products alone.
@@ -325,11 +329,9 @@ class RidgeMap:
         words, d) is W t of the whole target, and ``sizes`` (2, heads, words) are the last two
         errors.
         """
-        predictor, along = widest(predictor), widest(along)
-        parts = (self.x, self.y[..., None], self.weight)
-        x, y, weight = (part[heads].to(predictor) for part in parts)
-        gap = predictor - x[:, None]
-        twice = 2 * (along - (weight @ y).mT) - gap @ (weight @ weight.mT)
+        mean, own = (part[heads].to(predictor) for part in self._products)
+        gap = predictor - self.x[heads, None].to(predictor)
+        twice = 2 * (along - mean) - gap @ own
         return torch.cat([sizes[:1] - (gap * twice).sum(-1), sizes])
 
 
