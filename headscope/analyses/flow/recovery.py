@@ -92,9 +92,14 @@ class _Words:
     the map takes from each position.
     """
 
-    def __init__(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
+    def __init__(
+        self, site: Activations, x: Tensor, nodes: WordNodes, fold: Tensor | None = None
+    ) -> None:
         content = nodes.content[site.rows]
         row, query = content.nonzero(as_tuple=True)
+        if fold is not None:  # words of a fold together
+            order = fold[site.rows][row].argsort(stable=True)
+            row, query = row[order], query[order]
         hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
         top = first_largest(hidden)[1][row, :, query].T
         other = nodes.other[site.rows][row, query]
@@ -195,7 +200,7 @@ class RecoverySums:
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
-        space, words = self._spaces[site.row], _Words(site, x, nodes)
+        space, words = self._spaces[site.row], _Words(site, x, nodes, self._fold)
         d = space.U.shape[-1]
         states = words.through(space.maps[:, site.heads])
         mixed, value, other = (
@@ -208,11 +213,12 @@ class RecoverySums:
         wide = words.read(sketch), words.most(sketch)
         one = mixed.new_ones(*mixed.shape[:2], 1)
         whole, token = words.products(torch.cat([one, words.z, mixed], -1))
-        fold = self._fold.to(words.row.device)[words.row + site.rows.start]
+        folds = self._fold[site.rows][words.row.to(self._fold.device)]
+        sizes = folds.bincount(minlength=FOLDS).tolist()
         of_z, of_random = self._sums[site.row]
-        of_z.add(site.heads, fold, words.z, [*wide, value[..., :d], other])
+        of_z.add(site.heads, sizes, words.z, [*wide, value[..., :d], other])
         of_z.add_wide(site.heads, [part[:, : 1 + d] for part in (whole, token)])
-        of_random.add(site.heads, fold, mixed, [*wide, value[..., d:]])
+        of_random.add(site.heads, sizes, mixed, [*wide, value[..., d:]])
         own = [0, *range(1 + d, 1 + 2 * d)]
         of_random.add_wide(site.heads, [part[:, own] for part in (whole, token)])
 
@@ -349,15 +355,12 @@ class RidgeSums:
         self._wide = torch.zeros(2, n_heads, 1 + d, d_in, dtype=torch.float64)
         self.parts = self._folds, self._squares, self._wide
 
-    def add(self, heads: slice, fold: Tensor, x: Tensor, targets: Sequence[Tensor]) -> None:
-        """Add tokens: predictors (heads, tokens, d), targets, the fold of every token."""
+    def add(self, heads: slice, sizes: Sequence[int], x: Tensor, targets: Sequence[Tensor]) -> None:
+        """Add tokens fold by fold: predictors (heads, tokens, d), targets, each fold's tokens."""
         every = torch.cat([torch.ones_like(x[..., :1]), x, *targets], -1)
-        for number in range(FOLDS):
-            (here,) = (fold == number).nonzero(as_tuple=True)
-            if len(here):
-                part = every[:, here]
-                self._folds[number, heads] += (part[..., : self._widths[0]].mT @ part).cpu()
-                self._squares[number, heads] += part.square().sum(1).cpu()
+        for number, part in enumerate(torch.split(every, list(sizes), 1)):
+            self._folds[number, heads] += (part[..., : self._widths[0]].mT @ part).cpu()
+            self._squares[number, heads] += part.square().sum(1).cpu()
 
     def add_wide(self, heads: slice, products: Sequence[Tensor]) -> None:
         """Add the products of (1, predictors) with the first two targets, (heads, 1 + d, d_in)."""

@@ -267,7 +267,7 @@ def choose_heads(kept: Sequence[Kept], hits: Array) -> tuple[int, ...]:
 # --- Chu & Liu 1965, Edmonds 1967: many graphs at once ------------------------------------------
 
 _NEVER = -torch.inf
-_ENTRIES = 1 << 18  # Scores that are worked on at a time: they stay in the processor's cache.
+_ENTRIES = 1 << 19  # Scores that are worked on at a time: they stay in the processor's cache.
 
 
 def largest_trees(scores: Tensor, root: Tensor) -> Tensor:

@@ -86,11 +86,11 @@ def held_out(
     return held, spaces
 
 
-def ridge_sums(fold: Tensor, x: Tensor, target: Tensor, sketch: Tensor) -> RidgeSums:
+def ridge_sums(x: Tensor, target: Tensor, sketch: Tensor) -> RidgeSums:
     """Sums of predictors and of one wide target, which stands for both, seen through a sketch."""
     sums = RidgeSums(len(x), x.shape[-1], target.shape[-1], sketch.shape[1], ())
     heads, given = slice(0, len(x)), torch.cat([torch.ones_like(x[..., :1]), x], -1)
-    sums.add(heads, fold, x, [target @ sketch] * 2)
+    sums.add(heads, [x.shape[1] // FOLDS] * FOLDS, x, [target @ sketch] * 2)
     sums.add_wide(heads, [given.mT @ target] * 2)
     return sums
 
@@ -128,8 +128,8 @@ def test_a_head_without_values_tells_nothing(noise):
     # Not even a little: the map is the mean, whatever the noise.
     x, nodes = sentences(0)
     z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
-    fold, given = torch.arange(60) % FOLDS, z[None, :, 2].double()
-    sums = ridge_sums(fold, given, x[None, :, 2].double(), torch.eye(D, dtype=torch.float64))
+    given = z[None, :, 2].double()
+    sums = ridge_sums(given, x[None, :, 2].double(), torch.eye(D, dtype=torch.float64))
     assert not sums.solve()[0].weight.any()
 
 
@@ -209,9 +209,8 @@ def test_a_wide_target_is_seen_through_a_few_directions():
     weight = torch.randn(3, WIDTH, 40, generator=generator, dtype=torch.float64)
     noise = torch.randn(3, 300, 40, generator=generator, dtype=torch.float64)
     target = 0.3 * x @ weight + 4 * noise
-    fold = torch.arange(300) % FOLDS
     sketches = torch.eye(40, dtype=torch.float64), torch.linalg.qr(noise[0, :40, :8])[0]
-    found = [ridge_sums(fold, x, target, sketch).solve()[0] for sketch in sketches]
+    found = [ridge_sums(x, target, sketch).solve()[0] for sketch in sketches]
     steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
     assert steps.max() <= 1.01  # two steps of the grid
     torch.testing.assert_close(found[0].y, found[1].y)
