@@ -115,10 +115,10 @@ def measure(
         spaces.append(LayerSpaces.of(site.weights().W_V.detach().cpu(), own))
     sums, chosen = RecoverySums(spaces), HubSums()
     search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
-    for read in _run(reader, loaded, sums, 0, seed, name):
-        chosen.update(read.graph, read.nodes)
+    for seen in _run(reader, loaded, sums, 0, seed, name):
+        chosen.update(seen.graph, seen.nodes)
         if search is not None:
-            _count_trees(search, read)
+            _count_trees(search, seen)
     if not chosen.top:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
@@ -145,14 +145,12 @@ class _Batch(NamedTuple):
     folds: list[int]  # The fold of each sentence; empty where nothing is fitted.
 
 
-@dataclass(frozen=True)
-class _Seen(Generic[_Half]):
+class _Seen(NamedTuple):
     """What the attention in a batch looks like."""
 
     batch: _Batch
     graph: Tensor  # Weights between nodes, (batch, heads of all layers, nodes, nodes).
     rollout: Tensor  # (batch, 2, nodes, nodes)
-    recovery: _Half  # What the batch adds.
 
     @property
     def nodes(self) -> WordNodes:
@@ -162,7 +160,7 @@ class _Seen(Generic[_Half]):
 
 def _run(
     reader: Reader, loaded: LoadedModel, recovery: _Half, half: int, seed: int, name: str
-) -> Iterator[_Seen[_Half]]:
+) -> Iterator[_Seen]:
     """Yield what the model shows of every batch of one half, and add it to ``recovery``.
 
     Batches are read side by side and added up in their order, so that sums do not depend on the
@@ -179,17 +177,18 @@ def _run(
             yield _Batch(seen, batch, nodes, [] if half else reader.folds(batch))
 
     @contextmanager
-    def reading(own: LoadedModel) -> Iterator[Callable[[_Batch], _Seen[_Half]]]:
+    def reading(own: LoadedModel) -> Iterator[Callable[[_Batch], tuple[_Seen, _Half]]]:
         observer = _Observer(own, recovery)
         router = Router(own.sites, [observer], others=own.others)
         with routed(own.model, router), watch_inputs(own.sites, observer.see):
             yield functools.partial(observer.read, router)
 
     what = f"{name}, {'measuring' if half else 'choosing'}"
-    for read in side_by_side(loaded, drawn(), reading, alone=recovery.nbytes > _SUMS):
-        recovery.add(read.recovery)
-        yield read
-        reader.progress(what, read.batch.seen, reader.n_sentences)
+    for seen, added in side_by_side(loaded, drawn(), reading, alone=recovery.nbytes > _SUMS):
+        recovery.add(added)
+        del added
+        yield seen
+        reader.progress(what, seen.batch.seen, reader.n_sentences)
 
 
 class _Observer(Generic[_Half]):
@@ -200,15 +199,15 @@ class _Observer(Generic[_Half]):
         self._all: _Half = recovery
         self._first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
 
-    def read(self, router: Router, batch: _Batch) -> _Seen[_Half]:
-        """Run the model on a batch."""
+    def read(self, router: Router, batch: _Batch) -> tuple[_Seen, _Half]:
+        """Run the model on a batch; returns what the batch adds to the sums, too."""
         nodes = self._nodes = batch.nodes
         ids, mask = self._loaded.pad([s.ids.tolist() for s in batch.sentences])
         shape = (len(batch.sentences), int(self._first[-1]), nodes.size, nodes.size)
         self._graph, self._rollout = torch.zeros(shape, device=nodes.node.device), Rollout(nodes)
         self._recovery: _Half = self._all.of_batch(nodes, batch.folds)
         router.run(functools.partial(self._loaded.forward, ids, mask))
-        return _Seen(batch, self._graph, self._rollout.graph(), self._recovery)
+        return _Seen(batch, self._graph, self._rollout.graph()), self._recovery
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         """Keep what the values of a layer are made from."""
@@ -227,7 +226,7 @@ class _Observer(Generic[_Half]):
         self._rollout.finish()
 
 
-def _count_trees(search: TreeSearch, seen: _Seen[_Half]) -> None:
+def _count_trees(search: TreeSearch, seen: _Seen) -> None:
     """Hand over the attention between the words of a batch, sentences of one length at a time."""
     sentences, nodes = seen.batch.sentences, seen.nodes
     by_length: dict[int, list[int]] = {}

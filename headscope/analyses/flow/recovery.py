@@ -22,6 +22,7 @@ and of the states that z mixes only one is asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -237,10 +238,19 @@ class HeldOut:
         self._first = np.cumsum([0, *(len(space.U) for space in spaces)])
         self.sums: list[Array] = []
         self._batch = torch.zeros(0)
+        #: What all heads of each layer take from a position, side by side.
+        self._takes = [
+            _side_by_side(
+                *(space.G, of[0].weight.mT, of[4].weight.mT),  # from what they mix
+                *(space.U, space.V, of[1].weight.mT, of[5].weight.mT),  # from one word
+            )
+            for space, of in zip(spaces, maps, strict=True)
+        ]
 
     def of_batch(self, nodes: WordNodes, folds: Sequence[int] = ()) -> HeldOut:
         """Begin the errors of a batch."""
-        own = HeldOut(self._spaces, self._maps)
+        own = copy(self)
+        own.sums = []
         shape = (len(nodes.node), 3, len(TARGETS), int(self._first[-1]))
         own._batch = torch.zeros(shape, dtype=torch.float64)
         return own
@@ -249,22 +259,11 @@ class HeldOut:
         """Keep what each sentence of a batch adds up to."""
         self.sums += list(other._batch.numpy())
 
-    @cached_property
-    def _of_layer(self) -> list[Tensor]:
-        """What all heads of a layer take from a position, side by side."""
-        return [
-            _side_by_side(
-                *(space.G, maps[0].weight.mT, maps[4].weight.mT),  # from what they mix
-                *(space.U, space.V, maps[1].weight.mT, maps[5].weight.mT),  # from one word
-            )
-            for space, maps in zip(self._spaces, self._maps, strict=True)
-        ]
-
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
         words = _Words(site, x, nodes)
         maps, d = self._maps[site.row], words.z.shape[-1]
-        states = words.through(self._of_layer[site.row][:, site.heads])
+        states = words.through(self._takes[site.row][:, site.heads])
         by_pattern, by_word = words.read(states[..., : 3 * d]), words.most(states[..., 3 * d :])
         mixed, of_z, of_mixed = torch.split(by_pattern, d, -1)
         value, gaussian, token_of_z, token_of_mixed = torch.split(by_word, d, -1)
