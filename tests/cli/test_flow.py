@@ -111,6 +111,26 @@ def test_a_decoder_has_no_trees_and_looks_back_only():
     assert found.heads[0].recovery.whole.value is not None
 
 
+def test_batches_side_by_side_add_up_to_what_they_do_alone(monkeypatch):
+    """Several small batches, on one thread and on two."""
+    monkeypatch.setattr("headscope.session.texts.BATCH_TOKENS", 64)
+    model, before, found = loaded("bert"), torch.get_num_threads(), []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            found.append(headscope.flow(model, sentences(), seed=3))
+        finally:
+            torch.set_num_threads(before)
+    alone, together = found
+    assert alone.sentences == together.sentences
+    assert alone.trees == together.trees
+    assert alone.graph == together.graph
+    for one, other in zip(alone.heads, together.heads, strict=True):
+        assert one.trees == other.trees
+        for target, r2 in vars(one.recovery).items():
+            assert r2.value == pytest.approx(getattr(other.recovery, target).value, rel=1e-9)
+
+
 def test_pruned_models_keep_the_names_of_their_heads():
     removed = [(0, 1), *((1, head) for head in range(4)), (2, 3)]
     small = headscope.remove_heads(loaded("distilbert"), removed)

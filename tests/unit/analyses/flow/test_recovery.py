@@ -118,6 +118,27 @@ def test_a_head_that_copies_one_word_is_told_from_one_that_mixes():
     assert wide > narrow + 0.15
 
 
+def test_values_that_are_wider_than_the_sketch():
+    """A head of 40 numbers that copies the next word, of 48, passes on nearly all of it."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(2, 90, WORDS + 2, 48, generator=generator)
+    _, nodes = sentences(0, 90)
+    W_V = torch.randn(1, 48, 40, generator=generator)
+    spaces = LayerSpaces.of(W_V, 0)
+    assert spaces.sketch.shape[1] < 40
+    sums = RecoverySums([spaces])
+    part = sums.of_batch(nodes, [i % FOLDS for i in range(90)])
+    part.update(site(x[0], nodes, W_V, ["next"]), x[0], nodes)
+    sums.add(part)
+    held = sums.fitted()
+    errors = held.of_batch(nodes)
+    errors.update(site(x[1], nodes, W_V, ["next"]), x[1], nodes)
+    held.add(errors)
+    assert held.explained("value").value[0] > 0.75  # the last word's next is no word
+    assert held.explained("whole").value[0] == pytest.approx(40 / 48, abs=0.05)
+    assert abs(held.explained("other").value[0]) < 0.25
+
+
 @pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-6])
 def test_a_head_without_values_tells_nothing(noise):
     """A z that is constant but for rounding in float32, which differs from one CPU to the next."""
