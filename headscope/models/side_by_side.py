@@ -32,7 +32,7 @@ _Work = tuple["Future[Result]", Item]
 
 #: Batches at a time, at most: more of them wait for Python. On more cores, several share one batch.
 AT_ONCE = 4
-_AHEAD = 2  # Results that wait to be fetched, at most, besides those that are made.
+_AHEAD = 1  # Items that wait for a thread, or results that wait to be fetched, at most.
 
 
 def side_by_side(
