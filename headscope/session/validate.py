@@ -32,7 +32,13 @@ def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
 def validating(loaded: LoadedModel, wanted: bool) -> Iterator[Future[ValidationSummary]]:
     """Do what :func:`require_valid` does while the block, which leaves the model alone, runs.
 
-    The result, or the error, is there after the block.
+    The result, or the error, is there after the block. On a GPU, whose settings may be a thread's
+    own, it is made before the block.
     """
+    if loaded.device != "cpu":
+        done = Future[ValidationSummary]()
+        done.set_result(require_valid(loaded, wanted))
+        yield done
+        return
     with ThreadPoolExecutor(1) as thread:
         yield thread.submit(copy_context().run, require_valid, loaded, wanted)
