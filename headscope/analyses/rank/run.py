@@ -28,7 +28,7 @@ from headscope.models.routing import Router, routed
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
-from headscope.session.validate import require_valid, validating
+from headscope.session.validate import require_valid
 from headscope.stats.spectra import (
     Factors,
     LayerSpectra,
@@ -61,8 +61,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
         loaded.pooling.check()
     loaded = _stack_view(loaded, options.stack, needs_text)
     not_covered = _check_coverage(loaded, options.validate)
+    validation = require_valid(loaded, options.validate)
     if not loaded.sites:
-        require_valid(loaded, options.validate)  # the certificate says why
         raise HeadscopeError(f"{loaded.name} has no attention that headscope recognises.")
     widths = check_widths(loaded, options.share_projections)
 
@@ -74,12 +74,10 @@ def run(model: Model, options: RankOptions) -> RankResult:
     # Controls are drawn for each number of heads that layers have.
     by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
     geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
-    validated = validating(loaded, options.validate)
-    with validated as certificate, reading_layers(reading) as read:
+    with reading_layers(reading) as read:
         found = read(_distinct(factors))
         drawn = [read(random_factors(like, seed) for seed in seeds) for like in geometries]
         heads, layers = _measure(loaded.sites, factors, folded, found, options.tell)
-        validation = certificate.result()  # before anything else is made of the model
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
     text = None
