@@ -2,7 +2,7 @@
 
 Torch's threads share the work of one operator. In a batch of a thousand tokens many operators are
 too small for that, and at the end of each the faster thread waits for the slower. Batches that run
-side by side wait for nobody, and what they return does not depend on the number of threads.
+side by side wait for nobody, and on one to four cores each operator runs on one thread.
 
 Every thread has a copy of the model's modules, since hooks and exchanged forwards are a module's
 own. The weights are those of the model: nothing is held twice.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack
 from contextvars import copy_context
+from itertools import chain, islice
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
@@ -45,6 +46,9 @@ def side_by_side(
     raised in its place, and ends the others. Items are asked for in the caller's thread. The blocks
     of ``start`` end with the last result, or when the generator is closed.
     """
+    stream = iter(items)
+    first = list(islice(stream, 2))
+    alone, items = alone or len(first) < 2, chain(first, stream)  # one has all cores to itself
     threads = torch.get_num_threads()
     count = 1 if alone or loaded.device != "cpu" else min(threads, AT_ONCE)
     copies = _copies(loaded, count) if count > 1 else None

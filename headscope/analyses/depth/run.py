@@ -119,8 +119,7 @@ def _measure(
 
         yield run
 
-    # A single batch is better shared by all threads.
-    found = side_by_side(loaded, enumerate(batches), running, alone=len(batches) == 1)
+    found = side_by_side(loaded, enumerate(batches), running)
     for batch, (ratios, gap) in zip(batches, found, strict=True):
         worst, done = max(worst, gap), done + len(batch)
         check_decomposition(loaded, worst)

@@ -120,3 +120,15 @@ def test_a_module_that_cannot_be_copied_runs_alone(threads):
         yield lambda i: i
 
     assert list(side_by_side(loaded, range(3), start)) == [0, 1, 2]
+
+
+def test_a_single_item_has_all_threads_to_itself(threads):
+    loaded = headscope.wrap(tiny("bert"))
+
+    @contextmanager
+    def start(own):
+        assert own is loaded
+        yield lambda i: torch.get_num_threads()
+
+    assert list(side_by_side(loaded, [0], start)) == [threads]
+    assert list(side_by_side(loaded, [], start)) == []
