@@ -1,19 +1,16 @@
-"""``headscope diff OLD NEW`` and ``headscope diff --git REV1 REV2 PATH``."""
+"""``headscope diff OLD NEW``."""
 
 from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from typer import Argument, BadParameter, Option
+from typer import Argument, Option
 
 from headscope.cli import shared_options as shared
 from headscope.cli.output import print_data, print_human, print_note
 from headscope.core.errors import CheckFailedError
-
-if TYPE_CHECKING:
-    from headscope.core.revisions import InRevision
 
 EXAMPLES = """Examples:
 
@@ -22,8 +19,6 @@ EXAMPLES = """Examples:
 `headscope diff reports/demo out --fail-on role-changed,metric-drop=2%`
 
 `headscope diff reports/demo out --format md`
-
-`headscope diff --git main HEAD reports/demo/report.json`
 """
 
 
@@ -41,16 +36,8 @@ def diff(
         ),
     ],
     new: Annotated[
-        Path | None, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
-    ] = None,
-    git: Annotated[
-        tuple[str, str] | None,
-        Option(
-            metavar="REV1 REV2",
-            help="Compare one file or folder, given in the place of OLD, as it is in these two "
-            "revisions of its git repository.",
-        ),
-    ] = None,
+        Path, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
+    ],
     fail_on: Annotated[
         list[str] | None,
         Option(
@@ -79,7 +66,6 @@ def diff(
 
     Prints nothing and exits with 0 where they are equal; exits with 3 when a rule fires.
     """
-    from headscope.core.revisions import in_revision
     from headscope.core.serialise import to_json
     from headscope.reports.baseline import read_side
     from headscope.reports.diff import compare
@@ -87,17 +73,9 @@ def diff(
     from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
     from headscope.show.folders import ready_folder, write_files
 
-    before: Path | InRevision = old
-    after: Path | InRevision | None = new
-    if git is not None:
-        if new is not None:
-            raise BadParameter("--git compares one PATH with itself", param_hint="'NEW'")
-        before, after = (in_revision(revision, old) for revision in git)
-    if after is None:
-        raise BadParameter("give two results, or one and --git REV1 REV2", param_hint="'NEW'")
     rules = parse_rules(fail_on or ())
     with ready_folder(output):
-        result = compare(read_side(before), read_side(after), tolerance=tolerance)
+        result = compare(read_side(old), read_side(new), tolerance=tolerance)
         result = with_fired(result, rules)
         if output is not None:
             write_files(output, diff_files(result, rules))

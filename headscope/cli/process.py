@@ -10,7 +10,6 @@ import ctypes
 import gc
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,8 +17,6 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # From glibc's malloc
 _MIB = 1 << 20
 #: ``OMP_WAIT_POLICY`` is understood by every OpenMP runtime; GNU's takes the spins in numbers.
 _SHORT_WAITS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
-_SHORTER = "1000"  # Spins where another program is on the cores.
-_LOOKS, _APART = 5, 0.004  # Looks for such a program, and seconds between them.
 _RARELY = 100_000  # New containers between two looks for garbage; Python's own number is 700.
 _USUAL = gc.get_threshold()
 
@@ -44,28 +41,11 @@ def calm_threads() -> None:
     """Let torch's waiting threads sleep soon, unless the environment says how they wait.
 
     By default GNU's OpenMP lets them spin for milliseconds. With another program on the cores they
-    take them from the thread that they wait for, and a run takes ten times as long. Where one runs
-    already they spin even less, which takes longer on cores that are free. See
+    take them from the thread that they wait for, and a run takes ten times as long. See
     https://gcc.gnu.org/onlinedocs/libgomp/Environment-Variables.html
     """
     if not {*_SHORT_WAITS, "KMP_BLOCKTIME", "KMP_LIBRARY"} & os.environ.keys():
         os.environ.update(_SHORT_WAITS)
-        if _others_run():
-            os.environ["GOMP_SPINCOUNT"] = _SHORTER
-
-
-def _others_run() -> bool:
-    """Whether other programs compute all the time while this one starts; False if nobody says."""
-    try:
-        for _ in range(_LOOKS):
-            with open("/proc/stat", encoding="ascii") as file:
-                running = next(line for line in file if line.startswith("procs_running"))
-            if int(running.split()[1]) < 2:  # this process alone
-                return False
-            time.sleep(_APART)
-    except (OSError, StopIteration, ValueError):
-        return False
-    return True
 
 
 @contextmanager

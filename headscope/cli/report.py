@@ -22,7 +22,6 @@ def run_report(call: Call) -> None:
     from headscope.core.errors import ValidationFailedError
     from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
-    from headscope.reports.ahead import drawing_ahead
     from headscope.reports.baseline import read_side
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json, write_report
@@ -58,7 +57,7 @@ def run_report(call: Call) -> None:
     if call.values["dry_run"]:
         call.announce(measure, {**keywords, "previous": None}, expected)
         return
-    with ready_folder(folder), progress_bar(quiet, expected) as progress, drawing_ahead():
+    with ready_folder(folder), progress_bar(quiet, expected) as progress:
         result = call.result(measure, keywords, progress)
         digests = {name: content_digest(section) for name, section in result.sections.items()}
         measured = results_of(to_dict(result), REPORT, result.sections)

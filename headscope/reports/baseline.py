@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from headscope.core.errors import InputError
-from headscope.core.revisions import InRevision
 from headscope.core.safe_text import visible
 from headscope.core.serialise import from_dict, to_dict
 from headscope.models.validation import certificate_of
@@ -181,7 +180,7 @@ def baseline_json(results: Results) -> str:
     return text.replace('},"', '},\n"') + "\n"  # lines, so that version control shows what moved
 
 
-def read_side(path: Path | InRevision) -> Side:
+def read_side(path: Path) -> Side:
     """Read results or a baseline; of a folder without results its ``baseline.json``."""
     if path.is_dir():
         if not (path / "report.json").exists() and (path / BASELINE).exists():

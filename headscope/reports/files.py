@@ -13,7 +13,6 @@ from typing import Any
 from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
-from headscope.reports.ahead import files_of
 from headscope.reports.baseline import BASELINE, baseline_json
 from headscope.reports.limits import Outcome
 from headscope.reports.markdown import report_markdown
@@ -72,7 +71,7 @@ def write_report(
     written = dict[str, Mapping[str, bytes]]()
     for name, result in report.sections.items():
         kept = _kept(folder, old.get(name, {})) if name in report.reused else None
-        written[name] = kept or files_of(name, result)
+        written[name] = kept or view_of(name).files(result)
         progress("files", len(written), len(report.sections) + 2)  # with the page and the rest
     document = dict(to_dict(report))
     document.pop("reused")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from headscope.core.errors import InputError
-from headscope.core.revisions import InRevision
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA, from_dict
 from headscope.reports.registry import SECTIONS, Sections, section_of
@@ -26,7 +25,7 @@ class Results(Sections):
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-def read_results(path: Path | InRevision) -> Results:
+def read_results(path: Path) -> Results:
     """Read a result file, or a folder that holds some.
 
     In a folder ``report.json`` comes first; a section that it lacks is taken from its own file.
@@ -62,7 +61,7 @@ def results_of(
     return _typed(raw, name) if sections is None else Results(name, raw, **sections)
 
 
-def load_json(path: Path | InRevision) -> Any:
+def load_json(path: Path) -> Any:
     """Read a file as JSON, with one sentence for whatever is wrong with it."""
 
     def no_constant(name: str) -> NoReturn:

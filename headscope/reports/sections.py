@@ -29,7 +29,6 @@ from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import widest_dtype
-from headscope.reports.ahead import begin
 from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 from headscope.session.options import ModelOptions
 from headscope.session.provenance import provenance, versions
@@ -217,7 +216,6 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
             results[name] = getattr(headscope, name)(
                 run.loaded, command=run.command, **{**shared, **arguments}
             )
-            begin(name, results[name])
         except UnsupportedModelError as error:
             left_out[name] = str(error)
     return SectionResults(Sections(**results), keys, tuple(reused), left_out)

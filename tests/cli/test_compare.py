@@ -1,9 +1,7 @@
 """``headscope compare`` and ``diff``: planted numbers, what differs is said, hostile files."""
 
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +10,6 @@ from outcomes import Ended, read_rows, refused, strict_json
 from result_files import changed, make_results, plant, read, write
 from tiny_models import tiny_bert
 
-from headscope.core.serialise import to_dict
-from headscope.models.validation import ValidationResult
 from headscope.reports.reading import read_results
 from headscope.reports.registry import SECTIONS
 from headscope.show.view import view_of
@@ -292,55 +288,3 @@ def test_the_baseline_may_be_the_folder_that_is_written(run, model, tmp_path):
     assert outcome.code == 3
     assert "setting-changed against" in outcome.stderr
     assert "sentences 18 -> 36" in outcome.stderr
-
-
-def git(folder: Path, *words: str) -> None:
-    told = {f"GIT_{who}_{it}": "t@t" for who in ("AUTHOR", "COMMITTER") for it in ("NAME", "EMAIL")}
-    told |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
-    subprocess.run(["git", *words], cwd=folder, check=True, env=os.environ | told)
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same certificate in two commits, then one that failed in the working tree's branch."""
-    top = tmp_path_factory.mktemp("repository")
-    (top / "out").mkdir()
-    git(top, "init", "-q", "-b", "main")
-    for name, reasons in (("one", ()), ("two", ()), ("three", ("layer 0 differs",))):
-        found = ValidationResult(not reasons, (), 0.0, 0.0, {}, reasons)
-        write(top / "out" / "validate.json", to_dict(found))
-        (top / "note.txt").write_text(name)
-        git(top, "add", "-A")
-        git(top, "commit", "-q", "-m", name)
-        git(top, "tag", name)
-    return top
-
-
-def test_revisions_are_compared_as_folders_are(repository, run):
-    out = repository / "out"
-    assert run("diff", "--git", "one", "two", out, "--fail-on", "any") == Ended(0, "", "")
-    other = run("diff", out, "--git", "two", "HEAD", "--fail-on", "validation", "--format", "md")
-    assert other.code == 3
-    assert f"{out}" in other.stdout.splitlines()[4]
-    assert "two:" in other.stdout.splitlines()[4]
-    assert "validation FAILED" in other.stderr
-    back = run("diff", "--git", "HEAD", "two", out / "validate.json", "--fail-on", "validation")
-    assert (back.code, back.stderr) == (0, "")
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (("out",), 2, "--git REV1 REV2"),
-        (("--git", "one", "two", "out", "out"), 2, "--git compares one PATH with itself"),
-        (("--git", "one", "two"), 2, "Missing argument 'OLD'"),
-        (("--git", "--output=evil", "two", "out"), 1, "git knows no revision"),
-        (("--git", "one", "nowhere", "out"), 1, "git knows no revision 'nowhere'"),
-        (("--git", "one", "two", "gone"), 1, "There is no gone in revision one."),
-        (("--git", "one", "two", "note.txt"), 1, "one:note.txt is not whole JSON"),
-    ],
-)
-def test_revisions_that_cannot_be_compared(words, code, said, repository, run, monkeypatch):
-    monkeypatch.chdir(repository)
-    refused(run("diff", *words), said, code=code)
-    assert not (repository / "evil").exists()

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from processes import Accident, Cold, cold, launch
 from tiny_models import write_tiny
 
 import headscope
-from headscope.cli.process import _others_run, modules_are_loaded, rest_collector
+from headscope.cli.process import modules_are_loaded, rest_collector
 from headscope.core.serialise import to_json
 from headscope.data import corpus
 from headscope.data.corpus import SAMPLE
@@ -220,7 +219,7 @@ def test_offline(model, unknown, cache):
     assert first.code == 0, first.stderr
     assert not {"matplotlib", "pandas", "tensorly", "sklearn"} & set(first.heavy)
     if sys.platform == "linux":  # torch brings GNU's runtime on Linux alone; it shows its settings
-        assert re.search("GOMP_SPINCOUNT = '10000?'", first.stderr)
+        assert re.search("GOMP_SPINCOUNT = '10000'", first.stderr)
     # No message of a library's logger but our own on the real stderr.
     assert (passed.code, passed.stderr) == (0, "")
     assert failed.code == 3
@@ -229,14 +228,6 @@ def test_offline(model, unknown, cache):
     found_in_the_cache(revised)
     for ended, (_, words) in zip(missing, MISSING, strict=True):
         refused(Ended(ended.code, ended.stdout, ended.stderr), *words)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other programs are counted in /proc")
-def test_a_program_that_computes_all_the_time_is_noticed():
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
-        time.sleep(0.5)
-        assert _others_run()
-        other.kill()
 
 
 def test_online_where_nothing_is_to_be_had(model, cache, tmp_path):
@@ -261,7 +252,7 @@ def test_online_where_nothing_is_to_be_had(model, cache, tmp_path):
     assert other.sockets, "nothing that connects is seen"
     if sys.platform == "linux":
         assert "OMP_WAIT_POLICY = 'ACTIVE'" in first.stderr
-        assert not re.search("GOMP_SPINCOUNT = '10000?'", first.stderr)
+        assert not re.search("GOMP_SPINCOUNT = '10000'", first.stderr)
 
 
 #: An interrupt that Python drops, as it does where a library's ``__del__`` runs.

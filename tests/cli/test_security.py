@@ -132,11 +132,7 @@ def test_no_source_file_calls_what_runs_code():
             name = ast.unparse(call.func)
             given = {k.arg: ast.unparse(k.value) for k in call.keywords}
             assert name not in forbidden, path
-            if name.startswith("subprocess."):  # git and this Python, as a list: without a shell
-                assert path.name in ("revisions.py", "ahead.py"), path
-                program = "[program, " if path.name == "revisions.py" else "[sys.executable, "
-                assert ast.unparse(call.args[0]).startswith(program), path
-                assert "shell" not in given, path
+            assert not name.startswith("subprocess."), path  # no other program is started
             assert given.get("trust_remote_code", "False") == "False", path
             if name == "torch.load":
                 assert given.get("weights_only") == "True", path

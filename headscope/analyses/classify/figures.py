@@ -161,29 +161,3 @@ def relation_bars(result: ClassifyResult) -> Figure:
     draw.plain_axes(axes, caption, title=f"Best head per relation, {draw.model_name(result)}")
     draw.legend_beside(figure, "outside lower center", 2)
     return figure
-
-
-def distance_map(result: ClassifyResult) -> Figure:
-    """Heads of each stack on a plane, coloured by role: near where they look at the same."""
-    parts = result.distances
-    figure = draw.new_figure(5.6 * len(parts), 5.0)
-    roles = {head.name: head.primary for head in result.heads}
-    panels = figure.subplots(1, len(parts), squeeze=False)[0]
-    for axes, part in zip(panels, parts, strict=True):
-        places = np.array(part.places)
-        for role in PRIMARY:
-            mine = np.array([roles[name] == role.key for name in part.heads])
-            axes.scatter(*places[mine].T, s=14, color=role.colour)
-        for name, place in zip(part.heads, places, strict=True):
-            short = name.rpartition(":")[2]
-            draw.note(axes, short, tuple(place), (3, 2), fontsize=5, color=draw.GREY)
-        axes.set_aspect("equal", "datalim")
-        held = "" if part.plane is None else f"{part.plane:.0%} of the spread is in this plane"
-        draw.plain_axes(axes, held, title=part.stack if len(parts) > 1 else "", title_size=9)
-    figure.suptitle(
-        f"Heads of {draw.model_name(result)}: near where they look at the same", fontsize=10
-    )
-    present = [role for role in PRIMARY if role.key in roles.values()]
-    handles = [Patch(color=role.colour, label=role.name) for role in present]
-    draw.legend_beside(figure, "outside lower center", min(4, len(present)), handles=handles)
-    return figure

@@ -1,14 +1,12 @@
-"""What is shown of ``classify`` on request: norms, repeats, distances, and removed heads."""
+"""What is shown of ``classify`` on request: norms, repeats, and removed heads."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from headscope.analyses.classify.distances_result import HeadDistances
 from headscope.analyses.classify.result import (
     CauseTest,
     ClassifyResult,
@@ -53,8 +51,6 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
         yield b.Details("Norm-weighted attention", list(_norms(result)))
     if result.prefix is not None:
         yield b.Details("Prefix matching", list(_prefix(result)))
-    if result.distances:
-        yield b.Details("Distances between heads", list(_distances(result)))
     if result.causes is not None:
         yield b.Details("Heads removed one at a time", list(_removals(result)))
 
@@ -130,69 +126,6 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         b.VERBOSE | b.PAGE,
     )
     yield b.Drawing("prefix_matching", partial(draw, "prefix_map", result))
-
-
-def _group_name(group: str) -> str:
-    named = {"primary": "the same primary role", "layer": "the same layer"}
-    return named.get(group) or role_name(group)
-
-
-def _distances(result: ClassifyResult) -> Iterator[b.Block]:
-    """Whether heads of one role look alike, beside labels dealt at random."""
-    columns: list[b.Column] = [
-        ("pairs of", lambda row: _group_name(row.group), str),
-        ("heads", "heads", str),
-        ("distance", "mean", 3),
-        ("dealt anywhere", "dealt", 3),
-        ("adj. p", "p_adjusted", p_text),
-        ("dealt in layers", "in_layers", 3),
-        ("adj. p", "in_layers_p_adjusted", lambda p: "-" if p is None else p_text(p)),
-    ]
-    for part in result.distances:
-        random = "not measured (control does that)"
-        if part.random_weights is not None:
-            random = decimal(part.random_weights)
-        stack = f"{part.stack.capitalize()}: two" if len(result.distances) > 1 else "Two"
-        yield b.Text(
-            f"{stack} heads differ by {part.mean:.3f} nats on average (0: they look at the same, "
-            f"{math.log(2):.3f}: at nothing in common); with random weights {random}. "
-            f"{part.sentences:,} sentences, {part.queries:,} tokens.",
-            "lead",
-        )
-        yield b.Text(_together_sentence(part))
-        yield b.Table(columns, part.nearness, on=b.VERBOSE | b.PAGE)
-    yield b.Text(
-        "distance: mean Jensen-Shannon divergence of the pairs; dealt anywhere: the same when "
-        "labels are dealt among all heads; dealt in layers: among the heads of each layer, as "
-        "layers alone bring heads together; p: one-sided, adjusted over rows. Roles are made of "
-        "where heads look, so heads of a role such as special-token are near by definition.",
-        "soft",
-        b.VERBOSE | b.PAGE,
-    )
-    yield b.Drawing(
-        "distances",
-        partial(draw, "distance_map", result),
-        "Heads on a plane, near where they look at the same; the numbers are in distances.csv.",
-        b.PAGE,
-    )
-
-
-def _together_sentence(part: HeadDistances) -> str:
-    """Say whether heads of one primary role lie together, by both controls."""
-    row = next((row for row in part.nearness if row.group == "primary"), None)
-    if row is None or row.in_layers is None or row.in_layers_p_adjusted is None:
-        return "No two heads share a primary role, so whether roles lie together is not measured."
-    anywhere, within = (p < 0.05 for p in (row.p_adjusted, row.in_layers_p_adjusted))
-    verdict = {
-        (True, True): "Heads of one primary role lie together, and layers alone do not explain it",
-        (True, False): "Heads of one primary role lie together as layers alone would bring them",
-        (False, True): "Heads of one primary role lie together only within their layers",
-    }.get((anywhere, within), "Heads of one primary role do not lie together")
-    return (
-        f"{verdict}: {row.mean:.3f} between heads of one role, {row.dealt:.3f} with roles dealt at "
-        f"random (p {p_text(row.p_adjusted)}), {row.in_layers:.3f} with roles dealt inside layers "
-        f"(p {p_text(row.in_layers_p_adjusted)})."
-    )
 
 
 def loss_text(loss: float) -> str:

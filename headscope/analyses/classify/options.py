@@ -119,7 +119,6 @@ class ClassifyOptions(ResumableOptions):
         "headscope classify ./my-marian --text pairs.tsv --control -o out/",
         "headscope classify demo --ablate --prefix-matching",
         "headscope classify demo --norm-weighted --control",
-        "headscope classify demo --distances --control",
     )
     in_report: ClassVar[dict[str, Any]] = {
         "control": True,
@@ -176,17 +175,6 @@ class ClassifyOptions(ResumableOptions):
             flags=("--prefix-matching",),
         ),
     ] = False
-    distances: Annotated[
-        bool,
-        Option(
-            help="Measure how differently every two heads look (Jensen-Shannon), and whether heads "
-            "of one role lie together.",
-            flags=("--distances",),
-        ),
-    ] = False
-    distance_limit: Annotated[
-        int, Option(help="Most sentences that distances are measured on.", at_least=1)
-    ] = 64
     ablate: Annotated[
         bool,
         Option(
@@ -232,6 +220,4 @@ class ClassifyOptions(ResumableOptions):
         share = part_of_sample(self.limit)
         steps = {"model": 1.5 * share}
         steps |= {"control": 2.3 * share} if self.control else {}
-        if self.distances:
-            steps |= {"distances": 1.0} | ({"distances, control": 1.0} if self.control else {})
         return steps | ({"removing heads": 10.2} if self.ablate else {})

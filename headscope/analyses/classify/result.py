@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from headscope.analyses.classify.distances_result import HeadDistances
 from headscope.core.heads import Head
 from headscope.core.roles import ROLES, role_in, roles_of
 from headscope.core.serialise import to_dict
@@ -456,8 +455,6 @@ class ClassifyResult(Measured):
     #: Which labels of the pattern norms leave; None where heads were labelled by the pattern.
     norms: ValueNorms | None = None
     shapes: tuple[StackShapes, ...] = ()  # What patterns look like, by stack but cross-attention
-    #: How differently the heads of each stack look; empty unless asked for.
-    distances: Annotated[tuple[HeadDistances, ...], Compare(where="{0.stack}"), Setting()] = ()
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -477,7 +474,6 @@ class ClassifyResult(Measured):
             control=self.control and self.control.only(stack),
             untestable={name: why for name, why in self.untestable.items() if name in names},
             shapes=tuple(part for part in self.shapes if part.stack == stack),
-            distances=tuple(part for part in self.distances if part.stack == stack),
         )
 
     def to_frame(self) -> pandas.DataFrame:
@@ -510,19 +506,6 @@ class ClassifyResult(Measured):
                     row |= _ends(name, match.interval if match else None)
             rows.append(row)
         return pd.DataFrame(rows)
-
-    def distances_frame(self) -> pandas.DataFrame:
-        """One row per pair of heads of a stack, nats (pandas); see :class:`HeadDistances`."""
-        import pandas as pd
-
-        return pd.DataFrame(
-            [
-                {"head": name, "other": other, "distance": part.distances[i][j]}
-                for part in self.distances
-                for i, name in enumerate(part.heads)
-                for j, other in enumerate(part.heads[:i])
-            ]
-        )
 
     def relations_frame(self) -> pandas.DataFrame:
         """One row per head, relation and direction (pandas); ``confirmed_...``: second half."""

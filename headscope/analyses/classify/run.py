@@ -152,12 +152,6 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         from headscope.analyses.classify.prefix_matching import with_prefix_matching
 
         result = with_prefix_matching(result, loaded, twin, stacks, seed)
-    if options.distances:
-        from headscope.analyses.classify.distances import with_distances
-
-        few = min(limit or options.distance_limit, options.distance_limit)
-        some = readings(loaded, stacks, read, words, few)
-        result = with_distances(result, loaded, twin, some, seed, options.tell)
     if removal is not None:
         summary, by_head = causes.find_causes(loaded, result.stacks, heads, removal, options.tell)
         heads = tuple(replace(head, cause=by_head.get(head.name)) for head in result.heads)

@@ -579,8 +579,6 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
     tables = {"heads": to_csv(result)}
     if _has_trees(result.only("encoder")):
         tables["relations"] = frame_csv(result.relations_frame())
-    if result.distances:
-        tables["distances"] = frame_csv(result.distances_frame())
     shown = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
     return folder_files(tables, dict(figures_of(shown)))
 
@@ -589,7 +587,7 @@ VIEW = View(
     _human,
     _files,
     # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
-    stale=names_of("relations", "alignment", "causes", "prefix_matching", "distances"),
+    stale=names_of("relations", "alignment", "causes", "prefix_matching"),
     facts=_cards,
     scales=(
         Scale("positional", "Positional score", of_pattern=True),
