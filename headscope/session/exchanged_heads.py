@@ -115,7 +115,7 @@ class Opened:
         validation = require_valid(loaded, options.validate)
         task = None
         if options.task is not None:
-            examples = read_examples(options.task, options.data, limit)
+            examples = read_examples(options.task, options.data, limit, seed)
             task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
         effects = Effects(loaded, source, task, seed)
         common = {
@@ -178,7 +178,7 @@ class Effects:
                 name=task.name,
                 metric=task.metric,
                 higher_is_better=task.higher_is_better,
-                data={"name": task.data.name, "sha256": task.data.sha256},
+                data={"name": task.data.name, "sha256": task.data.sha256, "drawn": task.data.drawn},
                 examples=task.n_examples,
                 baseline=task.interval(self._baseline, seed=seed).estimate(),
             )

@@ -27,8 +27,9 @@ def cosine_text(effect: Effect | None, digits: int = 4) -> str:
 
 def task_line(task: EffectTask) -> str:
     """Say what changed models are measured by beside the cosine."""
+    drawn = f" ({task.data['drawn']})" if task.data.get("drawn") else ""
     return (
-        f"{task.name} on {task.data['name']}: {task.examples:,} examples, {task.metric} "
+        f"{task.name} on {task.data['name']}: {task.examples:,} examples{drawn}, {task.metric} "
         f"{ranged(task.baseline, 2)} unchanged"
     )
 

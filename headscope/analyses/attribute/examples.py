@@ -151,7 +151,7 @@ def _read(kind: str, options: AttributeOptions) -> Examples | None:
     if options.data is None:
         return None
     read = {"cosine": read_pairs, "class": read_labelled, "token": read_texts}[kind]
-    return read(options.data, options.limit)
+    return read(options.data).draw(options.limit, options.seed)
 
 
 def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:

@@ -35,7 +35,7 @@ def target_examples(
     """Return the examples, the texts of a single one, how many were left out, and the data."""
     ends = ends_of(loaded)
     if options.data is not None:
-        data = read_translations(options.data, options.limit)
+        data = read_translations(options.data).draw(options.limit, options.seed)
         rows = list(encode_pairs(loaded, data.first, data.second or (), ends))
         kept = [row for row in rows if row is not None and row.content]
         if not kept:

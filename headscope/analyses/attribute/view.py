@@ -255,8 +255,9 @@ def _of(result: AttributeResult) -> str:
 def _run_lines(result: AttributeResult) -> str:
     lines, data = [model_line(result).plain], result.provenance["data"]
     if data is not None:
+        drawn = f" ({data['drawn']})" if data.get("drawn") else ""
         lines.append(
-            f"Data    {data['name']}: {result.examples:,} examples, heads removed on "
+            f"Data    {data['name']}: {result.examples:,} examples{drawn}, heads removed on "
             f"{result.removals}"
         )
     text = result.calibration
