@@ -8,9 +8,10 @@ hash and other pairs, but the same sentences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from headscope.data.corpus import PlainText
 from headscope.data.examples import Examples
 from headscope.data.queries import with_documents
 
@@ -33,6 +34,8 @@ class Unshared:
     dropped: int  # Examples, and documents, that hold a shared sentence
     shared: int  # Different sentences of the evaluation data that the calibration data hold
     sentences: int  # Different sentences of the evaluation data
+    #: Whether fewer than two examples would be left: then all are here, for whoever warns of it.
+    same: bool
 
 
 def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
@@ -50,8 +53,21 @@ def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
         places_left = [i for i in places if common.isdisjoint(normalised([examples.documents[i]]))]
         left = with_documents(left, places_left)
         left = left.pick([i for i in range(len(left)) if _can_be_ranked(left, i)])
+    if common and len(left) < 2:
+        return Unshared(examples, 0, len(common), len(theirs), same=True)
     dropped = len(examples) - len(left) + len(examples.documents) - len(left.documents)
-    return Unshared(left, dropped, len(common), len(theirs))
+    return Unshared(left, dropped, len(common), len(theirs), same=False)
+
+
+def lines_without_shared(text: PlainText, evaluation: Examples) -> PlainText:
+    """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
+    theirs = sentences_of(evaluation)
+
+    def read() -> Iterator[str]:
+        return (line for line in text if theirs.isdisjoint(normalised([line])))
+
+    n_lines = sum(1 for _ in read())
+    return replace(text, n_lines=n_lines, read=read) if n_lines else text
 
 
 def _can_be_ranked(examples: Examples, query: int) -> bool:

@@ -93,9 +93,8 @@ def open_sources(options: PruneOptions) -> Sources:
     other, other_task = open_calibration(task, options.calibration, labelled)
     found = without_shared(other, evaluation)
     warnings: tuple[str, ...] = ()
-    if len(found.examples) < 2 and found.shared:
+    if found.same:
         warnings = (_same_data(options, found, other.name),)
-        found = dataclasses.replace(found, examples=other, dropped=0)
     elif found.shared:
         warnings = (
             f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
