@@ -33,7 +33,7 @@ from headscope.pruning.turns import Clock, Pass, in_turns
 FEWEST, _MOST, _SECONDS = 30, 240, 20.0
 _BLOCKS = (4, 6)  # Blocks that all pairs are cut into: at least, and at most
 _SPANS = 4  # Autocorrelation times that a block has
-_RESAMPLES = 10_000
+_RESAMPLES, _BEYOND = (2000, 10_000), 5  # At least and at most; beyond either end
 
 
 def confirm_speed(
@@ -115,13 +115,16 @@ def median_interval(
     fewest, most = _BLOCKS
     block = math.ceil(max(_SPANS * autocorrelation_time(logs), n / most))
     blocks = math.ceil(n / block)
-    starts = np.random.default_rng(abs(seed)).integers(n, size=(_RESAMPLES, blocks, 1))
-    places = ((starts + np.arange(block)) % n).reshape(_RESAMPLES, -1)[:, :n]
-    drawn = np.median(logs[places], axis=1)
-    if n / block < fewest or np.ptp(drawn) <= EPS:
+    if n / block < fewest:
         return estimate, None, None
     quantile = -stdtrit(blocks - 1, 0.025) * math.sqrt(blocks / (blocks - 1))
     tail = float(ndtr(-quantile))
+    resamples = int(np.clip(_BEYOND / tail, *_RESAMPLES))
+    starts = np.random.default_rng(abs(seed)).integers(n, size=(resamples, blocks, 1))
+    places = ((starts + np.arange(block)) % n).reshape(resamples, -1)[:, :n]
+    drawn = np.median(logs[places], axis=1)
+    if np.ptp(drawn) <= EPS:
+        return estimate, None, None
     low, high = np.exp(np.quantile(drawn, [tail, 1 - tail])).tolist()
     return estimate, low, high
 
