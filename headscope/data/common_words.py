@@ -8,6 +8,8 @@ from headscope.core.errors import InputError
 from headscope.data.encode import wordfreq_list
 from headscope.data.files import read_filled
 
+COMMON_WORDS = 10_000  # Most common words of a language that stay unless another number is given
+
 
 def read_words(path: str | Path) -> list[str]:
     """Read a file with a word, or a text, on each line.

@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeGuard
 
@@ -20,6 +19,7 @@ from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.corpus import (
     Corpus,
     Pair,
+    PlainText,
     as_corpus,
     corpus_of_pairs,
     open_plain,
@@ -77,6 +77,7 @@ class Examples:
     answers: tuple[tuple[tuple[int, str], ...], ...] | None = None
     may_have_no_answer: bool = False  # Whether any question of the file has none
     notes: tuple[str, ...] = ()  # What was left out of the file
+    drawn: str = ""  # ``60 of 1,379 examples, chosen at random (seed 0)``; empty where all are here
 
     def __len__(self) -> int:
         return len(self.first)
@@ -89,6 +90,11 @@ class Examples:
     def top(self, limit: int | None) -> Examples:
         """Return the first examples alone; all of them without a limit."""
         return self.pick(range(len(self))[:limit])
+
+    def draw(self, limit: int | None, seed: int) -> Examples:
+        """Return examples chosen at random, in their order; all of them without a limit."""
+        rows, drawn = draw(len(self), limit, seed)
+        return replace(self.pick(rows), drawn=drawn) if drawn else self
 
     def pick(self, rows: Iterable[int]) -> Examples:
         """Return some examples, with everything that is known of each."""
@@ -112,9 +118,17 @@ class Examples:
         return f"{self.name}, line {self.lines[i]}" if self.lines else f"{self.name}, {i + 1}"
 
 
-def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
+def draw(n: int, limit: int | None, seed: int) -> tuple[Sequence[int], str]:
+    """Choose ``limit`` of n places at random, ascending, and say so; all without a limit."""
+    if limit is None or limit >= n:
+        return range(n), ""
+    chosen = sorted(random.Random(seed).sample(range(n), limit))
+    return chosen, f"{limit:,} of {n:,} examples, chosen at random (seed {seed})"
+
+
+def read_labelled(path: str | Path) -> Examples:
     """Read sentences (or pairs) with a class: columns sentence[, sentence2], label."""
-    examples, rows = _read(path, _LABELLED, limit, "sentence")
+    examples, rows = _read(path, _LABELLED, "sentence")
     labels = tuple(cells["label"].strip() for _, cells in rows)
     if len(set(labels)) == 1:
         raise CorpusError(
@@ -129,9 +143,9 @@ def read_labelled(path: str | Path, limit: int | None = None) -> Examples:
     return replace(examples, second=second if all(paired) else None, labels=labels)
 
 
-def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
+def read_pairs(path: str | Path) -> Examples:
     """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
-    examples, rows = _read(path, _PAIRS, limit, "sentence1", "sentence2")
+    examples, rows = _read(path, _PAIRS, "sentence1", "sentence2")
     scores = []
     for line, cells in rows:
         try:
@@ -150,13 +164,13 @@ def read_pairs(path: str | Path, limit: int | None = None) -> Examples:
     return replace(examples, scores=tuple(scores))
 
 
-def read_translations(path: str | Path, limit: int | None = None) -> Examples:
+def read_translations(path: str | Path) -> Examples:
     """Read texts with what a model should make of them: columns source, target.
 
     The sources are ``first`` of what is returned, the targets ``second``. Without a header line, a
     row of two columns is a source and its target. White space around either is no part of it.
     """
-    examples, _ = _read(path, TRANSLATIONS, limit, "source", "target")
+    examples, _ = _read(path, TRANSLATIONS, "source", "target")
     first, second = (
         tuple(text.strip() for text in texts or ()) for texts in (examples.first, examples.second)
     )
@@ -164,10 +178,10 @@ def read_translations(path: str | Path, limit: int | None = None) -> Examples:
 
 
 def _read(
-    path: str | Path, columns: Columns, limit: int | None, first: str, second: str | None = None
+    path: str | Path, columns: Columns, first: str, second: str | None = None
 ) -> tuple[Examples, list[Record]]:
     path = Path(path)
-    rows = list(islice(read_records(path, columns), limit))
+    rows = list(read_records(path, columns))
     check_size(path, len(rows))
     texts, others = (
         None if name is None else tuple(cells[name] for _, cells in rows)
@@ -178,25 +192,28 @@ def _read(
     return Examples(str(path), digest, first=texts or (), second=others, lines=lines), rows
 
 
-def read_texts(path: str | Path | None, limit: int | None = None) -> Examples:
-    """Read text without labels: lines, a treebank's sentences, or the sentences of a table."""
+def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0) -> Examples:
+    """Read text without labels: lines, a treebank's sentences, or the sentences of a table.
+
+    With a limit so many of them are chosen at random, in their order.
+    """
     if path is None:
-        return sample_texts(limit)
+        return sample_texts(limit, seed)
     path = Path(path)
     kind = path.suffix.lower()
     if kind in TABLES:
-        _, rows = _read(path, _TEXTS, limit, "sentence")
+        _, rows = _read(path, _TEXTS, "sentence")
         pairs = [(cells["sentence"], cells.get("sentence2", "")) for _, cells in rows]
-        lines = (text for pair in pairs for text in pair if text.strip())
-        return _texts(str(path), sha256_of_file(path), lines, limit)
-    plain = plain_of(open_treebank(path)) if kind in TREEBANKS else open_plain(path)
-    return _texts(plain.name, plain.sha256, plain, limit)
+        lines = [text for pair in pairs for text in pair if text.strip()]
+        plain = PlainText(str(path), sha256_of_file(path), len(lines), lambda: iter(lines))
+    else:
+        plain = plain_of(open_treebank(path)) if kind in TREEBANKS else open_plain(path)
+    return _texts(plain, limit, seed)
 
 
-def sample_texts(limit: int | None = None) -> Examples:
-    """Return the sentences of the built-in sample."""
-    plain = sample_plain()
-    return _texts(plain.name, plain.sha256, plain, limit)
+def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
+    """Return the sentences of the built-in sample, or some of them, chosen at random."""
+    return _texts(sample_plain(), limit, seed)
 
 
 def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
@@ -218,10 +235,12 @@ def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...
     return tuple(ids)
 
 
-def _texts(name: str, sha256: str, lines: Iterable[str], limit: int | None) -> Examples:
-    first = tuple(islice(lines, limit))
-    check_size(name, len(first))
-    return Examples(name=name, sha256=sha256, first=first)
+def _texts(plain: PlainText, limit: int | None, seed: int) -> Examples:
+    rows, drawn = draw(plain.n_lines, limit, seed)
+    chosen = set(rows)
+    first = tuple(line for i, line in enumerate(plain) if i in chosen)
+    check_size(plain.name, len(first))
+    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
 
 
 def check_size(name: str | Path, n: int) -> None:

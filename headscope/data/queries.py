@@ -51,7 +51,7 @@ _TRIPLES = Columns(
 _Judged = tuple[str, str, float | None]
 
 
-def read_retrieval(path: str | Path, limit: int | None = None) -> Examples:
+def read_retrieval(path: str | Path) -> Examples:
     """Read queries, all documents, and which of these are relevant."""
     examples = _read(Path(path))
     if examples.relevance is None:
@@ -59,18 +59,22 @@ def read_retrieval(path: str | Path, limit: int | None = None) -> Examples:
             f"{path} does not say which documents are relevant; give a folder with qrels/test.tsv, "
             "or rows of query, document and label."
         )
-    return _answerable(examples, 1).top(limit)
+    return _answerable(examples, 1)
 
 
-def read_rerank(path: str | Path, limit: int | None = None) -> Examples:
-    """Read queries with the documents that are to be ordered for each; labels may be missing."""
+def read_rerank(path: str | Path) -> Examples:
+    """Read queries with documents; labels may be missing, and so may what is to be ordered."""
     path = Path(path)
     examples = _read(path)
     if examples.relevance is not None:
         examples = _answerable(examples, 1 if examples.candidates is None else 2)
     elif examples.candidates is not None:
         examples = _several(examples)
-    examples = examples.top(limit)
+    return examples
+
+
+def with_candidates(examples: Examples) -> Examples:
+    """Choose the documents that are to be ordered for each query, where the data name none."""
     if examples.candidates is not None:
         return examples
     judged = examples.relevance or ({},) * len(examples)
@@ -111,12 +115,18 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
 def with_documents(examples: Examples, places: Sequence[int]) -> Examples:
     """Keep some of the documents, and what is judged of them, under new places."""
     new = {place: i for i, place in enumerate(places)}
-    relevance = tuple(
-        {new[place]: grade for place, grade in grades.items() if place in new}
-        for grades in examples.relevance or ()
+    relevance, candidates = examples.relevance, examples.candidates
+    return replace(
+        examples,
+        documents=tuple(examples.documents[place] for place in places),
+        relevance=relevance
+        and tuple(
+            {new[place]: grade for place, grade in grades.items() if place in new}
+            for grades in relevance
+        ),
+        candidates=candidates
+        and tuple(tuple(new[place] for place in own if place in new) for own in candidates),
     )
-    documents = tuple(examples.documents[place] for place in places)
-    return replace(examples, documents=documents, relevance=relevance)
 
 
 def best_by_bm25(

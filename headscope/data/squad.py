@@ -24,7 +24,7 @@ from headscope.data.files import read_lines
 _Answers = tuple[tuple[int, str], ...]
 
 
-def read_questions(path: str | Path, limit: int | None = None) -> Examples:
+def read_questions(path: str | Path) -> Examples:
     """Read questions with their contexts and answers."""
     path = Path(path)
     text = "\n".join(line for _, line in read_lines(path))
@@ -39,7 +39,6 @@ def read_questions(path: str | Path, limit: int | None = None) -> Examples:
         )
     rows = list(_questions(path, whole["data"]))
     may_have_no_answer = any(not answers for *_, answers in rows)
-    rows = rows[:limit]
     check_size(path, len(rows))
     if not any(answers for *_, answers in rows):
         raise CorpusError(f"{path}: no question has an answer; give questions that have some.")

@@ -9,7 +9,6 @@ ranges and empty nodes are passed over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from headscope.core.errors import CorpusError
@@ -21,10 +20,10 @@ _DOCUMENT = "-DOCSTART-"
 _Row = tuple[int, str, str]  # Line number, word, tag.
 
 
-def read_tagged(path: str | Path, limit: int | None = None) -> Examples:
+def read_tagged(path: str | Path) -> Examples:
     """Read sentences whose words have a tag each."""
     path = Path(path)
-    sentences = list(islice(_sentences(path), limit))
+    sentences = list(_sentences(path))
     check_size(path, len(sentences))
     words = tuple(tuple(word for _, word, _ in rows) for rows in sentences)
     tags = tuple(tuple(tag for _, _, tag in rows) for rows in sentences)

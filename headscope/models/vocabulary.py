@@ -29,7 +29,7 @@ from headscope.core.errors import (
     InputError,
     UnsupportedModelError,
 )
-from headscope.data.common_words import common_words
+from headscope.data.common_words import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
 from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
@@ -38,8 +38,6 @@ from headscope.models.output_rows import cut_outputs
 from headscope.models.tokenizer_file import KINDS, TokenizerFile
 from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
 
-#: How many of a language's most common words stay by default.
-COMMON_WORDS = 20_000
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2

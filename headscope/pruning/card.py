@@ -301,9 +301,10 @@ def _metric_table(result: PruneResult, point: Point, facts: CardFacts) -> Iterat
         yield f"| {graph.file} ({graph.weights}) | {number(graph.measured, metric)} | |"
     whole = result.measured_examples == result.data.examples
     used = "" if whole else f"{result.measured_examples:,} tested of "
+    drawn = f"; {result.data.drawn}" if result.data.drawn else ""
     yield (
         f"\nMeasured on {_data(result.data.name, result.data.sha256)}: {used}"
-        f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long."
+        f"{result.data.examples:,} examples, {result.data.skipped:,} left out as too long{drawn}."
     )
     for warning in (*result.warnings, *warnings_of(result)):
         yield f"\n> {markdown(warning)}"

@@ -121,6 +121,10 @@ class Confirmed:
     reached: bool  # Whether the interval's lower end is at least that; False without a target
     runs: int  # Pairs of runs
     threads: int
+    #: 95% interval of ``ms_cut``, from the cut model's own times; None where it is unknown. It
+    #: holds for the machine's pace during these runs.
+    ms_low: float | None = None
+    ms_high: float | None = None
 
     @property
     def estimate(self) -> Estimate:

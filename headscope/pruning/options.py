@@ -342,7 +342,7 @@ class PruneOptions(ResumableOptions):
         str | Path | None,
         Option(
             help="Text whose words stay in the vocabulary besides those of the calibration data "
-            "and the 10,000 most common ones.",
+            "and the language's most common ones.",
             panel=MIXES,
         ),
     ] = None
@@ -406,7 +406,10 @@ class PruneOptions(ResumableOptions):
     quantize: Annotated[
         str | None, Option(help="Also export 8-bit weights, measured again.", choices=("int8",))
     ] = None
-    limit: Annotated[int | None, Option(help="Only the first examples of the data.")] = None
+    limit: Annotated[
+        int | None,
+        Option(help="So many examples of the data, chosen at random (mlm: the first windows)."),
+    ] = None
     calibration_limit: Annotated[
         int,
         Option(
@@ -606,6 +609,16 @@ class PruneOptions(ResumableOptions):
         if sum(value is not None for value in targets) > 1:
             yield (
                 "Give one of target_speed, target_ms, target_mb and max_drop: a mix has one budget."
+            )
+        if self.max_drop is not None and self.tune:
+            yield (
+                "tune changes the model after max_drop has tested it, so the tests would speak of "
+                "another model than the one you get; leave out tune or max_drop."
+            )
+        if self.max_drop is not None and "layers" in (self.units or ()):
+            yield (
+                "max_drop tests heads and neurons only: which layers go is decided for a budget, "
+                "and it has none; leave layers out of units, or give a target or a fraction."
             )
         if not self.mixes:
             needs_mix = {

@@ -197,6 +197,10 @@ class DataInfo:
     examples: int  # Used, and left out because they are longer than the model allows.
     skipped: int
     labels: bool | None = None  # Whether the methods used labels; None for evaluation data
+    #: ``60 of 1,379 examples, chosen at random (seed 0)``; empty where all were read
+    drawn: str = ""
+    #: Of calibration data: examples left out as they share a sentence with the evaluation data
+    dropped: int = 0
 
 
 @dataclass(frozen=True)

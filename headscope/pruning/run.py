@@ -158,9 +158,9 @@ def _result(
             "about them, and no value here means anything."
         )
 
-    def describe(task: Task, labels: bool | None) -> DataInfo:
-        data = task.data
-        return DataInfo(data.name, data.sha256, task.name, task.n_examples, task.skipped, labels)
+    def describe(task: Task, labels: bool | None, dropped: int = 0) -> DataInfo:
+        data, counts = task.data, (task.n_examples, task.skipped)
+        return DataInfo(data.name, data.sha256, task.name, *counts, labels, data.drawn, dropped)
 
     labels = bool(needs(options.method_names, "labels")) or options.labels
     return PruneResult(
@@ -172,7 +172,7 @@ def _result(
         higher_is_better=task.higher_is_better,
         baseline=outcome.baseline,
         data=describe(task, None),
-        calibration=describe(calibration, labels and calibration.has_labels)
+        calibration=describe(calibration, labels and calibration.has_labels, inputs.sources.dropped)
         if calibration
         else None,
         n_heads=sum(site.n_heads for site in loaded.sites),

@@ -123,9 +123,9 @@ def measure(
         For ``fidelity``: the model whose outputs are the target; ``model`` itself with all heads if
         missing.
     limit : int, optional
-        Examples.
+        Examples, chosen at random (``mlm``: the first windows).
     seed : int
-        Of masks and bootstrap.
+        Of that choice, of masks and bootstrap.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def measure(
     >>> headscope.measure("demo", limit=20, without="L5H*").value < 1.0
     True
     """
-    examples = read_examples(task, data, limit)
+    examples = read_examples(task, data, limit, seed)
     loaded = chosen_stack(open_for_tasks(model, **options), None, task)
     if reference is not None:
         reference = open_for_tasks(reference, pooling=options.get("pooling"))

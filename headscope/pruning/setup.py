@@ -12,7 +12,7 @@ from functools import partial
 from headscope.analyses.classify.known_roles import KnownRoles
 from headscope.core.errors import InputError
 from headscope.data.examples import Examples, sample_texts
-from headscope.data.token_rows import overlap
+from headscope.data.shared_sentences import Unshared, normalised, without_shared
 from headscope.models.loaded import LoadedModel
 from headscope.models.validation import ValidationSummary
 from headscope.pruning.measure import Measurer
@@ -40,6 +40,8 @@ class Sources:
     calibration: Examples | None  # to choose on; None where nothing is chosen
     calibration_task: str  # ``fidelity`` where the calibration file is plain text
     warnings: tuple[str, ...] = ()
+    dropped: int = 0  # Calibration examples that shared a sentence with the data
+    text: Examples | None = None  # all calibration data, of which ``calibration`` are drawn
     fidelity: Examples | None = None  # text without labels that a search must stay near to
 
     def evaluation_for(self, loaded: LoadedModel) -> Task:
@@ -78,27 +80,53 @@ def open_sources(options: PruneOptions) -> Sources:
                 ("the other half", order[len(texts) // 2 :]),
             )
         )
-        if options.limit is not None and task != "mlm":
+        if task != "mlm":
             check_two(options.limit)
-            evaluation = evaluation.pick(range(min(options.limit, len(evaluation))))
+            evaluation = evaluation.draw(options.limit, seed)
         chosen = pick(other, limit, task, seed) if options.needs_calibration else None
-        return Sources(options, evaluation, chosen, task, (), _fidelity_text(options, chosen))
-    evaluation = read_examples(task, options.data, options.limit)
+        near = _fidelity_text(options, chosen)
+        return Sources(options, evaluation, chosen, task, fidelity=near, text=chosen)
+    evaluation = read_examples(task, options.data, options.limit, seed)
     if not options.needs_calibration:
-        return Sources(options, evaluation, None, task, (), _fidelity_text(options, None))
+        return Sources(options, evaluation, None, task, (), fidelity=_fidelity_text(options, None))
     labelled = needs(options.method_names, "labels")
     other, other_task = open_calibration(task, options.calibration, labelled)
-    chosen = pick(other, limit, other_task, seed)
-    both = overlap(evaluation.texts, chosen.texts)
-    warning = (
-        f"{both.shared:,} of the {both.sentences:,} different sentences that the values are "
-        f"measured on ({both.share:.1%}) are among those that heads were chosen on; to that "
-        "extent the values are too good: take these sentences out of calibration or data."
+    found = without_shared(other, evaluation)
+    warnings: tuple[str, ...] = ()
+    if found.same:
+        warnings = (_same_data(options, found, other.name),)
+    elif found.shared:
+        warnings = (
+            f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
+            f"measured on are in {other.name} too; its {found.dropped:,} examples with such a "
+            f"sentence are left out, and heads are chosen among the other {len(found.examples):,}.",
+        )
+    chosen = pick(found.examples, limit, other_task, seed)
+    near = _fidelity_text(options, found.examples if options.tune else chosen)
+    return Sources(
+        options, evaluation, chosen, other_task, warnings, found.dropped, found.examples, near
     )
-    # A search tests no example that shares a sentence; windows of text cannot be told apart so.
-    told = both.shared and (options.max_drop is None or task == "mlm")
-    near = _fidelity_text(options, chosen)
-    return Sources(options, evaluation, chosen, other_task, (warning,) if told else (), near)
+
+
+def _same_data(options: PruneOptions, found: Unshared, name: str) -> str:
+    """Warn that heads are chosen on what they are measured on; refuse to tune on it."""
+    same = (
+        f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
+        f"measured on are in {name} too, and without them less than two examples are left to "
+        "choose on"
+    )
+    if options.tune:
+        raise InputError(
+            f"{same}; tuning would learn the evaluation data: give calibration data with other "
+            "sentences."
+        )
+    tested = options.max_drop is not None and options.task != "mlm"
+    extent = (
+        "the tests leave out every example with a sentence that heads were chosen on"
+        if tested
+        else "so heads are chosen on what they are measured on, and the values are too good"
+    )
+    return f"{same}: {extent}; better give calibration data with other sentences."
 
 
 def _fidelity_text(options: PruneOptions, chosen: Examples | None) -> Examples | None:
@@ -106,7 +134,7 @@ def _fidelity_text(options: PruneOptions, chosen: Examples | None) -> Examples |
     if options.fidelity_text is None:
         return None
     text = read_examples("fidelity", options.fidelity_text)
-    seen = {" ".join(line.split()) for line in (() if chosen is None else chosen.texts)}
+    seen = normalised(() if chosen is None else chosen.texts)
     lines = tuple(line for line in text.texts if " ".join(line.split()) not in seen)
     if len(lines) < FEWEST:
         raise InputError(

@@ -152,7 +152,9 @@ def _run_lines(result: PruneResult) -> str:
     if result.task in ("fidelity", "similarity", "retrieval") and not usual:
         source = "as asked for" if origin == "option" else f"as the model's {origin} says"
         lines.append(f"Pooling {pooling}, {source}")
-    lines.append(f"Data    {data.name}: {data.examples:,} examples, {data.skipped:,} skipped")
+    drawn = f"; {data.drawn}" if data.drawn else ""
+    counts = f"{data.examples:,} examples, {data.skipped:,} skipped"
+    lines.append(f"Data    {data.name}: {counts}{drawn}")
     if (calibration := result.calibration) is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")

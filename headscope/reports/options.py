@@ -57,7 +57,10 @@ class ReportFlags(SectionFlags):
             folder=True,
         ),
     ] = None
-    limit: Annotated[int | None, Option(help="Only the first sentences.")] = None
+    limit: Annotated[
+        int | None,
+        Option(help="Only the first sentences; of a task so many examples, chosen at random."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,9 +154,9 @@ class InsightsOptions(ClaimsOptions):
     limit: Annotated[
         int | None,
         Option(
-            help="Only the first sentences.",
-            python_help="Only the first examples that the task is measured on. The sections have "
-            "limits of their own in settings.",
+            help="Only the first sentences; of a task so many examples, chosen at random.",
+            python_help="So many of the examples that the task is measured on, chosen at random. "
+            "The sections have limits of their own in settings.",
         ),
     ] = None
     announce: Annotated[

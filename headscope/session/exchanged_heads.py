@@ -19,6 +19,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
+from headscope.data.shared_sentences import lines_without_shared
 from headscope.data.token_rows import Padded
 from headscope.models.intervene import Exchanged, Factors, Run, intervene
 from headscope.models.loaded import LoadedModel
@@ -98,9 +99,13 @@ class Opened:
     def of(cls, model: Model, options: EffectOptions, name: str) -> Opened:
         """Open, check and certify a model, and read its text; ``name`` is the command."""
         seed, limit, text = options.seed, options.limit, as_plain(options.text)
-        available = min(text.n_lines, limit or text.n_lines)
-        lines = min(options.sentences, available)
-        chosen = {i * available // lines for i in range(lines)}  # spread evenly
+        text = text.first(limit)
+        lines_before, examples = text.n_lines, None
+        if options.task is not None:  # no sentence of it may calibrate what it measures
+            examples = read_examples(options.task, options.data, limit, seed)
+            text = lines_without_shared(text, examples)
+        lines = min(options.sentences, text.n_lines)
+        chosen = {i * text.n_lines // lines for i in range(lines)}  # spread evenly
 
         def read() -> Iterator[str]:
             return (line for i, line in enumerate(text) if i in chosen)
@@ -114,8 +119,7 @@ class Opened:
         loaded = readable(whole, name)
         validation = require_valid(loaded, options.validate)
         task = None
-        if options.task is not None:
-            examples = read_examples(options.task, options.data, limit)
+        if options.task is not None and examples is not None:
             task = make_task(options.task, examples, loaded, seed=seed, limit=limit)
         effects = Effects(loaded, source, task, seed)
         common = {
@@ -123,7 +127,7 @@ class Opened:
             "provenance": provenance(loaded, command=options.command, seed=seed, data=source),
             "validation": validation,
             "left_out": tuple(stack for stack in whole.stacks if stack not in loaded.stacks),
-            "text": effects.describe(),
+            "text": {**effects.describe(), "dropped": lines_before - text.n_lines},
             "task": effects.task,
         }
         return cls(loaded, effects, common)
@@ -178,7 +182,7 @@ class Effects:
                 name=task.name,
                 metric=task.metric,
                 higher_is_better=task.higher_is_better,
-                data={"name": task.data.name, "sha256": task.data.sha256},
+                data={"name": task.data.name, "sha256": task.data.sha256, "drawn": task.data.drawn},
                 examples=task.n_examples,
                 baseline=task.interval(self._baseline, seed=seed).estimate(),
             )

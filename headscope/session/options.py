@@ -209,7 +209,11 @@ class EffectOptions(RunOptions):
     data: Annotated[str | Path | None, Option(help="What the task is measured on.")] = None
     limit: Annotated[
         int | None,
-        Option(help="Only the first lines of the text, and examples of the task.", at_least=1),
+        Option(
+            help="Only the first lines of the text, and so many examples of the task, chosen at "
+            "random.",
+            at_least=1,
+        ),
     ] = None
     pooling: Annotated[str | None, POOLING] = None
 

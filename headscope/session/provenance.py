@@ -65,7 +65,7 @@ def provenance(
             "removed_heads": removed,
             **_more_removed(whole),
         },
-        "data": None if data is None else {"name": data.name, "sha256": data.sha256},
+        "data": None if data is None else _named(data),
         "tokenizer": fit,
         "warnings": list(dict.fromkeys([*own_warnings, *warnings])),
         "seed": seed,
@@ -74,6 +74,12 @@ def provenance(
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _named(data: Source) -> dict[str, str]:
+    """Name what was read, and say which of its examples, where not all were."""
+    drawn = getattr(data, "drawn", "")
+    return {"name": data.name, "sha256": data.sha256, **({"drawn": drawn} if drawn else {})}
 
 
 def _more_removed(whole: LoadedModel) -> dict[str, Any]:

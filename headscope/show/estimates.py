@@ -27,8 +27,9 @@ def cosine_text(effect: Effect | None, digits: int = 4) -> str:
 
 def task_line(task: EffectTask) -> str:
     """Say what changed models are measured by beside the cosine."""
+    drawn = f" ({task.data['drawn']})" if task.data.get("drawn") else ""
     return (
-        f"{task.name} on {task.data['name']}: {task.examples:,} examples, {task.metric} "
+        f"{task.name} on {task.data['name']}: {task.examples:,} examples{drawn}, {task.metric} "
         f"{ranged(task.baseline, 2)} unchanged"
     )
 
@@ -40,6 +41,10 @@ def run_lines(result: Any) -> str:
         model_line(result).plain,
         f"Text    {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens",
     ]
+    if dropped := text.get("dropped"):
+        lines[-1] += f"; {dropped:,} lines that the task is measured on are left out"
+    elif result.task is not None and result.task.data["sha256"] == text["sha256"]:
+        lines[-1] += "; the task is measured on the same text"
     if result.task is not None:
         lines.append(f"Task    {task_line(result.task)}")
     return "\n".join(lines)

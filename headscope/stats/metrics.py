@@ -4,6 +4,8 @@ A bootstrap resample draws n examples with replacement; all that a metric needs 
 each example was drawn. Every metric here therefore takes counts ``w`` (resamples, n) and gives one
 value per resample, without ever copying examples; counts of 1 give the metric itself. The counts
 depend on the seed and n alone, so that two models are always compared on the same resamples.
+Outputs may have an array :data:`CLUSTER`: examples with the same number (questions on one
+paragraph) are not independent, and are drawn together.
 
 The class of a metric says which interval it has (:mod:`headscope.stats.paired_change`):
 :class:`Rate` of examples that are right or wrong, :class:`Counted` where a right answer is counted
@@ -26,6 +28,7 @@ Outputs = Mapping[str, Array]  # Per-example arrays by name; the first axis of e
 #: A metric: (outputs, counts (resamples, n)) -> one value per resample.
 Metric = Callable[[Outputs, Array], Array]
 
+CLUSTER = "cluster"  # Name of the array that says which examples belong together.
 RESAMPLES = 1000  # Resamples of a bootstrap.
 _ENTRIES = 1 << 22  # Entries of the count matrix held at a time: 32 MiB of float64.
 
@@ -240,15 +243,28 @@ def resampled(
     metric: Metric, outputs: Outputs, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> Array:
     """Return the metric of every resample, (resamples,); the same seed draws the same examples."""
-    n, values = size_of(outputs), []
+    owner = _owners(outputs)
+    n, values = int(owner.max()) + 1, []
     rng = np.random.default_rng(seed)
-    at_once = max(1, _ENTRIES // n)
+    at_once = max(1, _ENTRIES // len(owner))
     for start in range(0, resamples, at_once):
         rows = min(at_once, resamples - start)
         drawn = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n).astype(float)
-        values.append(metric(outputs, counts))
+        values.append(metric(outputs, counts[:, owner]))
     return np.concatenate(values)
+
+
+def _owners(outputs: Outputs) -> Array:
+    """Return the number of what each example is drawn with, from 0; by default its own."""
+    if CLUSTER not in outputs:
+        return np.arange(size_of(outputs))
+    return np.unique(outputs[CLUSTER], return_inverse=True)[1]
+
+
+def drawn_units(outputs: Outputs) -> int:
+    """Return the number of independent units that resamples draw: examples, or clusters."""
+    return int(_owners(outputs).max()) + 1
 
 
 def value_of(metric: Metric, outputs: Outputs) -> float:

@@ -40,11 +40,13 @@ from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import (
+    CLUSTER,
     RESAMPLES,
     Counted,
     Metric,
     Outputs,
     Rate,
+    drawn_units,
     resampled,
     size_of,
     value_of,
@@ -120,12 +122,12 @@ def paired_change(
     outputs with this seed, where it is known; a :class:`Rate` or :class:`Counted` metric has no use
     for it.
     """
-    n, start, value = size_of(outputs), value_of(metric, baseline), value_of(metric, outputs)
+    n, start, value = drawn_units(outputs), value_of(metric, baseline), value_of(metric, outputs)
 
     def change(low: float, high: float, p_value: float) -> Change:
-        return Change(value, low, high, level, n, start, value - start, p_value)
+        return Change(value, low, high, level, size_of(outputs), start, value - start, p_value)
 
-    if isinstance(metric, Rate):
+    if isinstance(metric, Rate) and CLUSTER not in outputs:
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))
         gained, lost = int((now & ~was).sum()), int((was & ~now).sum())
         low, high = (100.0 * end for end in tango(gained, lost, n, level))
@@ -158,8 +160,8 @@ def interval_of(
     values: Array | None = None,
 ) -> MetricInterval:
     """Measure one model, with an interval; parameters as of :func:`paired_change`."""
-    n, value = size_of(outputs), value_of(metric, outputs)
-    if isinstance(metric, Rate):
+    n, value = drawn_units(outputs), value_of(metric, outputs)
+    if isinstance(metric, Rate) and CLUSTER not in outputs:
         hits = float(np.asarray(metric.right(outputs)).sum())
         low, high = (100.0 * end for end in agresti_coull(hits, n, level))
     elif n < FEWEST:

@@ -1,8 +1,9 @@
 r"""Rankings of documents: nDCG, recall, and how far an order is another one.
 
-Documents are ordered by falling score, and ties by their own order. Scores are compared on a grid
-of 16 EPS of the largest one: those of equal texts differ by rounding alone, and so may differ from
-one processor to the next.
+Documents are ordered by falling score. nDCG and recall are means over all orders of tied documents,
+so that no order of a file has a say (McSherry & Najork 2008, ECIR); where one order is needed, ties
+have that of the documents. Scores are compared on a grid of 16 EPS of the largest one: those of
+equal texts differ by rounding alone, and so may differ from one processor to the next.
 
 References
 ----------
@@ -47,23 +48,35 @@ def first_documents(steps: Array, k: int = TOP) -> Array:
     return first
 
 
-def ndcg(documents: Array, grades: Mapping[int, float], k: int = TOP) -> float:
-    """Discounted gain of the first ``k`` documents, divided by that of the best order.
+def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> tuple[float, float]:
+    """Judge the order of one query's documents, as a mean over all orders of tied ones.
 
-    sum_i grade_i / log2(i + 1) over places i = 1 ... k; documents that were not judged, and grades
-    below 0, count 0. 0 where nothing is relevant.
+    nDCG is the discounted gain of the first ``k`` documents, divided by that of the best order: the
+    gain is sum_i grade_i / log2(i + 1) over places i = 1 ... k; documents that were not judged, and
+    grades below 0, count 0. Recall is the share of the documents with a grade above 0 that are
+    among the first ``k``. Both are 0 where nothing is relevant. ``steps`` (documents,) come from
+    :func:`on_grid`.
     """
+    relevant = {document: grade for document, grade in grades.items() if grade > 0}
+    if not relevant:
+        return 0.0, 0.0
     discounts = 1.0 / np.log2(np.arange(2, k + 2))
-    gains = np.array([max(grades.get(int(document), 0.0), 0.0) for document in documents[:k]])
-    best = np.array(sorted((max(grade, 0.0) for grade in grades.values()), reverse=True)[:k])
-    most = float(best @ discounts[: len(best)])
-    return float(gains @ discounts[: len(gains)]) / most if most > 0 else 0.0
+    gains = np.array(list(relevant.values()))
+    best = np.sort(gains)[::-1][:k]
+    worth = _worth(steps, np.stack([discounts, np.ones(k)]), np.array(list(relevant)))
+    return float(worth[0] @ gains / (best @ discounts[: len(best)])), float(worth[1].mean())
 
 
-def recall(documents: Array, grades: Mapping[int, float], k: int = TOP) -> float:
-    """Share of the documents with a grade above 0 that are among the first ``k``; 0 of none."""
-    relevant = {document for document, grade in grades.items() if grade > 0}
-    return len(relevant & set(documents[:k].tolist())) / len(relevant) if relevant else 0.0
+def _worth(steps: Array, places: Array, documents: Array) -> Array:
+    """Return what some documents' places are worth, (n, documents), as a mean over tied orders.
+
+    ``places`` (n, k) says what each of the first places is worth; the others are worth nothing.
+    """
+    own = steps[documents][:, None]
+    before, behind = (steps > own).sum(axis=1), (steps >= own).sum(axis=1)  # ranks of its ties
+    total = np.pad(np.cumsum(places, axis=1), ((0, 0), (1, 0)))
+    first, last = (np.minimum(place, places.shape[1]) for place in (before, behind))
+    return np.asarray((total[:, last] - total[:, first]) / (behind - before))
 
 
 def order_kept(whole: Array, other: Array) -> float:

@@ -17,7 +17,7 @@ from headscope.data.token_rows import Padded, Row
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import wide
 from headscope.stats.answers import exact_match, word_f1
-from headscope.stats.metrics import Outputs, mean_of, rate_of
+from headscope.stats.metrics import CLUSTER, Outputs, mean_of, rate_of
 from headscope.tasks.base import Task, need_logits, spans
 
 WINDOW = (
@@ -49,9 +49,10 @@ class QuestionAnswering(Task):
     The answer is the span of at most 30 tokens with the largest sum of the logits of its begin and
     end, over all windows of the context (ties: the first window, then the shortest, then the first
     span). Where the file has questions without an answer, none is given if the sum at the first
-    special token, at its least over windows, is larger. An example is a question; the loss is that
-    of a window, the cross-entropy of where the answer begins and ends: at the first special token
-    for a window without one.
+    special token, at its least over windows, is larger. An example is a question; those
+    on one paragraph are not independent, so resamples draw paragraphs. The loss is that of a
+    window, the cross-entropy of where the answer begins and ends: at the first special token for a
+    window without one.
     """
 
     name = "question-answering"
@@ -161,6 +162,7 @@ class QuestionAnswering(Task):
             "f1": np.array([word_f1(*pair) for pair in pairs]),
             "exact": np.array([exact_match(*pair) for pair in pairs]),
             "answer": np.unique(np.array(answers), return_inverse=True)[1],
+            CLUSTER: np.unique([context for _, context in self._texts], return_inverse=True)[1],
         }
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:

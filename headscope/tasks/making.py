@@ -13,7 +13,7 @@ from headscope.data.examples import (
     read_texts,
     read_translations,
 )
-from headscope.data.queries import read_rerank, read_retrieval
+from headscope.data.queries import read_rerank, read_retrieval, with_candidates
 from headscope.data.squad import read_questions
 from headscope.data.tagged import read_tagged
 from headscope.models.loaded import LoadedModel
@@ -49,7 +49,7 @@ _HEADS = {
     "rerank": "classification",
 }
 #: Tasks that need a file: what it holds, and how it is read.
-_NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path, int | None], Examples]]] = {
+_NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path], Examples]]] = {
     "classification": ("labels", read_labelled),
     "similarity": ("labels", read_pairs),
     "retrieval": ("queries, documents and relevance", read_retrieval),
@@ -61,21 +61,28 @@ _NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path, int | None], Examples]]]
 
 
 def read_examples(
-    name: str, path: str | Path | Examples | None, limit: int | None = None
+    name: str, path: str | Path | Examples | None, limit: int | None = None, seed: int = 0
 ) -> Examples:
-    """Read what a task is measured on; no model is needed yet."""
+    """Read what a task is measured on; no model is needed yet.
+
+    With a limit examples are chosen at random (files are often sorted); of ``mlm``, which reads
+    windows of running text, :func:`make_task` takes the first windows.
+    """
     _check_name(name)
     check_two(limit)
+    limit = None if name == "mlm" else limit
     if isinstance(path, Examples):
-        return path.pick(range(min(len(path), limit or len(path))))
-    if name in _NEEDS_FILE:
+        examples = path.draw(limit, seed)
+    elif name in _NEEDS_FILE:
         what, read = _NEEDS_FILE[name]
         if path is None:
             raise InputError(
                 f"The task {name} needs a file with {what}: the built-in sample has none."
             )
-        return read(path, limit)
-    return read_texts(path, None if name == "mlm" else limit)
+        examples = read(path).draw(limit, seed)
+    else:
+        examples = read_texts(path, limit, seed)
+    return with_candidates(examples) if name == "rerank" else examples
 
 
 def check_two(limit: int | None) -> None:

@@ -22,7 +22,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import wide
 from headscope.models.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
-from headscope.stats.ranking import TOP, first_documents, ndcg, on_grid, order_kept, recall
+from headscope.stats.ranking import first_documents, ndcg_and_recall, on_grid, order_kept
 from headscope.tasks.base import (
     TOKEN_HEADS,
     LossBatch,
@@ -117,11 +117,15 @@ class Retrieval(Task):
         return F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
 
     def _by_example(self, by_row: dict[str, Array]) -> dict[str, Array]:
-        top = self._first(by_row["embedding"])
-        judged = list(zip(top, self.relevance, strict=True))
+        tops, judged = list[Array](), list[tuple[float, float]]()
+        for part in self._steps(by_row["embedding"]):
+            tops.append(first_documents(part))
+            grades = self.relevance[len(judged) : len(judged) + len(part)]
+            judged += map(ndcg_and_recall, part, grades)
+        top, (gains, recalls) = np.concatenate(tops), np.array(judged).T
         return {
-            "ndcg": np.array([ndcg(*pair) for pair in judged]),
-            "recall": np.array([recall(*pair) for pair in judged]),
+            "ndcg": gains,
+            "recall": recalls,
             "changed": (np.sort(top) != np.sort(self._whole)).any(axis=1).astype(float),
             "top": top,
             "query": np.arange(len(top)),
@@ -130,16 +134,17 @@ class Retrieval(Task):
     @cached_property
     def _whole(self) -> Array:
         """The whole model's first documents, (queries, 10)."""
-        return self._first(numpy(F.normalize(self.distance.embeddings(), dim=-1).float()))
+        whole = numpy(F.normalize(self.distance.embeddings(), dim=-1).float())
+        return np.concatenate([first_documents(part) for part in self._steps(whole)])
 
-    def _first(self, embedding: Array) -> Array:
-        """Return the first ten documents of every query, by embeddings (rows, d)."""
+    def _steps(self, embedding: Array) -> Iterator[Array]:
+        """Yield the scores of all documents for some queries at a time, by embeddings (rows, d)."""
         queries, documents = (
             embedding[rows].astype(float) for rows in (self._queries, self._documents)
         )
         few = max(1, _AT_ONCE // len(documents))
-        parts = [queries[i : i + few] @ documents.T for i in range(0, len(queries), few)]
-        return np.concatenate([first_documents(on_grid(part, 1.0), TOP) for part in parts])
+        for i in range(0, len(queries), few):
+            yield on_grid(queries[i : i + few] @ documents.T, 1.0)
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
         sets = [_Set(i, [self.rows[row] for row in rows]) for i, rows in enumerate(self._sets())]
@@ -288,7 +293,7 @@ class Rerank(Task):
         return outputs
 
     def _ndcg(self, rows: Array, steps: Array) -> float:
-        return ndcg(first_documents(steps[None])[0], dict(enumerate(self._grades[rows].tolist())))
+        return ndcg_and_recall(steps, dict(enumerate(self._grades[rows].tolist())))[0]
 
     @cached_property
     def _whole(self) -> Array:

@@ -144,6 +144,31 @@ def test_planted_answers(loaded, tmp_path, monkeypatch):
     assert task.degenerate(same) == "gives every question the same answer"
 
 
+def test_resamples_draw_paragraphs(loaded, tmp_path):
+    """Many questions on few paragraphs: the interval is that of the paragraphs' own sums."""
+    made, contexts = [], [c for _, c, _ in questions(12, False)]
+    for i, context in enumerate(contexts):
+        words = context.split()
+        made += [(f"is {w} it ?", context, [w]) for w in words[: 2 + 3 * (i % 3)]]
+    task = make_task("question-answering", read_questions(write(tmp_path / "d.json", made)), loaded)
+    outputs = dict(task.outputs(loaded))
+    owner = np.array([contexts.index(c) for _, c, _ in made])
+    rng = np.random.default_rng(0)
+    outputs["f1"] = np.clip(rng.normal(0.5, 0.3, 12)[owner] + rng.normal(0, 0.05, len(made)), 0, 1)
+    found = task.interval(outputs)
+    # The delta method for a ratio of sums over paragraphs, the sampled unit.
+    mean = outputs["f1"].mean()
+    sums = np.array([(outputs["f1"][owner == i] - mean).sum() for i in range(12)])
+    error = 100 * np.sqrt((sums**2).sum() * 12 / 11) / len(made)
+    assert found.high - found.low == pytest.approx(2 * 2.2 * error, rel=0.2)
+    alone = task.interval({**outputs, "cluster": np.arange(len(made))})
+    assert alone.high - alone.low < 0.6 * (found.high - found.low)
+    better = {**outputs, "f1": outputs["f1"] + 0.1 * (owner == 0)}
+    change = task.change(outputs, better)
+    assert change.examples == len(made)
+    assert change.low <= 0 < change.high  # of one paragraph out of twelve
+
+
 def test_windows_cover_the_context(loaded, tmp_path):
     """Every token of the context is in a window, and neighbours share half of their room."""
     made = questions(6, False)

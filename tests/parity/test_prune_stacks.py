@@ -442,4 +442,4 @@ def test_slips_of_stack_and_task_are_named(tmp_path, files):
     with pytest.raises(InputError, match="is no encoder-decoder model"):
         headscope.measure(bert, "seq2seq", data)
     found = pruned("bart", files, calibration=data, fractions=[0.5], stack="cross")
-    assert "among those that heads were chosen on" in found.warnings[0]
+    assert "heads are chosen on what they are measured on" in found.warnings[0]

@@ -14,7 +14,13 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.queries import best_by_bm25, read_rerank, read_retrieval, thinned
+from headscope.data.queries import (
+    best_by_bm25,
+    read_rerank,
+    read_retrieval,
+    thinned,
+    with_candidates,
+)
 from headscope.models.loaded import LoadedModel
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of
@@ -158,7 +164,7 @@ def test_bm25_by_hand():
 
 def test_rerank_is_the_order_of_logits(crossed, beir):
     loaded = headscope.load(str(crossed), task_head="auto", dtype="float64")
-    data = read_rerank(beir, 12)
+    data = with_candidates(read_rerank(beir).top(12))
     assert all(
         len(places) == 20 and {*grades} <= {*places}
         for places, grades in zip(data.candidates, data.relevance, strict=True)
@@ -237,7 +243,9 @@ def test_refusals(bert, crossed, beir, tmp_path):
         make_task("rerank", read_rerank(beir), bert)
     two = tiny_bert(tmp_path / "two", task_head="classification")
     with pytest.raises(InputError, match="has 2 outputs; the task rerank needs a cross-encoder"):
-        make_task("rerank", read_rerank(beir, 3), headscope.load(str(two), task_head="auto"))
+        make_task(
+            "rerank", read_examples("rerank", beir, 3), headscope.load(str(two), task_head="auto")
+        )
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusError, match=r"holds no corpus.jsonl"):
         read_retrieval(tmp_path / "empty")

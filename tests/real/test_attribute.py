@@ -20,6 +20,15 @@ def test_sts_b_pairs(demo, shared):
     unrelated = found.shuffled
     assert unrelated.output.high < found.output.low
     assert len(found.groups) == 6
+    # No attention follows the last layer: what removal does there is the first order, once both
+    # lengths are counted. The exact parts alone say little of it.
+    many = headscope.attribute(
+        demo, data=shared / "data/stsb-en-test.csv", limit=24, removals=24, validate=False
+    )
+    last = many.layers[-1]
+    assert last.spearman_first_order > 0.9
+    assert last.spearman < last.spearman_first_order - 0.2
+    assert all(layer.spearman_first_order < 0.8 for layer in many.layers[:-1])
 
 
 def test_a_classifier_and_a_masked_token(shared):

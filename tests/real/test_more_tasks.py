@@ -77,7 +77,7 @@ def test_parts_of_speech_of_ewt(tagger, shared):
 
 
 def test_sts_b_as_a_small_retrieval(demo, shared):
-    data = read_retrieval(shared / "data/stsb-en-test.csv", 40)
+    data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)
     places = sorted({p for grades in data.relevance for p in grades})
     few = headscope.data.queries.with_documents(data, [*places, *range(600, 720)])
     task = make_task("retrieval", few, demo)

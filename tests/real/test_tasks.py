@@ -101,7 +101,7 @@ def test_arabic_names_in_latin_letters(shared):
     assert "bleu" not in found.metrics  # single words have no 4-gram
     assert found.ci[0] < found.value < found.ci[1]
 
-    task = Seq2Seq(read_translations(pairs, 100), loaded)
+    task = Seq2Seq(read_translations(pairs).top(100), loaded)
     assert (task.n_examples, task.skipped) == (100, 0)
     # The tokenizer puts no end token after a source; a target has one all the same.
     assert all(row.content == tuple(range(len(row.ids))) for row in task.rows)

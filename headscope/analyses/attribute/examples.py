@@ -26,6 +26,7 @@ from headscope.analyses.attribute.targets import (
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts
+from headscope.data.shared_sentences import without_shared
 from headscope.data.token_rows import Row, encode_rows, pad_rows
 from headscope.models.intervene import intervene
 from headscope.models.loaded import LoadedModel
@@ -72,19 +73,29 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
         name = "flip" if options.flip else "label"
         raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
     data = _read(kind, options)
-    source = as_plain(options.calibration)
-    lines = list(source)
-    lines = [lines[i] for i in spread(len(lines), CALIBRATION)]
-    prompt = loaded.pooling.prompt if kind == "cosine" else ""
-    rows = tuple(_rows(loaded, [prompt + line for line in lines]))
-    if len(rows) < 2:
-        raise CorpusError(f"{source.name} has fewer than two lines that fit {loaded.name}.")
-    calibration = {"name": source.name, "sha256": source.sha256, "lines": len(rows)}
     if data is None:
         texts = _texts(loaded, kind, options)
         first, second = [texts[0]], [texts[1]] if len(texts) > 1 else None
     else:
         texts, first, second = (), list(data.first), list(data.second or ()) or None
+    source = as_plain(options.calibration)
+    read = Examples(source.name, source.sha256, first=tuple(source))
+    found = without_shared(read, Examples("texts", "", first=(*texts, *first, *(second or ()))))
+    lines = [found.examples.first[i] for i in spread(len(found.examples), CALIBRATION)]
+    prompt = loaded.pooling.prompt if kind == "cosine" else ""
+    rows = tuple(_rows(loaded, [prompt + line for line in lines]))
+    if len(rows) < 2:
+        raise CorpusError(
+            f"{source.name} has fewer than two lines that fit {loaded.name}; give another text for "
+            "calibration."
+        )
+    calibration = {
+        "name": source.name,
+        "sha256": source.sha256,
+        "lines": len(rows),
+        "dropped": found.dropped,
+        "same": found.same,
+    }
     pooled = [prompt + text for text in first]
     examples: list[Example] = []
     if kind == "cosine":
@@ -128,7 +139,7 @@ def _open_targets(loaded: LoadedModel, options: AttributeOptions) -> Opened:
                 f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
             )
     examples, texts, skipped, data = target_examples(loaded, options)
-    rows, calibration = calibration_pairs(loaded, options, data)
+    rows, calibration = calibration_pairs(loaded, options, data, texts)
     own = examples[0]
     label = ""
     if options.at is not None:
@@ -151,7 +162,7 @@ def _read(kind: str, options: AttributeOptions) -> Examples | None:
     if options.data is None:
         return None
     read = {"cosine": read_pairs, "class": read_labelled, "token": read_texts}[kind]
-    return read(options.data, options.limit)
+    return read(options.data).draw(options.limit, options.seed)
 
 
 def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:

@@ -57,6 +57,9 @@ class Parts:
     heads: Array  # (examples, n_layers, n_heads)
     feed_forward: Array  # (examples, n_layers)
     biases: Array  # (examples,)
+    #: (examples, n_layers, n_heads): how a cosine changes at first order as a head's write fades,
+    #: the lengths of both embeddings included; None for logits. No part of the sum.
+    first_order: Array | None = None
 
     @property
     def error(self) -> Array:
@@ -149,30 +152,30 @@ def measure_parts(
 ) -> Parts:
     """Take the output of every example apart; ``tell`` gets how many are done."""
     found: list[tuple[int, tuple[Array, ...]]] = []
-    for indices, run, output, parts in _runs(loaded, stream, examples, patterns=False):
-        heads = parts.heads.sum(-1)
-        sums = (
+    for indices, run, output, parts, lengths in _runs(loaded, stream, examples, patterns=False):
+        heads = _by_example(parts.heads.sum(-1), run, indices)
+        columns = [
+            output,
             _by_example(parts.embeddings.sum(-1), run, indices),
-            _by_example(heads, run, indices),
+            heads,
             _by_example(parts.feed_forward.sum(-1), run, indices),
             _by_example(parts.biases, run, indices),
-        )
-        columns = (output, *sums)
+        ]
+        if lengths is not None:  # a head has half of its products with the other text in the sum
+            shorter = run.contributions(lengths).heads.sum(-1)
+            columns.append(2 * heads - _by_example(shorter, run, indices))
         found += [
             (i, tuple(column[place].cpu().numpy() for column in columns))
             for place, i in enumerate(indices)
         ]
         tell(len(found))
     found.sort(key=lambda item: item[0])
-    output_, embeddings, heads_, forward, biases = (
-        np.stack([values[n] for _, values in found]) for n in range(5)
-    )
-    return Parts(output_, embeddings, heads_, forward, biases)
+    return Parts(*(np.stack(values) for values in zip(*(item[1] for item in found), strict=True)))
 
 
 def measure_tokens(loaded: LoadedModel, stream: Stream, example: Example) -> Tokens:
     """Take one output apart by the tokens that heads read, and that the rest stands at."""
-    (_, run, _, parts) = next(iter(_runs(loaded, stream, [example], patterns=True)))
+    (_, run, _, parts, _) = next(iter(_runs(loaded, stream, [example], patterns=True)))
     table = None if parts.cross is None else parts.cross[0].cpu().numpy()
     if example.kind == "cosine":
         states, _ = run.source_states()  # (rows, pos, source_pos, d_model)
@@ -209,10 +212,15 @@ def _through(readout: Readout, states: Tensor, n: int) -> Tensor:
 
 def _runs(
     loaded: LoadedModel, stream: Stream, examples: Sequence[Example], *, patterns: bool
-) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions]]:
-    """Run examples in batches: places, the run, their outputs, and the parts of every row."""
+) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions, Tensor | None]]:
+    """Run examples in batches: places, the run, their outputs, and the parts of every row.
+
+    Last, of a cosine, a readout of each row's own direction, (rows, pos, d_model): cosine times a /
+    |a|^2, by which a part of a changes the cosine through the length of a.
+    """
     kind = examples[0].kind
     most = AT_ONCE if kind != "target" else min(AT_ONCE, LOGITS // loaded.vocab_size)
+    lengths: Tensor | None = None
     for indices in batches([len(example) for example in examples], most):
         part = [examples[i] for i in indices]
         rows = [row for example in part for row in example.rows[: 2 if kind == "cosine" else 1]]
@@ -225,6 +233,8 @@ def _runs(
             length = pairs.norm(dim=-1).prod(-1)[:, None, None].clamp(min=1e-300)
             weights = (pairs.flip(1) / (2 * length)).flatten(0, 1)
             output = (pairs[:, 0] * pairs[:, 1]).sum(-1) / length[:, 0, 0]
+            square = (pairs * pairs).sum(-1, keepdim=True).clamp(min=1e-300)
+            lengths, _ = readout.of((output[:, None, None] * pairs / square).flatten(0, 1))
         elif kind == "target":
             read = partial(_mean_logit, part)
             function = task_head(loaded, stream.end, *batch.inputs, decoder=more, read=read)
@@ -243,7 +253,7 @@ def _runs(
             output = logits.gather(1, labels[:, None])[:, 0]
         g, constant = readout.of(weights)
         parts = run.contributions(g, by_source=patterns)
-        yield indices, run, output, replace(parts, biases=parts.biases + constant)
+        yield indices, run, output, replace(parts, biases=parts.biases + constant), lengths
 
 
 def _mean_logit(examples: Sequence[Example], logits: Tensor) -> Tensor:

@@ -114,7 +114,7 @@ class AttributeOptions(RunOptions):
         ),
     ] = None
     limit: Annotated[
-        int | None, Option(help="Only the first examples of the data.", at_least=1)
+        int | None, Option(help="So many examples of the data, chosen at random.", at_least=1)
     ] = None
     removals: Annotated[
         int,

@@ -9,7 +9,7 @@ from headscope.core.heads import Head, layer_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -44,6 +44,9 @@ class AttributedHead(Head):
     removed: Annotated[Estimate, Compare("effect of removal")]
     removed_mean: Annotated[Estimate, Compare("effect of removal, mean left")]
     role: str = ""  # Its primary role, where a classification was given
+    #: How a cosine changes at first order as its write fades: both embeddings become shorter or
+    #: longer too, which the exact sum leaves out. Unknown for logits.
+    first_order: Annotated[Estimate, Compare("direct part, lengths counted")] = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class AttributedLayer:
     #: Unknown for cross-attention: the layer's stands with its self-attention.
     feed_forward: Annotated[Estimate, Compare("feed-forward, direct")]
     stack: str = "encoder"
+    #: Spearman's correlation over the layer's heads with the effect of removal: of direct parts,
+    #: and of those with lengths counted.
+    spearman: float | None = None
+    spearman_first_order: float | None = None
 
     @property
     def name(self) -> str:
@@ -170,7 +177,9 @@ class AttributeResult(Measured):
     #: sentences; for a logit the same logit of other texts; for a target its logits with sources
     #: that it does not belong to.
     shuffled: AttributeControl
-    #: What heads' means were taken over: name, sha256, lines, tokens.
+    #: What heads' means were taken over: name, sha256, lines, tokens;
+    #: ``dropped``, how many were left out as they share a sentence with the examples; ``same``,
+    #: whether fewer than two would have been left, so that none was.
     calibration: dict[str, Any]
     tokens: tuple[AttributedToken, ...] = ()  # Of one example, where asked for
     pairs: TokenPairs | None = None  # Of one pair, where asked for
@@ -188,7 +197,7 @@ class AttributeResult(Measured):
         rows = []
         for head in self.heads:
             row = {"layer": head.layer, "head": head.head, "stack": head.stack, "role": head.role}
-            for name in ("direct", "removed", "removed_mean"):
+            for name in ("direct", "first_order", "removed", "removed_mean"):
                 row |= estimated_columns(name, getattr(head, name))
             rows.append(row)
         return pd.DataFrame(rows)

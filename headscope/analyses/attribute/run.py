@@ -108,6 +108,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
                 _mean(parts.heads[:, site.row].sum(-1)),
                 UNKNOWN if site.stack == "cross" else _mean(parts.feed_forward[:, site.row]),
                 site.stack,
+                *_of_layer(parts, chosen, removed, [p for p in direct if p[0] == site.row]),
             )
             for site in loaded.sites
             if writes(loaded, site)
@@ -208,11 +209,21 @@ def _sums(loaded: LoadedModel, parts: Parts, kind: str) -> tuple[PartSum, ...]:
 
 def _agreement(first: Array, second: Array, heads: Sequence[Place]) -> float | None:
     """Spearman's correlation over heads of two means over examples."""
+    if len(heads) < 3:
+        return None
     rows, places = (list(x) for x in zip(*heads, strict=True))
     x, y = (table.mean(0)[rows, places] for table in (first, second))
-    if len(heads) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return value_of(spearman, {"similarity": x, "gold": y}) / 100
+
+
+def _of_layer(
+    parts: Parts, chosen: Sequence[int], removed: Removed, heads: Sequence[Place]
+) -> Iterator[float | None]:
+    """Yield how direct parts, and those with lengths counted, agree with removal in a layer."""
+    for table in (parts.heads, parts.first_order):
+        yield None if table is None else _agreement(table[chosen], removed.zero, heads)
 
 
 def _roles(loaded: LoadedModel, classified: object) -> dict[Place, str]:
@@ -235,6 +246,9 @@ def _heads(
             site.layer,
             site.head_ids[place],
             direct=_mean(parts.heads[:, row, place]) if writes(loaded, site) else UNKNOWN,
+            first_order=UNKNOWN
+            if parts.first_order is None
+            else _mean(parts.first_order[:, row, place]),
             removed=_mean(removed.zero[:, row, place]),
             removed_mean=_mean(removed.mean[:, row, place]),
             role=primary.get((row, place), ""),

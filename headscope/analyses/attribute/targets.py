@@ -16,6 +16,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples, read_translations
 from headscope.data.files import TABLES
+from headscope.data.shared_sentences import without_shared
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, encode_rows, padded
 from headscope.models.intervene import intervene
 from headscope.models.loaded import LoadedModel
@@ -35,7 +36,7 @@ def target_examples(
     """Return the examples, the texts of a single one, how many were left out, and the data."""
     ends = ends_of(loaded)
     if options.data is not None:
-        data = read_translations(options.data, options.limit)
+        data = read_translations(options.data).draw(options.limit, options.seed)
         rows = list(encode_pairs(loaded, data.first, data.second or (), ends))
         kept = [row for row in rows if row is not None and row.content]
         if not kept:
@@ -81,27 +82,32 @@ def _example(row: PairRow) -> Example:
 
 
 def calibration_pairs(
-    loaded: LoadedModel, options: AttributeOptions, data: Examples | None
+    loaded: LoadedModel, options: AttributeOptions, data: Examples | None, texts: Sequence[str]
 ) -> tuple[list[PairRow], dict[str, Any]]:
     """Return pairs that heads' means are taken over, and what they are.
 
-    They are pairs of the calibration file, else of the data, else sources of the built-in sample
-    with what the model writes for them.
+    They are pairs of the calibration file that share no text with what is taken apart, else of the
+    data, else sources of the built-in sample with what the model writes for them. ``texts`` are
+    those of a single example.
     """
+    measured = data or Examples("texts", "", first=tuple(texts))
     ends, given = ends_of(loaded), options.calibration
     pairs = data if given is None else None
     if isinstance(given, str | Path) and Path(given).suffix.lower() in TABLES:
         pairs = read_translations(given)
     if pairs is not None:
+        unshared = without_shared(pairs, measured)
+        pairs = unshared.examples
         chosen = spread(len(pairs.first), CALIBRATION)
         sources, targets = ([side[i] for i in chosen] for side in (pairs.first, pairs.second or ()))
         found = encode_pairs(loaded, sources, targets, ends)
         name, sha256 = pairs.name, pairs.sha256
     else:
         plain = as_plain(given)
-        lines = list(plain)
-        lines = [lines[i] for i in spread(len(lines), WRITTEN)]
-        found = _written(loaded, lines, ends)
+        read = Examples(plain.name, plain.sha256, first=tuple(plain))
+        unshared = without_shared(read, measured)
+        lines = unshared.examples.first
+        found = _written(loaded, [lines[i] for i in spread(len(lines), WRITTEN)], ends)
         name, sha256 = plain.name, plain.sha256
     rows = [row for row in found if row is not None and row.content]
     if len(rows) < 2:
@@ -109,7 +115,8 @@ def calibration_pairs(
             f"{name} has fewer than two lines that fit {loaded.name}; give calibration pairs, "
             "source and target."
         )
-    return rows, {"name": name, "sha256": sha256, "lines": len(rows)}
+    counts = {"lines": len(rows), "dropped": unshared.dropped, "same": unshared.same}
+    return rows, {"name": name, "sha256": sha256, **counts}
 
 
 def with_other_sources(examples: Sequence[Example], rows: Sequence[PairRow]) -> list[Example]:

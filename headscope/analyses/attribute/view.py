@@ -28,6 +28,7 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
         ("removed", "removed", 3),
         ("mean left", "removed_mean", 3),
         ("direct part", "direct", 3),
+        *([("lengths counted", "first_order", 3)] if result.kind == "cosine" else []),
     ]
     if any(head.role for head in result.heads):
         columns.append(("role", "role", str))
@@ -57,13 +58,30 @@ def sum_sentence(result: AttributeResult) -> str:
 
 
 def agreement_sentence(result: AttributeResult) -> str:
-    """Say that the direct part is not the effect of removal, and how far they agree."""
-    return (
-        "A head's direct part is not what is lost without it, since later layers read what earlier "
-        f"ones write: over {_direct(result)} heads the two have a Spearman correlation of "
-        f"{decimal(result.spearman, 2)} ({decimal(result.spearman_mean, 2)} where removed heads "
-        "leave their mean)."
+    """Say that the direct part is not the effect of removal, how far they agree, and why not."""
+    *before, last = result.layers
+    text = (
+        f"A head's direct part is not what is lost without it: over {_direct(result)} heads the "
+        f"two have a Spearman correlation of {decimal(result.spearman, 2)} "
+        f"({decimal(result.spearman_mean, 2)} where removed heads leave their mean)."
     )
+    counted = result.kind == "cosine"
+    held = "both texts' lengths" if counted else "the scales of norms"
+    text += f" One reason: the sum holds {held} fixed, and removing a head changes them"
+    if last.spearman is not None:
+        text += (
+            f"; in {last.name}, which no layer follows, they agree at {decimal(last.spearman, 2)}"
+        )
+        if counted:
+            text += f", and with lengths counted at {decimal(last.spearman_first_order, 2)}"
+    later = [layer.spearman_first_order if counted else layer.spearman for layer in before]
+    if known := [value for value in later if value is not None]:
+        text += (
+            ". The other: later layers read what earlier ones write; in the layers before "
+            f"{last.name} they agree at {decimal(min(known), 2)} to {decimal(max(known), 2)}"
+            f"{' with lengths counted' if counted else ''}"
+        )
+    return f"{text}."
 
 
 def _direct(result: AttributeResult) -> int:
@@ -192,6 +210,8 @@ def _groups(result: AttributeResult) -> Iterator[b.Block]:
         ("layer", "name", str),
         ("heads, direct", "heads", 3),
         ("feed-forward, direct", "feed_forward", 3),
+        ("agrees with removal", "spearman", 2),
+        *([("lengths counted", "spearman_first_order", 2)] if result.kind == "cosine" else []),
     ]
     yield b.Table(layers, result.layers, "Direct parts by layer", on=b.VERBOSE | b.PAGE)
 
@@ -255,12 +275,18 @@ def _of(result: AttributeResult) -> str:
 def _run_lines(result: AttributeResult) -> str:
     lines, data = [model_line(result).plain], result.provenance["data"]
     if data is not None:
+        drawn = f" ({data['drawn']})" if data.get("drawn") else ""
         lines.append(
-            f"Data    {data['name']}: {result.examples:,} examples, heads removed on "
+            f"Data    {data['name']}: {result.examples:,} examples{drawn}, heads removed on "
             f"{result.removals}"
         )
     text = result.calibration
-    lines.append(f"Means   {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens")
+    means = f"Means   {text['name']}: {text['lines']:,} lines, {text['tokens']:,} tokens"
+    if dropped := text.get("dropped"):
+        means += f" ({dropped:,} that share a sentence with these texts left out)"
+    if text.get("same"):
+        means += "; they are of the texts that are measured (--calibration names others)"
+    lines.append(means)
     return "\n".join(lines)
 
 

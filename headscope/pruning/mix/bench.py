@@ -112,7 +112,8 @@ class Bench:
                 seed=self._seed,
             )
         if budget.name == "ms":
-            found = dataclasses.replace(found, reached=most_ms(found) <= budget.wanted)
+            most = found.ms_high
+            found = dataclasses.replace(found, reached=most is not None and most <= budget.wanted)
         return found
 
     def int8_distance(self, small: LoadedModel, task: Task, targets: Sequence[Tensor]) -> float:
@@ -148,11 +149,6 @@ def _check_fitting(longer: int) -> None:
             f"{longer} of the evaluation texts no longer fit the model once rare words are spelled "
             "in more pieces; leave them out of the data, or keep their words by keep_vocabulary."
         )
-
-
-def most_ms(speed: Confirmed) -> float:
-    """Return the milliseconds that the slow end of the ratio's interval stands for."""
-    return speed.ms_cut * speed.ratio / (speed.low or speed.ratio)
 
 
 def usual_places(rows: Sequence[Row], size: int) -> list[int]:

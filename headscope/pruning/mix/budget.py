@@ -86,7 +86,10 @@ def missed_sentence(budget: Budget, mix: MixModel, speed: Confirmed | None) -> s
         fast = f"{speed.ratio:.2f} times as fast"
         if speed.low is not None:
             fast += f" (95%: {speed.low:.2f} to {speed.high:.2f})"
-        nearest = fast if budget.name == "speed" else f"{speed.ms_cut:.2g} ms a text"
+        ms = f"{speed.ms_cut:.2g} ms a text"
+        if speed.ms_low is not None:
+            ms += f" (95%: {speed.ms_low:.2g} to {speed.ms_high:.2g})"
+        nearest = fast if budget.name == "speed" else ms
         words = budget.words[0].upper() + budget.words[1:]
         return (
             f"{words} was not confirmed; the nearest is {nearest}. Other programs on this machine "

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headscope.core.errors import InputError
 from headscope.core.processes import current
-from headscope.data.common_words import read_words
+from headscope.data.common_words import COMMON_WORDS, read_words
 from headscope.data.examples import Examples
 from headscope.models.layers import Layer, layer_words
 from headscope.models.loaded import LoadedModel
@@ -23,7 +23,7 @@ from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_
 from headscope.pruning.latency import Runtime, measure_table
 from headscope.pruning.latency_result import Confirmed, LatencyTable
 from headscope.pruning.max_drop import check_enough
-from headscope.pruning.mix.bench import Bench, most_ms
+from headscope.pruning.mix.bench import Bench
 from headscope.pruning.mix.budget import budget_of, check_reachable, missed_sentence
 from headscope.pruning.mix.build import build, check_equal
 from headscope.pruning.mix.choose import ROUNDS, Choice, Shrinking, distance_to, outputs_of
@@ -40,7 +40,6 @@ from headscope.pruning.setup import Inputs
 from headscope.pruning.steps import Steps
 from headscope.pruning.turns import usual_batches
 from headscope.tasks.base import Task
-from headscope.tasks.calibration import open_calibration
 from headscope.tasks.encoder_tasks import lines_of
 
 AHEAD = 1.03  # How much faster than asked for the first proposal is
@@ -50,7 +49,6 @@ GROW = 1.05  # A mix that is faster by so much than asked for is tried larger
 #: By which factor a proposal that is too slow shrinks at most, by whether its time is sure.
 SMALLEST_STEP = {True: 0.75, False: 0.93}
 MOST_TUNED = 20_000  # Texts that distillation reads at most
-WORDS = 10_000  # Common words whose pieces stay in the vocabulary
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ class _Run:
             )
         texts, targets = _sides(self._all_texts, task)
         keep = self._kept_words()
-        plan = plan_vocabulary(whole, texts, targets=targets, keep=keep, common=WORDS)
+        plan = plan_vocabulary(whole, texts, targets=targets, keep=keep)
         base = whole if plan.rows == plan.rows_before else cut_vocabulary(whole, plan)
         self.bench.plan = plan
         lost = tokens_removed(whole, plan, *_sides(sources.data, task))
@@ -179,7 +177,7 @@ class _Run:
         left = VocabularyLeft(
             before=plan.rows_before,
             after=plan.rows,
-            words=WORDS,
+            words=COMMON_WORDS,
             texts_affected=lost.share_texts or 0.0,
             tokens_affected=lost.share_tokens or 0.0,
         )
@@ -199,12 +197,9 @@ class _Run:
     @cached_property
     def _all_texts(self) -> Examples:
         """All calibration text, and not only the share that units are chosen on."""
-        options = self.options
-        if options.calibration is None:
-            assert self.inputs.sources.calibration is not None
-            return self.inputs.sources.calibration
-        examples, _ = open_calibration(options.task, options.calibration, ())
-        return examples.pick(range(min(len(examples), MOST_TUNED)))
+        text = self.inputs.sources.text
+        assert text is not None  # a mix is always chosen on calibration data
+        return text.draw(MOST_TUNED, self.options.seed)
 
     # --- what it costs --------------------------------------------------------------------------
 
@@ -268,7 +263,7 @@ class _Run:
                 break
             # Where other programs disturb the runs, a miss says little: small steps then.
             least = SMALLEST_STEP[_sure(speed)]
-            limit *= room if speed.reached else max(0.99 * room, least)
+            limit *= room if speed.reached else max(0.99 * min(room, 1.0), least)
             last = choices, precision, speed
             choices, precision = self._at(limit, 1)
             speed = self._confirmed(choices, precision)
@@ -343,7 +338,7 @@ class _Run:
     def _room(self, speed: Confirmed) -> float:
         """Return by which factor the time may rise; below 1 it has to fall."""
         if self.budget.name == "ms":
-            return self.budget.wanted / most_ms(speed)
+            return self.budget.wanted / (speed.ms_high or speed.ms_cut)
         return (speed.low or speed.ratio) / self.budget.wanted
 
     def _fewer_layers(self, limit: float) -> tuple[LoadedModel, tuple[Layer, ...]]:

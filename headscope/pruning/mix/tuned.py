@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headscope.core.errors import InputError
-from headscope.data.examples import Examples, read_texts, sample_texts
+from headscope.data.examples import Examples, sample_texts
+from headscope.data.shared_sentences import without_shared
 from headscope.models.loaded import LoadedModel
 from headscope.pruning.mix.result import Tuned
 from headscope.pruning.mix.tune import distil
@@ -34,11 +35,7 @@ def tuned(
             "pieces; leave the longest ones out of the calibration data."
         )
     found = distil(small, whole, (mine, theirs), options.tune_minutes, seed=seed, tell=tell)
-    text = options.fidelity_text
-    if text is None:
-        other = sample_texts()
-    else:
-        other = text if isinstance(text, Examples) else read_texts(text)
+    other = inputs.sources.fidelity or without_shared(sample_texts(), examples).examples
     before, after = (_fidelity(model, whole, other, seed) for model in (small, found.model))
     return found.model, Tuned(
         text=examples.name,
@@ -56,7 +53,7 @@ def tuned(
 
 def _fidelity(model: LoadedModel, whole: LoadedModel, examples: Examples, seed: int) -> Estimate:
     """Mean cosine of embeddings to the whole model's, with its interval."""
-    if whole.encoder_decoder:
+    if whole.encoder_decoder or len(examples) < 2:
         return UNKNOWN
     reference, task = Fidelity(examples, whole), Fidelity(examples, model)
     if len(task.rows) != len(reference.rows):

@@ -234,7 +234,7 @@ def measure_kept_roles(
     Roles and metric never come from the same sentences: where both would be the built-in sample,
     heads are classified anew on every other sentence, and the rest is measured. Of other data,
     examples with a sentence that heads were classified on are left out. ``corpus`` is what heads
-    were classified on, the built-in sample by default; ``limit`` keeps the first examples.
+    were classified on, the built-in sample by default; ``limit`` examples are chosen at random.
     """
     examples, sample, left_out = read_examples(task, data), sample_corpus(), 0
     if data is None:
@@ -252,7 +252,7 @@ def measure_kept_roles(
             )
         examples = unseen
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
-        examples = examples.pick(range(min(limit, len(examples))))
+        examples = examples.draw(limit, seed)
     measured = make_task(task, examples, loaded, seed=seed, limit=limit)
     whole = measured.outputs(loaded)
 
@@ -284,7 +284,7 @@ def measure_kept_roles(
         ),
         n_heads=len(of_name),
         classified_on=classified.corpus.name,
-        measured_on=examples.name,
+        measured_on=examples.name + (f" ({examples.drawn})" if examples.drawn else ""),
         examples=measured.n_examples,
         metric=measured.metric,
         higher_is_better=measured.higher_is_better,
@@ -368,7 +368,7 @@ def prune_stacks(
 ) -> PruneResult:
     """Prune each stack alone, by the default method and at random.
 
-    Heads are chosen on every other pair, and measured on the rest, the first ``limit`` of them.
+    Heads are chosen on every other pair, and measured on the rest, ``limit`` of them at random.
     """
     pairs = as_pairs(data)
     return prune(

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from families import BY_NAME, padded_batch
+from scipy.stats import spearmanr
 from tiny_models import tiny_bert
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 import headscope
+from headscope.analyses.attribute.view import agreement_sentence
 from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
 from headscope.models.pooling import Dense, Pooling
 from headscope.models.readout import Held, Readout, embedding, task_head
@@ -105,6 +107,37 @@ def test_parts_of_a_cosine_are_those_of_the_oracle(bert):
     total = sum(map(sum, pairs.values)) + pairs.biases
     assert total == pytest.approx(found.output.value, abs=1e-12)
     assert (len(pairs.rows), len(pairs.columns)) == (len(pairs.values), len(pairs.values[0]))
+
+
+def test_lengths_counted_is_the_derivative_of_the_cosine(bert):
+    """By a gate on the head's write to the last states, all other parts as they are: autograd."""
+    found = headscope.attribute(bert, A, B)
+    a, b = (parts_of_mean_embedding(bert, text) for text in (A, B))
+    names = [head.name for head in found.heads]
+    gates = torch.ones(len(names), dtype=torch.float64, requires_grad=True)
+    wholes = []
+    for parts in (a, b):
+        heads = torch.tensor(np.stack([parts[name] for name in names]))
+        rest = torch.tensor(sum(part for name, part in parts.items() if name not in names))
+        wholes.append(rest + gates @ heads)
+    (expected,) = torch.autograd.grad(torch.cosine_similarity(*wholes, dim=0), gates)
+    for head, slope in zip(found.heads, expected.tolist(), strict=True):
+        assert head.first_order.value == pytest.approx(slope, abs=1e-12)
+        assert abs(head.first_order.value - 2 * head.direct.value) > 1e-6  # lengths do count
+
+
+def test_the_text_names_both_reasons(bert):
+    """The lengths, told apart in the last layer; and later layers, in those before it."""
+    found = headscope.attribute(bert, A, B)
+    text = agreement_sentence(found)
+    before, last = found.layers[0], found.layers[-1]
+    assert f"in {last.name}, which no layer follows, they agree at {last.spearman:.2f}" in text
+    assert f"with lengths counted at {last.spearman_first_order:.2f}" in text
+    assert f"they agree at {before.spearman_first_order:.2f} to" in text
+    own = [h for h in found.heads if h.layer == last.layer]
+    for name, shown in (("direct", "spearman"), ("first_order", "spearman_first_order")):
+        values = [[getattr(h, field).value for h in own] for field in (name, "removed")]
+        assert getattr(last, shown) == pytest.approx(spearmanr(*values).statistic)
 
 
 def test_removed_is_the_model_that_lacks_the_head(bert):

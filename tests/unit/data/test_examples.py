@@ -1,5 +1,6 @@
 """Labelled files of every form, and the line that an error names."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,24 @@ def test_wrong_files(read, name, text, message, tmp_path):
     assert name in str(raised.value)
 
 
-def test_only_the_first_are_read_up_to_a_limit(tmp_path):
-    path = written(tmp_path, "x.tsv", "a\t1\nb\t0\nc\twrong in every way\n")
-    assert read_labelled(path, 2).first == ("a", "b")
-    path = written(tmp_path, "x.tsv", "a\tb\nc\td\nno tab here\n")
-    assert read_translations(path, 2).second == ("b", "d")
+def test_a_limit_draws_at_random_in_the_order_of_the_file(tmp_path):
+    """Files are sorted; every row is as likely as another, and the seed says which."""
+    path = written(tmp_path, "x.tsv", "".join(f"{i}\t{i % 2}\n" for i in range(20)))
+    drawn = [read_labelled(path).draw(5, seed) for seed in range(200)]
+    for found in drawn:
+        places = [int(text) for text in found.first]
+        assert places == sorted(set(places))
+        assert found.lines == tuple(place + 1 for place in places)
+        assert found.labels == tuple(str(place % 2) for place in places)
+    times = Counter(text for found in drawn for text in found.first)
+    assert (len(times), min(times.values()) > 25, max(times.values()) < 80) == (20, True, True)
+    assert drawn[3] == read_labelled(path).draw(5, 3)
+    assert drawn[3].drawn == "5 of 20 examples, chosen at random (seed 3)"
+    assert read_labelled(path).draw(20, 3).drawn == read_labelled(path).draw(None, 3).drawn == ""
+    lines = written(tmp_path, "x.txt", "".join(f"line {i}\n" for i in range(20)))
+    texts = [read_texts(lines, 5, seed) for seed in range(2)]
+    assert texts[0].first != texts[1].first
+    assert texts[1] == read_texts(lines).draw(5, 1)
 
 
 def test_labels_by_name_and_number(tmp_path):

@@ -1,5 +1,6 @@
 """Rankings and answers against cases by hand and slow oracles."""
 
+import itertools
 import math
 
 import numpy as np
@@ -10,20 +11,55 @@ from headscope.core.rounding import EPS
 from headscope.stats.answers import exact_match, normalised, word_f1
 from headscope.stats.metrics import CountedF1, resampled
 from headscope.stats.paired_change import interval_of, paired_change
-from headscope.stats.ranking import first_documents, ndcg, on_grid, order_kept, recall
+from headscope.stats.ranking import first_documents, ndcg_and_recall, on_grid, order_kept
 
 
 def test_ndcg_and_recall_by_hand():
     grades = {0: 2.0, 3: 1.0, 7: 1.0, 9: -1.0}
     # Grades 1, 0, 2 at the first places; the best order has 2, 1, 1.
     expected = (1 + 2 / math.log2(4)) / (2 + 1 / math.log2(3) + 1 / 2)
-    assert ndcg(np.array([3, 5, 0]), grades) == pytest.approx(expected)
-    assert recall(np.array([3, 5, 0]), grades) == pytest.approx(2 / 3)
-    assert ndcg(np.array([0, 3, 7]), grades) == 1.0
-    assert ndcg(np.array([7, 3, 0, 9]), grades, k=2) == pytest.approx(
-        (1 + 1 / math.log2(3)) / (2 + 1 / math.log2(3))
+    assert judged([3, 5, 0], grades, k=3) == pytest.approx((expected, 2 / 3))
+    assert judged([0, 3, 7], grades) == (1.0, 1.0)
+    assert judged([7, 3, 0, 9], grades, k=2) == pytest.approx(
+        ((1 + 1 / math.log2(3)) / (2 + 1 / math.log2(3)), 2 / 3)
     )
-    assert ndcg(np.array([1, 2]), {4: 0.0}) == recall(np.array([1, 2]), {4: 0.0}) == 0.0
+    assert judged([1, 2], {4: 0.0}) == (0.0, 0.0)
+
+
+def judged(order: list[int], grades: dict[int, float], k: int = 10) -> tuple[float, float]:
+    """Judge ten documents that stand in this order, the others behind them."""
+    order = [*order, *(place for place in range(10) if place not in order)]
+    steps = np.zeros(10, dtype=np.int64)
+    steps[order] = -np.arange(10)
+    return ndcg_and_recall(steps, grades, k)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_ties_are_a_mean_over_all_orders(seed):
+    """Every permutation that sorts the scores, one by one; with few scores nearly all are tied."""
+    rng = np.random.default_rng(seed)
+    n, k = 6, int(rng.integers(1, 8))
+    steps = rng.integers(0, int(rng.integers(1, 4)), n)
+    grades = {int(d): float(rng.integers(-1, 4)) for d in rng.choice(n, 4, replace=False)}
+    grades[0] = 1.0
+    gained = {d: max(grade, 0.0) for d, grade in grades.items()}
+    best = sum(gain / math.log2(i + 2) for i, gain in enumerate(sorted(gained.values())[::-1][:k]))
+    relevant = {d for d, gain in gained.items() if gain > 0}
+    found = []
+    for order in itertools.permutations(range(n)):
+        if any(steps[a] < steps[b] for a, b in itertools.pairwise(order)):
+            continue
+        gain = sum(gained.get(d, 0.0) / math.log2(i + 2) for i, d in enumerate(order[:k]))
+        found.append((gain / best, len(relevant & {*order[:k]}) / len(relevant)))
+    assert ndcg_and_recall(steps, grades, k) == pytest.approx(np.mean(found, axis=0).tolist())
+
+
+def test_the_order_of_the_file_has_no_say_where_all_is_tied():
+    """A cross-encoder that knows nothing used to earn 100: files list what is relevant first."""
+    steps = np.zeros(20, dtype=np.int64)
+    chance = sum(1 / math.log2(i + 2) for i in range(10)) / 20
+    for place in (0, 7, 19):
+        assert ndcg_and_recall(steps, {place: 1.0}) == pytest.approx((chance, 0.5))
 
 
 def test_first_documents_in_their_order_where_tied():

@@ -1,0 +1,101 @@
+"""Heads are chosen, and models tuned, on no sentence that they are measured on."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headscope.core.errors import InputError
+from headscope.data.common_words import COMMON_WORDS
+from headscope.models.vocabulary import plan_vocabulary
+from headscope.pruning.options import PruneOptions
+from headscope.pruning.setup import open_sources
+
+
+def pairs_file(path: Path, numbers: range) -> Path:
+    rows = [f"first {i},second {i},{i % 5}.0" for i in numbers]
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    """Return 100 test pairs and 300 training pairs, 40 of which are test pairs, far down."""
+    test = pairs_file(tmp_path / "test.csv", range(1000, 1100))
+    return test, pairs_file(tmp_path / "train.csv", range(760, 1040))
+
+
+def opened(test: Path, train: Path, **options: Any) -> Any:
+    return open_sources(
+        PruneOptions(task="similarity", data=test, calibration=train, roles=False, **options)
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"max_drop": 0.5}, {"target_speed": 2.0, "tune": True}],
+    ids=["curves", "max_drop", "tune"],
+)
+def test_shared_pairs_are_left_out_of_the_whole_file(files, options):
+    """Counted against all that tuning reads, however few examples heads are chosen on."""
+    found = opened(*files, calibration_limit=16, **options)
+    theirs = {*found.data.texts}
+    assert len(found.calibration) == 8
+    assert (found.dropped, len(found.text)) == (40, 240)
+    assert theirs.isdisjoint(found.text.texts)
+    assert theirs.isdisjoint(found.calibration.texts)
+    (told,) = found.warnings
+    assert "80 of the 200 different sentences" in told
+    assert "its 40 examples with such a sentence are left out" in told
+    assert "the other 240" in told
+
+
+def test_nothing_is_told_where_nothing_is_shared(files, tmp_path):
+    found = opened(files[0], pairs_file(tmp_path / "other.csv", range(50)))
+    assert (found.dropped, found.warnings, len(found.text)) == (0, (), 50)
+
+
+def test_only_pairs_that_are_measured_count(files):
+    """With a limit most of the test pairs are not."""
+    found = opened(*files, limit=10)
+    assert found.data.drawn == "10 of 100 examples, chosen at random (seed 0)"
+    shared = sum(text in {*found.data.first} for text in (f"first {i}" for i in range(1000, 1040)))
+    assert 0 < found.dropped == shared < 10
+
+
+def test_one_file_for_both_is_told_and_cannot_tune(files):
+    test, _ = files
+    found = opened(test, test)
+    assert (found.dropped, len(found.text)) == (0, 100)
+    assert "heads are chosen on what they are measured on" in found.warnings[0]
+    searched = opened(test, test, max_drop=0.5)
+    assert "leave out every example with a sentence that heads were chosen on" in str(
+        searched.warnings
+    )
+    with pytest.raises(InputError, match="tuning would learn the evaluation data"):
+        opened(test, test, target_speed=2.0, tune=True)
+
+
+def test_text_that_tuning_is_looked_at_on_is_not_what_it_reads(files, tmp_path):
+    """Counted against the whole calibration file, not against the sample of it."""
+    lines = [f"first {i}" for i in range(760, 800)] + [f"line {i}" for i in range(70)]
+    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
+    tuned = {"target_speed": 2.0, "tune": True, "fidelity_text": tmp_path / "lines.txt"}
+    found = opened(*files, calibration_limit=4, **tuned)
+    assert found.fidelity.first == tuple(lines[40:])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tune": True}, "tune changes the model after max_drop has tested it"),
+        ({"units": ["heads", "neurons", "layers"]}, "max_drop tests heads and neurons only"),
+    ],
+)
+def test_what_max_drop_cannot_test_is_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        PruneOptions(**{"max_drop": 0.5, "units": ["heads", "neurons"], **options}).check()
+
+
+def test_there_is_one_number_of_common_words():
+    assert plan_vocabulary.__kwdefaults__["common"] == COMMON_WORDS == 10_000
