@@ -74,12 +74,36 @@ def class_for(task_head: str | None) -> Any:
     return getattr(transformers, _AUTO.get(task_head, f"AutoModel{TASK_HEADS[task_head]}"))
 
 
-def missing_task_head(folder: object, task_head: str, architecture: object) -> InputError:
-    """Return the error for a checkpoint that lacks the wanted task head."""
-    name = str(architecture or "a base model")
+@dataclass(frozen=True)
+class LackingHead:
+    """A task head that config.json names, and that the weights do not hold, or not all of it."""
+
+    task_head: str  # A name of :data:`TASK_HEADS`
+    architecture: str  # The class that config.json names
+    weights: tuple[str, ...]  # Names of those that are missing, or have another shape
+    partly: bool  # Whether the weights hold another part of the head
+
+    def __str__(self) -> str:
+        """Say so as the part of a sentence that begins with the model."""
+        some = " and ".join(self.weights[:2])
+        if (more := len(self.weights) - 2) > 0:
+            some = f"{', '.join(self.weights[:2])} and {more} more"
+        return f"config.json names {self.architecture}, but the weights lack {some}"
+
+
+def missing_task_head(
+    folder: object, task_head: str, architecture: object, lacking: LackingHead | None = None
+) -> InputError:
+    """Return the error for a checkpoint that lacks the wanted task head.
+
+    ``lacking`` says which of its weights are missing, where config.json names that head.
+    """
+    why = f"its checkpoint holds {architecture or 'a base model'}"
+    remedy = f"give a checkpoint that was trained as ...{TASK_HEADS[task_head]}"
+    if lacking is not None and lacking.task_head == task_head:
+        why, remedy = f"its {lacking}", "give a checkpoint that holds them"
     return InputError(
-        f"{folder} has no {_NAMES[task_head]} head: its checkpoint holds {name}; choose a task "
-        f"that fits it, or give a checkpoint that was trained as ...{TASK_HEADS[task_head]}."
+        f"{folder} has no {_NAMES[task_head]} head: {why}; choose a task that fits it, or {remedy}."
     )
 
 

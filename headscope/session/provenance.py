@@ -67,7 +67,7 @@ def provenance(
         },
         "data": None if data is None else {"name": data.name, "sha256": data.sha256},
         "tokenizer": fit,
-        "warnings": list(dict.fromkeys([*own_warnings, *warnings])),
+        "warnings": list(dict.fromkeys([*loaded.remarks, *own_warnings, *warnings])),
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device,
