@@ -30,7 +30,7 @@ from headscope.models.routing import quiet_transformers
 from headscope.models.sentence_folder import lower_cases, read_pooling, transformer_folder
 from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
-from headscope.models.task_heads import LackingHead, task_head_of
+from headscope.models.task_heads import HeadWeights, task_head_of
 from headscope.models.vocabulary_record import recall_rows
 
 __all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
@@ -103,7 +103,7 @@ def load(
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
         if tokenizer is not None and lower_cases(found.folder):
             lower_case(tokenizer)
-        network, lacking = load_network(source, checkpoint, computed_in, task_head, kept)
+        network, head_weights = load_network(source, checkpoint, computed_in, task_head, kept)
     check_finite(network, source)
     network = network.to(where).eval()
     loaded = wrap(network, tokenizer, name=source.name)
@@ -112,25 +112,28 @@ def load(
         kept.check_layers(loaded.sites)
         check_neurons(loaded, kept)
         loaded.origin = kept.origin
-    loaded.revision, loaded.folder, loaded.lacking = found.revision, found.folder, lacking
+    loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
-    loaded.remarks = tuple(_remarks(source.name, checkpoint, lacking))
+    loaded.remarks = tuple(_remarks(source.name, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)
     loaded.pooling = read_pooling(found.folder, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 
 
-def _remarks(name: str, checkpoint: Checkpoint, lacking: LackingHead | None) -> Iterator[str]:
+def _remarks(name: str, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
     """Say what users may not expect of how a checkpoint was read."""
     if checkpoint.pickled:
         yield (
             f"The weights of {name} are pickled ({checkpoint.weight_files[0].name}): only tensors "
-            "were read of them, and nothing was run; safetensors would be safer still."
+            "were read of them, and nothing was run."
         )
-    if lacking is not None and lacking.partly:
-        yield f"{name} was opened as a base model: its {lacking}."
+    if head.partly:
+        yield (
+            f"{name} was opened as a base model: its config.json names {head.architecture}, but "
+            f"the weights lack {head}."
+        )
 
 
 def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from headscope.models.neurons import cut_neurons, whole_neurons
 from headscope.models.sizes import check_built
 from headscope.models.source import Source
 from headscope.models.surgery import with_rows
-from headscope.models.task_heads import LackingHead, class_for, missing_task_head, task_head_of
+from headscope.models.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
@@ -80,12 +81,12 @@ def load_network(
     dtype: torch.dtype,
     task_head: str | None,
     kept: KeptParts | None,
-) -> tuple[Any, LackingHead | None]:
+) -> tuple[Any, HeadWeights]:
     """Build the network with its weights, complete, or cut down to the parts ``kept``.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
-    the network has the head that config.json names if the weights hold it; else it is the base
-    model, and what they lack is returned beside it.
+    the network has the head that config.json names if the weights hold it, else it is the base
+    model. What the weights hold of the head is returned beside it.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None
@@ -98,10 +99,11 @@ def load_network(
         "ignore_mismatched_sizes": True,  # so that _check_complete can name them
     }
     network, info = _load(source, checkpoint, wanted, kept, options)
-    lacking = _lacking_head(network, info, wanted, architecture)
-    if lacking is not None:
+    held = HeadWeights(architecture or "a base model")
+    if wanted is not None and (lacking := _lacking_head(network, info)):
+        held = replace(held, lacking=lacking, partly=_holds_other_parts(network, lacking))
         if task_head != "auto":
-            raise missing_task_head(source.folder, lacking.task_head, architecture, lacking)
+            raise missing_task_head(source.folder, wanted, held.architecture, held)
         network, info = _load(source, checkpoint, None, kept, options)
     _check_complete(network, info, source, checkpoint)
     for key in info["missing_keys"]:  # a pooler that no state depends on: no random numbers in it
@@ -116,7 +118,7 @@ def load_network(
             drop_layers(network, kept.kept_layers)
         cut_modules(network, kept.of)
         cut_neurons(base, kept.neurons)
-    return network, lacking
+    return network, replace(held, unread=tuple(sorted(info["unexpected_keys"])))
 
 
 def _load(
@@ -273,33 +275,30 @@ def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> d
     return filled
 
 
-def _lacking_head(
-    network: Any, info: dict[str, Any], task_head: str | None, architecture: str | None
-) -> LackingHead | None:
-    """Name the weights of a task head that are not there, so that they would be random.
-
-    A pooler is a part of the head that reads it; a base model can do without.
-    """
-    base = network.base_model
-
-    def in_task_head(key: str) -> bool:
-        if base is not network:
-            return not key.startswith(f"{network.base_model_prefix}.") or ".pooler." in key
-        # T5: a base model and its head are one module.
-        owner: object = network.get_submodule(key.rpartition(".")[0])
-        return owner is network.get_output_embeddings()
-
-    if task_head is None:
-        return None
+def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
+    """Name the weights of a task head that are not there, so that they would be random."""
     absent = {*info["missing_keys"], *(str(key[0]) for key in info.get("mismatched_keys", ()))}
-    lacking = [
-        key for key in sorted(absent) if in_task_head(key) and not _is_computed(network, key)
-    ]
-    if not lacking:
-        return None
-    every = {name for name, _ in network.named_parameters() if in_task_head(name)}
-    partly = any(".pooler." not in name for name in every.difference(lacking))
-    return LackingHead(task_head, architecture or "no class", tuple(lacking), partly)
+    return tuple(
+        key
+        for key in sorted(absent)
+        if _in_task_head(network, key) and not _is_computed(network, key)
+    )
+
+
+def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:
+    """Whether weights of a task head are there beside those that are lacking."""
+    names = (name for name, _ in network.named_parameters())  # tied ones count as the base model's
+    head = {name for name in names if _in_task_head(network, name) and ".pooler." not in name}
+    return bool(head.difference(lacking))
+
+
+def _in_task_head(network: Any, key: str) -> bool:
+    """Whether a tensor is of the head; a pooler is, where a head reads it."""
+    if network.base_model is not network:
+        return not key.startswith(f"{network.base_model_prefix}.") or ".pooler." in key
+    # T5: a base model and its head are one module.
+    owner: object = network.get_submodule(key.rpartition(".")[0])
+    return owner is network.get_output_embeddings()
 
 
 def _check_complete(

@@ -75,33 +75,44 @@ def class_for(task_head: str | None) -> Any:
 
 
 @dataclass(frozen=True)
-class LackingHead:
-    """A task head that config.json names, and that the weights do not hold, or not all of it."""
+class HeadWeights:
+    """What a checkpoint's weights hold of the task head that its config.json names."""
 
-    task_head: str  # A name of :data:`TASK_HEADS`
     architecture: str  # The class that config.json names
-    weights: tuple[str, ...]  # Names of those that are missing, or have another shape
-    partly: bool  # Whether the weights hold another part of the head
+    #: Weights of the head that are missing or have another shape; empty where it was not asked for.
+    lacking: tuple[str, ...] = ()
+    partly: bool = False  # Whether the weights hold another part of the head
+    unread: tuple[str, ...] = ()  # Weights that the network has no use for
 
     def __str__(self) -> str:
-        """Say so as the part of a sentence that begins with the model."""
-        some = " and ".join(self.weights[:2])
-        if (more := len(self.weights) - 2) > 0:
-            some = f"{', '.join(self.weights[:2])} and {more} more"
-        return f"config.json names {self.architecture}, but the weights lack {some}"
+        """Name what is missing."""
+        first = ", ".join(self.lacking[:2])
+        more = len(self.lacking) - 2
+        return f"{first} and {more} more" if more > 0 else first.replace(", ", " and ")
+
+    def broken_promise(self, task_head: str) -> str | None:
+        """Say that config.json names this head and that its weights are not there, if so."""
+        if not self.lacking or task_head_of(self.architecture) != task_head:
+            return None
+        return f"its config.json names {self.architecture}, but the weights lack {self}"
 
 
 def missing_task_head(
-    folder: object, task_head: str, architecture: object, lacking: LackingHead | None = None
+    folder: object, task_head: str, held: str, weights: HeadWeights | None = None
 ) -> InputError:
     """Return the error for a checkpoint that lacks the wanted task head.
 
-    ``lacking`` says which of its weights are missing, where config.json names that head.
+    ``held`` is the class that was opened, ``weights`` what is known of the file.
     """
-    why = f"its checkpoint holds {architecture or 'a base model'}"
-    remedy = f"give a checkpoint that was trained as ...{TASK_HEADS[task_head]}"
-    if lacking is not None and lacking.task_head == task_head:
-        why, remedy = f"its {lacking}", "give a checkpoint that holds them"
+    weights = weights or HeadWeights(held)
+    named = f"...{TASK_HEADS[task_head]}"
+    why, remedy = f"its checkpoint holds {held}", f"give a checkpoint that was trained as {named}"
+    if (broken := weights.broken_promise(task_head)) is not None:
+        why, remedy = broken, "give a checkpoint that holds them"
+    elif weights.lacking:
+        why += f", without {weights}"
+    elif weights.unread:
+        remedy += f", or name that class in config.json if {weights.unread[0]} is of its head"
     return InputError(
         f"{folder} has no {_NAMES[task_head]} head: {why}; choose a task that fits it, or {remedy}."
     )

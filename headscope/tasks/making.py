@@ -102,7 +102,7 @@ def check_task(name: str, loaded: LoadedModel) -> None:
     head = _HEADS.get(name)
     if head is not None and loaded.task_head != head:
         held = type(loaded.network).__name__
-        raise missing_task_head(loaded.name, head, held, loaded.lacking)
+        raise missing_task_head(loaded.name, head, held, loaded.head_weights)
     if head not in (None, "seq2seq") and loaded.encoder_decoder:
         raise InputError(
             f"{loaded.name} is an encoder-decoder model; the task {name} needs an encoder with a "
