@@ -315,7 +315,7 @@ def _check_complete(
         why = "it is not a whole model"
         if checkpoint.stated.get("auto_map"):
             why = "its config.json asks for code of its own (auto_map), which headscope never runs"
-        elif unread and keys is missing:
+        elif keys is missing and len(unread) >= len(missing):
             why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
         raise CheckpointError(
             f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
