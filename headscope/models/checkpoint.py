@@ -25,7 +25,7 @@ from headscope.core.saved_config import family_config, is_ours
 _INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json"),
-    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
 )
 #: How safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

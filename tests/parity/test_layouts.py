@@ -69,12 +69,8 @@ def _numbers(lines: Path, loaded: LoadedModel, *, embeds: bool = True) -> Number
     found: Numbers = {}
     heads = headscope.classify(loaded, lines, control=False).to_frame()
     found["classify"] = heads.select_dtypes("number").to_numpy(float)
-    spectrum = {"length": 12, "sequences": 2}
-    report = headscope.report(
-        loaded, only=["validate", "spectrum"], settings={"spectrum": spectrum}
-    )
-    assert report.validate is not None
-    assert report.validate.passed, report.validate.reasons
+    settings = {"spectrum": {"length": 12, "sequences": 2}}
+    report = headscope.report(loaded, only=["spectrum"], settings=settings)
     assert report.spectrum is not None
     found["report"] = report.spectrum.to_frame().select_dtypes("number").to_numpy(float)
     if embeds:
@@ -82,7 +78,7 @@ def _numbers(lines: Path, loaded: LoadedModel, *, embeds: bool = True) -> Number
             loaded, data=lines, heads="L0H1,L2H3,L5H0", roles=False, ablation=False
         ).curves[0]
         found["prune"] = np.array([point.value for point in curve.points])
-        parts = headscope.attribute(loaded, LINES[0], LINES[1], calibration=lines)
+        parts = headscope.attribute(loaded, "A cat.", "A dog.", calibration=lines)
         found["attribute"] = parts.to_frame()[["direct", "removed", "removed_mean"]].to_numpy(float)
     return found
 
