@@ -381,7 +381,7 @@ SAME: dict[str, Layout] = {
     ),
     "prompts without a default": Layout(
         lambda folder: edit(folder, SETTINGS, prompts=_PROMPTS, similarity_fn_name="euclidean"),
-        says=("prompts query, passage", "by euclidean"),
+        says=("query, passage is not the default", "by euclidean"),
     ),
     "shorter than its positions, lower case": Layout(
         lambda folder: write(folder, READING, {"max_seq_length": 12, "do_lower_case": True}),

@@ -187,7 +187,16 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     if pooling.origin != MODULES or folder is None:
         return None
     check = EmbeddingCheck(settings=tuple(_settings(loaded, folder)), tolerance=_TOLERANCE)
-    if (why := _not_comparable(loaded)) is not None:
+    why = None
+    if pooling.problem is not None:
+        why = pooling.problem.rstrip(".")
+    elif loaded.dtype not in ("float32", "float64"):
+        why = f"that takes float32, and the model was opened in {loaded.dtype}"
+    elif loaded.tokenizer is None or loaded.weights_sha256 is None:
+        why = "there is no tokenizer, or the weights in memory are not those of the folder"
+    elif not find_spec("sentence_transformers"):
+        why = "the package sentence-transformers is not installed"
+    if why is not None:
         return replace(check, not_compared=why)
     texts = (*TEXTS, *_MORE_TEXTS)
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
@@ -200,25 +209,10 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     except Exception as error:  # it raises many kinds
         why = f"sentence-transformers does not open the folder ({reason(error)})"
         return replace(check, not_compared=why)
-    if theirs.shape != ours.shape:
-        return replace(check, texts=len(texts), max_abs=math.inf, cut_alike=cut_alike)
-    gap = (ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)
-    return replace(check, texts=len(texts), max_abs=float(gap), cut_alike=cut_alike)
-
-
-def _not_comparable(loaded: LoadedModel) -> str | None:
-    """Say why embeddings cannot be compared."""
-    if loaded.pooling.problem is not None:
-        return loaded.pooling.problem.rstrip(".")
-    if loaded.dtype not in ("float32", "float64"):
-        return f"that takes float32, and the model was opened in {loaded.dtype}"
-    if loaded.weights_sha256 is None:
-        return "the weights in memory are not those of the folder"
-    if loaded.tokenizer is None:
-        return "there is no tokenizer"
-    if not find_spec("sentence_transformers"):
-        return "the package sentence-transformers is not installed"
-    return None
+    gap = math.inf
+    if theirs.shape == ours.shape:
+        gap = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
+    return replace(check, texts=len(texts), max_abs=gap, cut_alike=cut_alike)
 
 
 def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
@@ -226,7 +220,7 @@ def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
     pooling = loaded.pooling
     yield f"Embeddings as {MODULES} has them: {pooling}."
     if pooling.prompt:
-        unread = ", whose own tokens are not pooled" if pooling.skipped else ""
+        unread = ", which is not pooled" if pooling.skipped else ""
         yield f"Every text is read after the default prompt {pooling.prompt!r}{unread}."
     if lower_cases(folder):
         yield "Every text is read in lower case, as the folder says."

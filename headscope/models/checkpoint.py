@@ -114,34 +114,24 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
     refuse_pointer(path)
     try:
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                unpacked = sum(entry.file_size for entry in archive.infolist())
-            if unpacked > path.stat().st_size:  # torch compresses nothing
-                raise CheckpointError(f"{path} is compressed; save it again as safetensors.")
+            with zipfile.ZipFile(path) as archive:  # torch compresses nothing
+                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                    raise pickle.UnpicklingError
         held = torch.load(path, map_location="cpu", weights_only=True)
-    except CheckpointError:
-        raise
-    except pickle.UnpicklingError:
-        raise CheckpointError(
-            f"{path} holds more than tensors, or is damaged: nothing in it is run; ask its author "
-            "for the weights as safetensors, or download it again."
-        ) from None
     except Exception as error:  # a damaged pickle raises anything
         raise CheckpointError(
-            f"{path} is damaged ({type(error).__name__}); download it again."
+            f"{path} holds more than tensors, or is damaged ({type(error).__name__}): nothing in "
+            "it is run; ask its author for the weights as safetensors, or download it again."
         ) from None
-    named = held if isinstance(held, dict) else {}
-    for name, tensor in named.items():
-        if not (isinstance(name, str) and isinstance(tensor, Tensor)):
-            named = {}
-            break
-        if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
-            raise CheckpointError(f"{path} holds {name} larger than it is stored; it is damaged.")
-    if not named:
+    named = held.items() if isinstance(held, dict) else ()
+    if not named or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in named):
         raise CheckpointError(
             f"{path} is no table of tensors by their names; save the model by save_pretrained."
         )
-    return named
+    for name, tensor in named:
+        if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+            raise CheckpointError(f"{path} holds {name} larger than it is stored; it is damaged.")
+    return dict(named)
 
 
 def _type_of(tensor: Tensor) -> str:

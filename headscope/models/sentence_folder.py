@@ -127,13 +127,11 @@ def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling
     prompt = _prompt(files, settings)
     skipped = 0
     if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
-        skipped = _left_out(files, prompt, modes, tokenizer)
-    how = _given(reading, "processor_kwargs", "tokenizer_args")
-    name, length = "max_seq_length", reading.get("max_seq_length")
-    if how.get("model_max_length") is not None:
-        name, length = "model_max_length", how["model_max_length"]
-    longest = None if length is None else _count(files, name, length)
-    notes = tuple(_notes(files, settings, reading, steps))
+        skipped = _left_out(prompt, modes, tokenizer)
+    length = _given(reading, _OF_TOKENIZER).get("model_max_length")
+    length = reading.get("max_seq_length") if length is None else length
+    longest = None if length is None else _count(files, "max_seq_length", length)
+    notes = tuple(_notes(settings, reading))
     used = tuple(files.used)
     return Pooling(modes, tuple(steps), MODULES, used, prompt, longest, skipped, notes)
 
@@ -262,67 +260,48 @@ def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
     return prompt
 
 
-def _left_out(files: SentenceFiles, prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
+def _left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
     """Count the tokens of a prompt that the pooling leaves out, the first special ones included."""
     if tokenizer is None or "weighted" in modes:
         raise CheckpointError(
-            f"{files.folder / SETTINGS} has a default prompt that the pooling leaves out "
-            "(include_prompt), which headscope does not follow for a weighted mean or without a "
-            "tokenizer."
+            "the pooling leaves its default prompt out (include_prompt), which headscope follows "
+            "with a tokenizer and for no weighted mean"
         )
     ids = tokenizer(prompt)["input_ids"]
     return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 
-def _given(reading: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """Return keywords of the Transformer, whose name older versions spelled otherwise."""
-    found: object = next((reading[name] for name in names if reading.get(name)), {})
-    return found if isinstance(found, Mapping) else {"of another kind": found}
+#: Keywords of the Transformer, newer and older names, and those of them that change no number.
+_KEYWORDS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
+_OF_TOKENIZER = ("processor_kwargs", "tokenizer_args")
+_HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation", "model_max_length"}
 
 
-#: Keywords of the Transformer that change no number in full precision, or are read.
-_HARMLESS = {
-    *("trust_remote_code", "torch_dtype", "dtype", "attn_implementation", "low_cpu_mem_usage"),
-    *("use_fast", "model_max_length", "use_safetensors", "add_pooling_layer", "padding_side"),
-    *("use_memory_efficient_attention", "unpad_inputs", "reference_compile"),
-}
+def _given(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Join keywords of the Transformer."""
+    found = (reading.get(name) for name in names)
+    return {key: value for own in found if isinstance(own, Mapping) for key, value in own.items()}
 
 
-def _notes(
-    files: SentenceFiles,
-    settings: Mapping[str, Any],
-    reading: Mapping[str, Any],
-    steps: list[Step],
-) -> Iterator[str]:
+def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
     """Name settings of the folder that headscope does not use."""
-    stated = settings.get("prompts")
-    prompts = {
-        str(name): text for name, text in (stated.items() if isinstance(stated, Mapping) else ())
-    }
-    default = str(settings.get("default_prompt_name"))
-    if named := [name for name, text in prompts.items() if text and name != default]:
+    prompts, default = settings.get("prompts"), settings.get("default_prompt_name")
+    stated = prompts.items() if isinstance(prompts, Mapping) else ()
+    if named := [str(name) for name, text in stated if text and name != default]:
         yield (
-            f"The model's folder also has the {'prompt' if len(named) == 1 else 'prompts'} "
-            f"{short(', '.join(named))}, none of which is its default, so no text is read after "
-            f"{'it' if len(named) == 1 else 'one'}."
+            f"Of the prompts in the model's folder, {short(', '.join(named))} is not the default, "
+            "so no text is read after it."
         )
-    similarity = str(settings.get("similarity_fn_name") or "cosine")
-    unit = bool(steps) and isinstance(steps[-1], Normalize)
-    if similarity != "cosine" and not (similarity == "dot" and unit):
+    if (similarity := settings.get("similarity_fn_name") or "cosine") != "cosine":
         yield (
             f"The model's folder compares embeddings by {short(similarity)}; here they are "
             "compared by their cosine."
         )
-    for names in (
-        ("model_kwargs", "model_args"),
-        ("processor_kwargs", "tokenizer_args"),
-        ("config_kwargs", "config_args"),
-    ):
-        if other := sorted(_given(reading, *names).keys() - _HARMLESS):
-            yield (
-                f"The model's folder gives its Transformer {short(', '.join(other))} "
-                f"({names[1]}), which headscope does not read."
-            )
+    if other := sorted(_given(reading, (*_KEYWORDS, *_OF_TOKENIZER)).keys() - _HARMLESS):
+        yield (
+            f"The model's folder gives its Transformer {short(', '.join(other))}, which headscope "
+            "does not read."
+        )
 
 
 MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers.
