@@ -331,9 +331,9 @@ class Layout:
     change: Change
     pooling: str = "mean, normalize"
     head: str | None = None
-    tolerance: float = 0.0
+    tolerance: float = 0.0  # absolute, and relative
+    rounded: torch.dtype | None = None  # the plain folder's weights are rounded to this type first
     compared: bool = True  # with what sentence-transformers makes of it
-    embeds: bool = True  # whether embeddings are the plain folder's too
     says: tuple[str, ...] = ()
     remarks: int = 0
 
@@ -358,8 +358,12 @@ SAME: dict[str, Layout] = {
     "keys with bert.": Layout(tensors(prefixed("bert."))),
     "gamma and beta": Layout(tensors(lambda t: prefixed("bert.")(old_names(t)))),
     "sharded": Layout(sharded),
-    "float16": Layout(tensors(stored_as(torch.float16), torch_dtype="float16"), tolerance=2e-2),
-    "bfloat16": Layout(tensors(stored_as(torch.bfloat16), dtype="bfloat16"), tolerance=2e-1),
+    "float16": Layout(
+        tensors(stored_as(torch.float16), torch_dtype="float16"), rounded=torch.float16
+    ),
+    "bfloat16": Layout(
+        tensors(stored_as(torch.bfloat16), dtype="bfloat16"), rounded=torch.bfloat16
+    ),
     "pytorch_model.bin": Layout(pickled, says=("pickled (pytorch_model.bin)",), remarks=1),
     "pytorch_model.bin in parts": Layout(pickled_in_parts, remarks=1),
     "no tokenizer.json": Layout(only_words),
@@ -367,10 +371,12 @@ SAME: dict[str, Layout] = {
     "a link to the folder": Layout(folder_link),
     "a link to a module": Layout(inner_folder_links),
     "0_Transformer": Layout(
-        in_a_subfolder, pooling="mean", embeds=True, says=("cuts a text of this model at 256",)
+        in_a_subfolder, pooling="mean", tolerance=1e-5, says=("cuts a text of this model at 256",)
     ),
     "of version 6": Layout(of_version_6),
-    "Dense and Normalize": Layout(with_dense, pooling="mean, dense 384x384 identity, normalize"),
+    "Dense and Normalize": Layout(
+        with_dense, pooling="mean, dense 384x384 identity, normalize", tolerance=1e-5
+    ),
     "paths of Windows": Layout(
         modules(
             (OLD + "Transformer", ".\\"),
@@ -407,7 +413,7 @@ SAME: dict[str, Layout] = {
             )
         )
     ),
-    "the transformer alone": Layout(bare, pooling="mean", compared=False),
+    "the transformer alone": Layout(bare, pooling="mean", tolerance=1e-5, compared=False),
 }
 
 _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:53aa\nsize 90868376\n"
