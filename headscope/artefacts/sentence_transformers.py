@@ -106,14 +106,16 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     known = loaded.pooling.problem is None and loaded.task_head is None
     if not known or not (folder / MODULES).is_file() or not find_spec("sentence_transformers"):
         return False
-    try:
-        theirs = Package(loaded, folder).embed(TEXTS)
-    except Exception as error:  # it raises many kinds
-        raise ArtefactError(
-            "sentence-transformers does not open what was written "
-            f"({reason(error)}), so the folder was not kept; delete modules.json from the "
-            "model's folder if it is not needed."
-        ) from error
+    with quiet_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it keeps old names of its modules, and says so
+        try:
+            theirs = _encoded(_opened(loaded, folder), TEXTS)
+        except Exception as error:  # it raises many kinds
+            raise ArtefactError(
+                "sentence-transformers does not open what was written "
+                f"({reason(error)}), so the folder was not kept; delete modules.json from the "
+                "model's folder if it is not needed."
+            ) from error
     if not close(embedded(loaded, read_as_cut(loaded, TEXTS)), theirs, loaded.dtype):
         raise ArtefactError(
             "sentence-transformers embeds texts otherwise than headscope with what was written, so "
@@ -122,35 +124,21 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     return True
 
 
-class Package:
-    """A folder as the real sentence-transformers opens it, in the type and place of ``loaded``.
+def _opened(loaded: LoadedModel, folder: Path) -> Any:
+    """Open a folder by the real package, in the type and place of ``loaded``; raises many kinds."""
+    package: Any = importlib.import_module("sentence_transformers")
+    return package.SentenceTransformer(
+        str(folder),
+        device=loaded.device,
+        local_files_only=True,
+        model_kwargs={"dtype": getattr(torch, loaded.dtype)},
+    )
 
-    Whatever the package raises is left as it is: many kinds.
-    """
 
-    def __init__(self, loaded: LoadedModel, folder: Path) -> None:
-        with quiet_transformers(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it keeps old names of its modules, and says so
-            package: Any = importlib.import_module("sentence_transformers")
-            self._model = package.SentenceTransformer(
-                str(folder),
-                device=loaded.device,
-                local_files_only=True,
-                model_kwargs={"dtype": getattr(torch, loaded.dtype)},
-            )
-
-    def embed(self, texts: Sequence[str]) -> Tensor:
-        """Embed texts as ``encode`` does by default, (texts, d)."""
-        found: Tensor = self._model.encode(
-            list(texts), convert_to_tensor=True, show_progress_bar=False
-        )
-        return found
-
-    def ids(self, text: str) -> list[int]:
-        """Return the token ids that ``encode`` reads of one text."""
-        prompt = self._model.prompts.get(self._model.default_prompt_name) or ""
-        read = getattr(self._model, "preprocess", self._model.tokenize)  # its name before 5.3
-        return list(map(int, read([prompt + text])["input_ids"][0]))
+def _encoded(model: Any, texts: Sequence[str]) -> Tensor:
+    """Embed texts as ``encode`` does by default, (texts, d)."""
+    found: Tensor = model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
+    return found
 
 
 def read_as_cut(loaded: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
@@ -202,13 +190,17 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
     limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
     long = f"{TEXTS[0]} " * (1 + limit // 8)
     ours = embedded(loaded, read_as_cut(loaded, texts))
-    try:
-        package = Package(loaded, folder)
-        theirs = package.embed(texts).to(ours)
-        cut_alike = package.ids(long) == read_as_cut(loaded, [long])[0]
-    except Exception as error:  # it raises many kinds
-        why = f"sentence-transformers does not open the folder ({reason(error)})"
-        return replace(check, not_compared=why)
+    with quiet_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = _opened(loaded, folder)
+            theirs = _encoded(model, texts).to(ours)
+            read = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
+            ids = read([(model.prompts.get(model.default_prompt_name) or "") + long])["input_ids"]
+        except Exception as error:  # it raises many kinds
+            why = f"sentence-transformers does not open the folder ({reason(error)})"
+            return replace(check, not_compared=why)
+    cut_alike = list(map(int, ids[0])) == read_as_cut(loaded, [long])[0]
     gap = math.inf
     if theirs.shape == ours.shape:
         gap = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
