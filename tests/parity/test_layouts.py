@@ -153,7 +153,7 @@ def test_what_names_no_row_of_the_embedding_is_refused_where_a_text_has_it(
     loaded = opened(folder)
     equal(numbers(loaded), plain)
     with pytest.raises(CorpusError, match=r"token id 30522, but .* has 30522 rows"):
-        headscope.classify(loaded, ["The [NEW] cat sat."], control=False)
+        headscope.attribute(loaded, "The [NEW] cat sat.", "A dog ran.")
 
 
 def test_the_heads_of_a_cross_encoder_and_its_activation(plain, numbers, tmp_path):
