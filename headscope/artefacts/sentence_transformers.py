@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import shutil
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import torch
@@ -25,7 +27,17 @@ from headscope.core.errors import ArtefactError, CheckpointError
 from headscope.models.checkpoint import read_json
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
-from headscope.models.sentence_folder import MODULES, READING, SETTINGS, SentenceFiles, short
+from headscope.models.sentence_folder import (
+    MODULES,
+    READING,
+    SETTINGS,
+    SentenceFiles,
+    leads_out,
+    lower_cases,
+    short,
+    transformer_folder,
+)
+from headscope.models.validation import EmbeddingCheck
 
 #: What is taken out of a module's folder: settings, words, weights.
 _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
@@ -53,7 +65,7 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
     """List what sentence-transformers needs besides the transformer and its tokenizer."""
     if source is None or not (source / MODULES).is_file():
         return SentenceCopy([], {})
-    files = SentenceFiles(source, allow_pickle=False)
+    files = SentenceFiles(source)
     path = files.path("", MODULES)
     modules: Any = read_json(path)
     to_copy: dict[str, Path] = {}
@@ -67,16 +79,22 @@ def sentence_copy(source: Path | None) -> SentenceCopy:
             values["path"] = ""  # it is written into the root
         elif values["path"] not in ("", "."):
             # A module without settings, such as Normalize, may have no files.
+            values["path"] = PureWindowsPath(values["path"]).as_posix()
             folder = files.path(values["path"], "config.json").parent
             prefix = folder.relative_to(files.folder).as_posix()
             for name in (file.name for kind in _TAKEN for file in sorted(folder.glob(kind))):
-                to_copy[f"{prefix}/{name}"] = files.path(values["path"], name)
-    for name in (SETTINGS, *READING):
-        if (source / name).is_file():
-            to_copy[name] = files.path("", name)
+                to_copy[f"{prefix}/{name}"] = folder / name
+    inner = transformer_folder(source)
+    read = {SETTINGS: source / SETTINGS, **{name: inner / name for name in READING}}
+    to_copy |= {name: file for name, file in read.items() if file.is_file()}
     for file in to_copy.values():
         if file.suffix == ".json":
             read_json(file)  # refuses a damaged one
+        elif leads_out(file, source):
+            raise CheckpointError(
+                f"{file} is a link that leads out of the model's folder, so it is not copied; put "
+                "the file itself there."
+            )
     return SentenceCopy(modules, to_copy)
 
 
@@ -91,32 +109,116 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
     with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it keeps old names of its modules, and says so
         try:
-            package: Any = importlib.import_module("sentence_transformers")
-            model = package.SentenceTransformer(
-                str(folder),
-                device=loaded.device,
-                local_files_only=True,
-                model_kwargs={"dtype": getattr(torch, loaded.dtype)},
-            )
-            theirs: Tensor = model.encode(
-                list(TEXTS), convert_to_tensor=True, show_progress_bar=False
-            )
+            theirs = _encoded(_opened(loaded, folder), TEXTS)
         except Exception as error:  # it raises many kinds
             raise ArtefactError(
                 "sentence-transformers does not open what was written "
                 f"({reason(error)}), so the folder was not kept; delete modules.json from the "
                 "model's folder if it is not needed."
             ) from error
-    texts = [loaded.pooling.prompt + text for text in TEXTS]
-    longest = min(loaded.pooling.max_length or loaded.max_length, loaded.max_length)
-    ids, mask = loaded.pad(
-        loaded.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
-    )
-    with torch.no_grad():
-        ours = loaded.pooling.embed(loaded.forward(ids, mask), mask)
-    if not close(ours, theirs, loaded.dtype):
+    if not close(embedded(loaded, read_as_cut(loaded, TEXTS)), theirs, loaded.dtype):
         raise ArtefactError(
             "sentence-transformers embeds texts otherwise than headscope with what was written, so "
             "the folder was not kept; please report this."
         )
     return True
+
+
+def _opened(loaded: LoadedModel, folder: Path) -> Any:
+    """Open a folder by the real package, in the type and place of ``loaded``; raises many kinds."""
+    package: Any = importlib.import_module("sentence_transformers")
+    return package.SentenceTransformer(
+        str(folder),
+        device=loaded.device,
+        local_files_only=True,
+        model_kwargs={"dtype": getattr(torch, loaded.dtype)},
+    )
+
+
+def _encoded(model: Any, texts: Sequence[str]) -> Tensor:
+    """Embed texts as ``encode`` does by default, (texts, d)."""
+    found: Tensor = model.encode(list(texts), convert_to_tensor=True, show_progress_bar=False)
+    return found
+
+
+def read_as_cut(loaded: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
+    """Return token ids of texts after the model's prompt, cut where its folder says."""
+    longest = min(loaded.pooling.max_length or loaded.max_length, loaded.max_length)
+    given = [loaded.pooling.prompt + text for text in texts]
+    cut = loaded.tokenizer(given, truncation=True, max_length=longest)
+    ids: list[list[int]] = cut["input_ids"]
+    return ids
+
+
+def embedded(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> Tensor:
+    """Embed texts by headscope's own pooling, (texts, d)."""
+    padded, mask = loaded.pad(ids)
+    with torch.no_grad():
+        return loaded.pooling.embed(loaded.forward(padded, mask), mask)
+
+
+#: Embedded for the comparison, besides those that every written folder is asked for.
+_MORE_TEXTS = (TEXTS[0].upper(), "  Na\u00efve caf\u00e9s: 3.50 EUR each, and 2 teas!  ", "x")
+#: Largest difference of a number of an embedding, relative to the largest if that exceeds 1.
+_TOLERANCE = 1e-5
+_LONGEST = 8192  # Tokens; a limit beyond is not tried.
+
+
+def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
+    """Compare a model's embeddings with those that sentence-transformers makes of its folder.
+
+    Texts are read after the default prompt. Of one that is too long the token ids are compared,
+    as running it would cost as much as the whole certificate. None for a folder that says nothing
+    about embeddings.
+    """
+    pooling, folder = loaded.pooling, loaded.folder
+    if pooling.origin != MODULES or folder is None:
+        return None
+    check = EmbeddingCheck(settings=tuple(_settings(loaded, folder)), tolerance=_TOLERANCE)
+    why = None
+    if pooling.problem is not None:
+        why = pooling.problem.rstrip(".")
+    elif loaded.dtype not in ("float32", "float64"):
+        why = f"that takes float32, and the model was opened in {loaded.dtype}"
+    elif loaded.tokenizer is None or loaded.weights_sha256 is None:
+        why = "there is no tokenizer, or the weights in memory are not those of the folder"
+    elif not find_spec("sentence_transformers"):
+        why = "the package sentence-transformers is not installed"
+    if why is not None:
+        return replace(check, not_compared=why)
+    texts = (*TEXTS, *_MORE_TEXTS)
+    limit = min(pooling.max_length or loaded.max_length, loaded.max_length, _LONGEST)
+    long = f"{TEXTS[0]} " * (1 + limit // 8)
+    ours = embedded(loaded, read_as_cut(loaded, texts))
+    with quiet_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            model = _opened(loaded, folder)
+            theirs = _encoded(model, texts).to(ours)
+            read = getattr(model, "preprocess", model.tokenize)  # its name before 5.3
+            ids = read([(model.prompts.get(model.default_prompt_name) or "") + long])["input_ids"]
+        except Exception as error:  # it raises many kinds
+            why = f"sentence-transformers does not open the folder ({reason(error)})"
+            return replace(check, not_compared=why)
+    cut_alike = list(map(int, ids[0])) == read_as_cut(loaded, [long])[0]
+    gap = math.inf
+    if theirs.shape == ours.shape:
+        gap = float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1))
+    return replace(check, texts=len(texts), max_abs=gap, cut_alike=cut_alike)
+
+
+def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
+    """Say how texts become embeddings as the folder's own settings have it."""
+    pooling = loaded.pooling
+    yield f"Embeddings as {MODULES} has them: {pooling}."
+    if pooling.prompt:
+        unread = ", which is not pooled" if pooling.skipped else ""
+        yield f"Every text is read after the default prompt {pooling.prompt!r}{unread}."
+    if lower_cases(folder):
+        yield "Every text is read in lower case, as the folder says."
+    if pooling.max_length is not None and pooling.max_length < loaded.max_length:
+        yield (
+            f"SentenceTransformer cuts a text of this model at {pooling.max_length} tokens; "
+            f"headscope reads it whole, up to {loaded.max_length}."
+        )
+    yield from pooling.notes

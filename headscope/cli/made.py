@@ -180,7 +180,6 @@ _FOR_ALL_SECTIONS = {
         "output",
         "device",
         "revision",
-        "allow_pickle",
         "no_validate",
         "pooling",
     ),

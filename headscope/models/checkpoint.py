@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+import re
+import zipfile
 from collections import Counter
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,43 +23,69 @@ from headscope.core.files import sha256_of, sha256_of_file
 from headscope.core.saved_config import family_config, is_ours
 
 _INDEX = "model.safetensors.index.json"
-_TOKENIZER_FILES = (
+TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json"),
-    *("sentencepiece.bpe.model", "spiece.model", "tokenizer.model"),
+    *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
 )
 #: How safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_ADAPTER = "adapter_config.json"
+#: What weights are called that stand for numbers of another type where they are of no such one.
+_WEIGHT = re.compile(r"(.*\.)?q?weight(_packed)?")
+#: Weights that torch does not read.
+_OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.gguf", "model.ckpt.index")
+_POINTER = b"version https://git-lfs"
 
 
 class Checkpoint:
     """A folder whose config and weight files have been looked at and found usable."""
 
-    def __init__(self, folder: Path, *, allow_pickle: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.stated = _read_config(folder)
         self.config = family_config(self.stated)
         self.weight_files = _safetensors_files(folder)
         self.pickled = not self.weight_files
         if self.pickled:
-            self.weight_files = _pickle_files(folder, allow_pickle)
+            self.weight_files = _pickle_files(folder)
         else:
             for file in self.weight_files:
                 check_safetensors(file)
+        for name, (dtype, _) in self.stored.items():
+            if dtype not in _DTYPES.values() and _WEIGHT.fullmatch(name):
+                raise _quantised(folder, f"{name} is stored as {dtype}")
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether any file a tokenizer can be read from is there."""
-        return any((self.folder / name).is_file() for name in _TOKENIZER_FILES)
+        return any((self.folder / name).is_file() for name in TOKENIZER_FILES)
 
-    def stored_dtype(self) -> str | None:
-        """Floating-point type of most stored numbers, such as ``float16``; None for pickles."""
-        counts: Counter[str] = Counter()
-        for file in [] if self.pickled else self.weight_files:
+    @cached_property
+    def stored(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Type, such as ``float16``, and shape of every stored tensor, by its name."""
+        if self.pickled:
+            held = self._unpickled.items()
+            return {name: (_type_of(tensor), tuple(tensor.shape)) for name, tensor in held}
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for file in self.weight_files:
             with safe_open(file, framework="numpy") as tensors:
                 for key in list(tensors.keys()):
                     part = tensors.get_slice(key)
-                    counts[part.get_dtype()] += math.prod(part.get_shape())
-        known = {_DTYPES[name]: count for name, count in counts.items() if name in _DTYPES}
+                    dtype = str(part.get_dtype())
+                    found[key] = _DTYPES.get(dtype, dtype), tuple(part.get_shape())
+        return found
+
+    @cached_property
+    def _unpickled(self) -> dict[str, Tensor]:
+        parts = map(read_pickle, self.weight_files)
+        return {name: tensor for part in parts for name, tensor in part.items()}
+
+    def stored_dtype(self) -> str | None:
+        """Floating-point type of most stored numbers, such as ``float16``."""
+        counts: Counter[str] = Counter()
+        for dtype, shape in self.stored.values():
+            counts[dtype] += math.prod(shape)
+        known = {name: count for name, count in counts.items() if name in _DTYPES.values()}
         return max(known, key=lambda name: known[name], default=None)
 
     def weights_sha256(self) -> str:
@@ -67,17 +97,74 @@ class Checkpoint:
 
     def tensors(self) -> dict[str, Tensor]:
         """Read all weights by name, as torch tensors."""
-        found: dict[str, Tensor] = {}
-        for file in self.weight_files:
-            if self.pickled:
-                found |= torch.load(file, map_location="cpu", weights_only=True)
-            else:
-                found |= load_file(file)
-        return found
+        if self.pickled:
+            return dict(self._unpickled)
+        parts = map(load_file, self.weight_files)
+        return {name: tensor for part in parts for name, tensor in part.items()}
+
+
+def read_pickle(path: Path) -> dict[str, Tensor]:
+    """Read a pickle's tensors by name, and nothing else of it: no object is made, no code is run.
+
+    Raises
+    ------
+    CheckpointError
+        If it holds anything but tensors, is damaged, or would be far larger than its file.
+    """
+    refuse_pointer(path)
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:  # torch compresses nothing
+                if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                    raise pickle.UnpicklingError
+        held = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle raises anything
+        raise CheckpointError(
+            f"{path} holds more than tensors, or is damaged ({type(error).__name__}): nothing in "
+            "it is run; ask its author for the weights as safetensors, or download it again."
+        ) from None
+    named = held.items() if isinstance(held, dict) else ()
+    if not named or not all(isinstance(n, str) and isinstance(t, Tensor) for n, t in named):
+        raise CheckpointError(
+            f"{path} is no table of tensors by their names; save the model by save_pretrained."
+        )
+    for name, tensor in named:
+        if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
+            raise CheckpointError(f"{path} holds {name} larger than it is stored; it is damaged.")
+    return dict(named)
+
+
+def _type_of(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def refuse_pointer(path: Path) -> None:
+    """Refuse a file in whose place git has left a note of where it lies."""
+    with path.open("rb") as file:
+        if file.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(
+                f"{path} is a pointer of Git LFS and not the file itself; run git lfs pull in its "
+                "folder, or download it again."
+            )
+
+
+def _quantised(folder: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} holds quantised weights ({why}), whose attention no exact re-run can equal; "
+        "give the checkpoint that they were made from."
+    )
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
+    if (folder / _ADAPTER).is_file():
+        stated = read_json(folder / _ADAPTER)
+        base = stated.get("base_model_name_or_path") if isinstance(stated, dict) else None
+        raise CheckpointError(
+            f"{folder} holds an adapter (PEFT, {_ADAPTER}) of {str(base or 'another model')[:80]}, "
+            "not a whole model; merge it into that (merge_and_unload of peft), save the result and "
+            "give its folder."
+        )
     if not path.is_file():
         raise CheckpointError(
             f"{folder} has no config.json; give the folder that save_pretrained wrote."
@@ -93,12 +180,20 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{path} names {family!r} as base_model_type, which is no family of transformers; "
             "save the model again."
         )
+    if quantised := config.get("quantization_config"):
+        kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
+        raise _quantised(folder, f"quantization_config: {str(kind or 'of its own')[:40]}")
     # Some hub folders still name code that transformers has had itself for long; that is not run,
     # nor is the modelling file of a folder that headscope wrote.
     if config.get("auto_map") and family not in CONFIG_MAPPING:
         raise CheckpointError(
             f"{path} asks for code of its own (auto_map); headscope never runs remote code. "
             "Use a checkpoint of a family that transformers itself implements."
+        )
+    if family not in CONFIG_MAPPING:
+        raise CheckpointError(
+            f"{path} names the family {family[:80]!r}, which this transformers does not implement "
+            "(headscope never runs remote code); use a checkpoint of one that it does."
         )
     tokenizer = folder / "tokenizer_config.json"
     settings = read_json(tokenizer) if tokenizer.is_file() else None
@@ -151,27 +246,25 @@ def _safetensors_files(folder: Path) -> list[Path]:
     return files
 
 
-def _pickle_files(folder: Path, allow_pickle: bool) -> list[Path]:
+def _pickle_files(folder: Path) -> list[Path]:
     files = sorted(folder.glob("pytorch_model*.bin"))
-    if not files and (folder / "model.onnx").is_file():
+    if files:
+        return files
+    if (folder / "model.onnx").is_file():
         raise CheckpointError(
             f"{folder} holds an ONNX graph, which onnxruntime runs, and no weights to prune or "
             "measure; give the folder that save wrote."
         )
-    if not files:
-        raise CheckpointError(
-            f"{folder} has no weights: model.safetensors (or its index) is missing."
-        )
-    if not allow_pickle:
-        raise CheckpointError(
-            f"{folder} has only pickled weights ({files[0].name}), which can hide code: convert "
-            "them to safetensors, or set allow_pickle if you trust their author."
-        )
-    return files
+    others = [name for name in _OTHERS if (folder / name).is_file()]
+    there = f" (there is only {others[0]}, of another framework)" if others else ""
+    raise CheckpointError(
+        f"{folder} has no weights{there}: model.safetensors (or its index) is missing."
+    )
 
 
 def check_safetensors(path: Path) -> None:
     """Refuse a file of weights that cannot be read, or holds none."""
+    refuse_pointer(path)
     try:
         with safe_open(path, framework="numpy") as file:
             empty = not list(file.keys())

@@ -16,7 +16,7 @@ from headscope.core.errors import InputError
 from headscope.core.once import once
 from headscope.models.layouts import AttentionSite, numbered
 from headscope.models.pooling import Pooling, chosen
-from headscope.models.task_heads import Select, last_state, run_with_task_head
+from headscope.models.task_heads import HeadWeights, Select, last_state, run_with_task_head
 
 _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
 
@@ -83,6 +83,10 @@ class LoadedModel:
     folder: Path | None = field(default=None, repr=False)
     #: How its last states become the embedding of a text.
     pooling: Pooling = field(default_factory=Pooling)
+    #: What the checkpoint's weights hold of the task head that its config.json names.
+    head_weights: HeadWeights | None = field(default=None, repr=False)
+    #: Sentences about how its checkpoint was read, for every output.
+    remarks: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def weights_sha256(self) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,10 +27,10 @@ from headscope.models.network import (
 )
 from headscope.models.pooling import chosen
 from headscope.models.routing import quiet_transformers
-from headscope.models.sentence_folder import lower_cases, read_pooling
+from headscope.models.sentence_folder import lower_cases, read_pooling, transformer_folder
 from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
-from headscope.models.task_heads import task_head_of
+from headscope.models.task_heads import HeadWeights, task_head_of
 from headscope.models.vocabulary_record import recall_rows
 
 __all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
@@ -45,7 +47,6 @@ def load(
     dtype: str = "float32",
     device: str = "auto",
     revision: str | None = None,
-    allow_pickle: bool = False,
     need_tokenizer: bool = True,
     task_head: str | None = None,
     pooling: str | None = None,
@@ -64,8 +65,6 @@ def load(
         on, or ``mps``.
     revision : str, optional
         Of a hub id: branch, tag or commit.
-    allow_pickle : bool
-        Accept a checkpoint that has only pickled weights.
     need_tokenizer : bool
         If False, a folder without tokenizer files gives ``tokenizer=None``.
     task_head : str, optional
@@ -86,8 +85,9 @@ def load(
         chosen(pooling)  # refuses before anything is read
     where = pick_device(device)
     computed_in = _dtype_on(dtype, where)
-    source = find_source(model, revision=revision, allow_pickle=allow_pickle)
-    checkpoint = Checkpoint(source.folder, allow_pickle=allow_pickle)
+    found = find_source(model, revision=revision)
+    source = replace(found, folder=transformer_folder(found.folder))
+    checkpoint = Checkpoint(source.folder)
     refuse(str(checkpoint.config.get("model_type")), source.name)
     if need_tokenizer and not checkpoint.has_tokenizer:
         raise CheckpointError(
@@ -101,9 +101,9 @@ def load(
         read_config(source, checkpoint)
         kept = kept_parts(checkpoint)
         tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
-        if tokenizer is not None and lower_cases(source.folder):
+        if tokenizer is not None and lower_cases(found.folder):
             lower_case(tokenizer)
-        network = load_network(source, checkpoint, computed_in, task_head, kept)
+        network, head_weights = load_network(source, checkpoint, computed_in, task_head, kept)
     check_finite(network, source)
     network = network.to(where).eval()
     loaded = wrap(network, tokenizer, name=source.name)
@@ -112,13 +112,28 @@ def load(
         kept.check_layers(loaded.sites)
         check_neurons(loaded, kept)
         loaded.origin = kept.origin
-    loaded.revision, loaded.folder = source.revision, source.folder
+    loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
+    loaded.remarks = tuple(_remarks(source.name, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)
-    loaded.pooling = read_pooling(source.folder, width, allow_pickle=allow_pickle)
+    loaded.pooling = read_pooling(found.folder, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
+
+
+def _remarks(name: str, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
+    """Say what users may not expect of how a checkpoint was read."""
+    if checkpoint.pickled:
+        yield (
+            f"The weights of {name} are pickled ({checkpoint.weight_files[0].name}): only tensors "
+            "were read of them, and nothing was run."
+        )
+    if head.partly:
+        yield (
+            f"{name} was opened as a base model: its config.json names {head.architecture}, but "
+            f"the weights lack {head}."
+        )
 
 
 def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import is_ours
-from headscope.models.checkpoint import Checkpoint
+from headscope.models.checkpoint import TOKENIZER_FILES, Checkpoint, refuse_pointer
 from headscope.models.cutting import cut_modules
 from headscope.models.layers import count_layers, drop_layers, lists_of
 from headscope.models.layouts import HeadRows, attention_modules
@@ -25,7 +26,7 @@ from headscope.models.neurons import cut_neurons, whole_neurons
 from headscope.models.sizes import check_built
 from headscope.models.source import Source
 from headscope.models.surgery import with_rows
-from headscope.models.task_heads import class_for, missing_task_head, task_head_of
+from headscope.models.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
@@ -36,6 +37,8 @@ _SAFE = {"trust_remote_code": False, "local_files_only": True}
 def load_tokenizer(source: Source) -> Any:
     """Load the fast tokenizer of a folder, or say what is wrong with it."""
     remedy = "save it again with tokenizer.save_pretrained."
+    for name in filter(lambda name: (source.folder / name).is_file(), TOKENIZER_FILES):
+        refuse_pointer(source.folder / name)
     with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
         tokenizer = transformers.AutoTokenizer.from_pretrained(source.folder, **_SAFE)
     if not getattr(tokenizer, "is_fast", False):
@@ -78,35 +81,34 @@ def load_network(
     dtype: torch.dtype,
     task_head: str | None,
     kept: KeptParts | None,
-) -> Any:
+) -> tuple[Any, HeadWeights]:
     """Build the network with its weights, complete, or cut down to the parts ``kept``.
 
-    ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in.
+    ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
+    the network has the head that config.json names if the weights hold it, else it is the base
+    model. What the weights hold of the head is returned beside it.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None
     architecture = architecture if isinstance(architecture, str) else None
-    if task_head == "auto":
-        task_head = task_head_of(architecture)
+    wanted = task_head_of(architecture) if task_head == "auto" else task_head
     options: dict[str, Any] = {
         "dtype": dtype,
         "attn_implementation": "eager",
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,  # so that _check_complete can name them
     }
-    kind = checkpoint.config["model_type"]
-    with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
-        config = _family_config(checkpoint, {} if kept is None else kept.config)
-        check_built(checkpoint, lambda: class_for(task_head).from_config(config))
-        if kept is None:
-            network, info = class_for(task_head).from_pretrained(
-                source.folder, use_safetensors=not checkpoint.pickled, **_SAFE, **options
-            )
-        else:
-            network, info = _load_pruned(checkpoint, task_head, kept, **options)
-    if task_head is not None and _task_head_is_new(network, info):
-        raise missing_task_head(source.folder, task_head, architecture)
-    _check_complete(network, info, source)
+    network, info = _load(source, checkpoint, wanted, kept, options)
+    held = HeadWeights(architecture or "a base model")
+    if wanted is not None and (lacking := _lacking_head(network, info)):
+        held = replace(held, lacking=lacking, partly=_holds_other_parts(network, lacking))
+        if task_head != "auto":
+            raise missing_task_head(source.folder, wanted, held.architecture, held)
+        network, info = _load(source, checkpoint, None, kept, options)
+    _check_complete(network, info, source, checkpoint)
+    for key in info["missing_keys"]:  # a pooler that no state depends on: no random numbers in it
+        if key.startswith(_OPTIONAL_PARTS):
+            network.get_parameter(key).data.zero_()
     for module in network.modules():  # a way to save memory that not every length allows
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
@@ -116,7 +118,27 @@ def load_network(
             drop_layers(network, kept.kept_layers)
         cut_modules(network, kept.of)
         cut_neurons(base, kept.neurons)
-    return network
+    return network, replace(held, unread=tuple(sorted(info["unexpected_keys"])))
+
+
+def _load(
+    source: Source,
+    checkpoint: Checkpoint,
+    task_head: str | None,
+    kept: KeptParts | None,
+    options: Mapping[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Load the base model or one with a head; what was missing or unexpected comes beside it."""
+    kind = checkpoint.config["model_type"]
+    with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
+        config = _family_config(checkpoint, {} if kept is None else kept.config)
+        check_built(checkpoint, lambda: class_for(task_head).from_config(config))
+        if kept is None and not checkpoint.pickled:
+            found: tuple[Any, dict[str, Any]] = class_for(task_head).from_pretrained(
+                source.folder, use_safetensors=True, **_SAFE, **options
+            )
+            return found
+        return _load_state(checkpoint, task_head, kept, config, options)
 
 
 def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
@@ -145,26 +167,31 @@ def _explained(before: str, after: str = "") -> Iterator[None]:
         raise CheckpointError(f"{before}{said}{after}") from error
 
 
-def _load_pruned(
-    checkpoint: Checkpoint, task_head: str | None, kept: KeptParts, **options: Any
+def _load_state(
+    checkpoint: Checkpoint,
+    task_head: str | None,
+    kept: KeptParts | None,
+    config: Any,
+    options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Load a pruned checkpoint in its full shape, zeros where something is missing.
+    """Load tensors that were read here: a pickle's, or those of a pruned checkpoint.
 
-    That leaves tied weights, old names and missing parts to transformers; cutting comes after.
+    The latter in their full shape, zeros where something is missing: that leaves tied weights, old
+    names and missing parts to transformers; cutting comes after.
     """
-    config = _family_config(checkpoint, kept.config)
     with torch.device("meta"):
         shell = class_for(task_head).from_config(copy.deepcopy(config))
     state = checkpoint.tensors()
-    whole, base = copy.deepcopy(shell), shell.base_model
-    kept.check_count(count_layers(base))
-    if kept.kept_layers is not None:
-        drop_layers(shell, kept.kept_layers)
-    kept.check_neurons(base)
-    _fill_heads(state, base, kept)
-    _fill_neurons(state, base, kept)
-    if kept.kept_layers is not None:
-        state = _fill_layers(state, whole, kept.kept_layers)
+    if kept is not None:
+        whole, base = copy.deepcopy(shell), shell.base_model
+        kept.check_count(count_layers(base))
+        if kept.kept_layers is not None:
+            drop_layers(shell, kept.kept_layers)
+        kept.check_neurons(base)
+        _fill_heads(state, base, kept)
+        _fill_neurons(state, base, kept)
+        if kept.kept_layers is not None:
+            state = _fill_layers(state, whole, kept.kept_layers)
     network, info = type(shell).from_pretrained(None, config=config, state_dict=state, **options)
     return network, info
 
@@ -248,33 +275,52 @@ def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> d
     return filled
 
 
-def _task_head_is_new(network: Any, info: dict[str, Any]) -> bool:
-    """Whether the base model is there and its task head is not, so that it would be random."""
-
-    def in_task_head(key: str) -> bool:
-        if network.base_model is not network:
-            return not key.startswith(f"{network.base_model_prefix}.")
-        # T5: a base model and its head are one module.
-        owner: object = network.get_submodule(key.rpartition(".")[0])
-        return owner is network.get_output_embeddings()
-
-    missing = [key for key in info["missing_keys"] if not _is_computed(network, key)]
-    head = [key for key in missing if in_task_head(key)]
-    rest = [key for key in missing if key not in head and ".pooler." not in key]
-    return bool(head) and not rest
+def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
+    """Name the weights of a task head that are not there, so that they would be random."""
+    absent = {*info["missing_keys"], *(str(key[0]) for key in info.get("mismatched_keys", ()))}
+    return tuple(
+        key
+        for key in sorted(absent)
+        if _in_task_head(network, key) and not _is_computed(network, key)
+    )
 
 
-def _check_complete(network: nn.Module, info: dict[str, Any], source: Source) -> None:
+def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:
+    """Whether weights of a task head are there beside those that are lacking."""
+    names = (name for name, _ in network.named_parameters())  # tied ones count as the base model's
+    head = {name for name in names if _in_task_head(network, name) and ".pooler." not in name}
+    return bool(head.difference(lacking))
+
+
+def _in_task_head(network: Any, key: str) -> bool:
+    """Whether a tensor is of the head; a pooler is, where a head reads it."""
+    if network.base_model is not network:
+        return not key.startswith(f"{network.base_model_prefix}.") or ".pooler." in key
+    # T5: a base model and its head are one module.
+    owner: object = network.get_submodule(key.rpartition(".")[0])
+    return owner is network.get_output_embeddings()
+
+
+def _check_complete(
+    network: nn.Module, info: dict[str, Any], source: Source, checkpoint: Checkpoint
+) -> None:
     optional = [key for key in info["missing_keys"] if key.startswith(_OPTIONAL_PARTS)]
     computed = [key for key in info["missing_keys"] if _is_computed(network, key)]
     missing = sorted({*info["missing_keys"]}.difference(optional, computed))
     mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
     for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
-        if keys:
-            raise CheckpointError(
-                f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
-                f"({keys[0]}, ...); it is not a whole model."
-            )
+        if not keys:
+            continue
+        unread = sorted(info.get("unexpected_keys", ()))
+        why = "it is not a whole model"
+        if checkpoint.stated.get("auto_map"):
+            why = "its config.json asks for code of its own (auto_map), which headscope never runs"
+        elif keys is missing and len(unread) >= len(missing):
+            why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
+        raise CheckpointError(
+            f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
+            f"({keys[0]}, ...); {why}."
+        )
 
 
 def _is_computed(network: nn.Module, key: str) -> bool:

@@ -148,6 +148,22 @@ class Dense:
         return f"dense {wide}x{narrow} {self.activation.lower()}{residual}"
 
 
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """(x - mean) / deviation, times a factor and plus a summand for each dimension."""
+
+    weight: Tensor  # (d,)
+    bias: Tensor  # (d,)
+    sha256: str = ""  # Of the file that the weights are from
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (batch, d) to (batch, d), in the type and on the device of ``x``."""
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x), self.bias.to(x))
+
+    def __str__(self) -> str:
+        return "layer norm"
+
+
 @dataclass(frozen=True)
 class Normalize:
     """Scale to unit length."""
@@ -191,6 +207,10 @@ class Pooling:
     #: Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
     #: headscope cuts none.
     max_length: int | None = None
+    #: Tokens at the beginning that are read and not pooled: those of a prompt that is left out.
+    skipped: int = 0
+    #: Sentences about settings of the model's folder that headscope does not use.
+    notes: tuple[str, ...] = field(default=(), repr=False)
     #: Why the folder's embedding cannot be made; :meth:`embed` refuses with it.
     problem: str | None = None
 
@@ -204,6 +224,8 @@ class Pooling:
         No control flow depends on numbers, so that it can be traced and exported.
         """
         self.check()
+        if self.skipped:
+            real = real * (real.cumsum(dim=1) > self.skipped)
         pooled = torch.cat([MODES[mode](hidden, real) for mode in self.modes], dim=-1)
         for step in self.steps:
             pooled = step(pooled)
@@ -219,8 +241,9 @@ class Pooling:
     @property
     def identity(self) -> dict[str, object]:
         """Everything that embeddings depend on besides the model itself, as plain values."""
-        weights = [step.sha256 for step in self.steps if isinstance(step, Dense)]
-        return {"pooling": str(self), "weights": weights, "prompt": self.prompt}
+        weights = [step.sha256 for step in self.steps if isinstance(step, Dense | LayerNorm)]
+        skipped = {"skipped": self.skipped} if self.skipped else {}
+        return {"pooling": str(self), "weights": weights, "prompt": self.prompt, **skipped}
 
     def __str__(self) -> str:
         """``mean``, or such as ``cls, dense 384x128 tanh, normalize``."""
@@ -234,4 +257,11 @@ def chosen(mode: str, text: Pooling | None = None) -> Pooling:
     if mode not in CHOICES:
         raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
     text = text or Pooling()
-    return Pooling((mode,), origin="option", prompt=text.prompt, max_length=text.max_length)
+    return Pooling(
+        (mode,),
+        origin="option",
+        prompt=text.prompt,
+        max_length=text.max_length,
+        skipped=text.skipped,
+        notes=text.notes,
+    )

@@ -8,7 +8,7 @@ it becomes the :attr:`Pooling.problem`, which is said where embeddings are compa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -18,8 +18,16 @@ from torch import Tensor
 
 from headscope.core.errors import CheckpointError
 from headscope.core.files import sha256_of_file
-from headscope.models.checkpoint import read_json
-from headscope.models.pooling import ACTIVATIONS, Dense, Normalize, Pooling, Step, Truncate
+from headscope.models.checkpoint import read_json, read_pickle
+from headscope.models.pooling import (
+    ACTIVATIONS,
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Step,
+    Truncate,
+)
 
 #: Our names of the modes.
 _MODES = {
@@ -45,12 +53,42 @@ _ONE = "sentence_embedding"
 _Read = tuple[list[Step], int | None]
 
 
-def read_pooling(folder: Path, width: int | None, *, allow_pickle: bool = False) -> Pooling:
-    """Read how a model makes embeddings; the mean where its folder does not say."""
+def transformer_folder(folder: Path) -> Path:
+    """Return where the model itself lies: ``0_Transformer`` in folders of old versions.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no transformer at all, such as in a folder of static embeddings.
+    """
+    if not (folder / MODULES).is_file():
+        return folder
+    try:
+        files = SentenceFiles(folder)
+        kind, module = files.modules()[0]
+        inner = files.path(module, "config.json").parent
+    except (CheckpointError, OSError, RecursionError):
+        return folder  # what is wrong is said where embeddings are made
+    if (inner / "config.json").is_file() and kind.endswith("Transformer"):
+        return inner
+    if (folder / "config.json").is_file() or kind.endswith("Transformer"):
+        return folder
+    raise CheckpointError(
+        f"{folder / MODULES} starts with {short(kind)}, not with a Transformer, so there are no "
+        "attention heads; give a model that has a transformer alone before its pooling."
+    )
+
+
+def read_pooling(folder: Path, width: int | None, tokenizer: Any = None) -> Pooling:
+    """Read how a model makes embeddings; the mean where its folder does not say.
+
+    ``width`` is that of the model's states. Its ``tokenizer`` counts the tokens of a prompt that
+    the pooling leaves out.
+    """
     if not (folder / MODULES).is_file():
         return Pooling()
     try:
-        return _pooling(SentenceFiles(folder, allow_pickle), width)
+        return _pooling(SentenceFiles(folder), width, tokenizer)
     except (CheckpointError, OSError, RecursionError) as error:
         said = str(error).rstrip(".")
         return Pooling(origin=MODULES, problem=f"How texts are embedded is not known: {said}.")
@@ -61,19 +99,20 @@ def lower_cases(folder: Path) -> bool:
     if not (folder / MODULES).is_file():
         return False
     try:
-        return SentenceFiles(folder, False).reading().get("do_lower_case") is True
+        return SentenceFiles(folder).reading().get("do_lower_case") is True
     except (CheckpointError, OSError, RecursionError):
         return False
 
 
-def _pooling(files: SentenceFiles, width: int | None) -> Pooling:
+def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
     """Follow ``modules.json``."""
     modules = files.modules()
     settings, reading = files.optional(SETTINGS), files.reading()
-    scores = settings.get("model_type") == "CrossEncoder"
-    if scores or {kind for kind, _ in modules[1:]} <= _SCORES:
+    if settings.get("model_type") == "CrossEncoder":
         return Pooling()
-    _check_model(files, *modules[0], reading)
+    _check_model(files, modules[0][0], reading)
+    if {kind for kind, _ in modules[1:]} <= _SCORES:
+        return Pooling()
     if modules[1][0] != "Pooling":
         raise _unknown(files, *modules[1])
     modes, size = _modes(files, modules[1][1], width)
@@ -85,24 +124,28 @@ def _pooling(files: SentenceFiles, width: int | None) -> Pooling:
         steps += more
     if (truncated := settings.get("truncate_dim")) is not None:
         steps.append(Truncate(_count(files, "truncate_dim", truncated)))
-    prompt = _prompt(files, settings, modules[1][1])
-    length = reading.get("max_seq_length")
+    prompt = _prompt(files, settings)
+    skipped = 0
+    if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
+        skipped = _left_out(prompt, modes, tokenizer)
+    length = _given(reading, _OF_TOKENIZER).get("model_max_length")
+    length = reading.get("max_seq_length") if length is None else length
     longest = None if length is None else _count(files, "max_seq_length", length)
-    return Pooling(modes, tuple(steps), MODULES, tuple(files.used), prompt, longest)
+    notes = tuple(_notes(settings, reading))
+    used = tuple(files.used)
+    return Pooling(modes, tuple(steps), MODULES, used, prompt, longest, skipped, notes)
 
 
 def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
     return CheckpointError(
         f"{files.folder / MODULES} has the module {short(kind)} ({short(path) or '.'}) after the "
-        "model, and headscope follows Pooling, then Dense, Normalize and Dropout"
+        "model, and headscope follows Pooling, then Dense, LayerNorm, Normalize and Dropout"
     )
 
 
-def _check_model(files: SentenceFiles, kind: str, path: str, reading: Mapping[str, Any]) -> None:
+def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) -> None:
     """Refuse a model of which something else than the last hidden states is pooled."""
     start = files.folder / MODULES
-    if path not in ("", "."):
-        raise CheckpointError(f"{start} has the model itself in {short(path)}, not beside it.")
     by_input = reading.get("modality_config")
     text = by_input.get("text") if isinstance(by_input, Mapping) else None
     stated = text.get("method_output_name") if isinstance(text, Mapping) else None
@@ -164,6 +207,18 @@ def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
     return [Normalize()], width
 
 
+def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    path, values = files.path(module, "config.json"), files.config(module)
+    size = values.get("dimension")
+    if width is not None and size != width:
+        raise CheckpointError(f"{path} takes {short(size)} numbers and gets {width}.")
+    tensors, sha256 = files.weights(module)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != (expected := {"norm.weight": (size,), "norm.bias": (size,)}):
+        raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
+    return [LayerNorm(tensors["norm.weight"], tensors["norm.bias"], sha256)], width
+
+
 def _dropout(files: SentenceFiles, module: str, width: int | None) -> _Read:
     """It does nothing outside training."""
     files.optional("config.json", module)
@@ -172,6 +227,7 @@ def _dropout(files: SentenceFiles, module: str, width: int | None) -> _Read:
 
 _READERS: dict[str, Callable[[SentenceFiles, str, int | None], _Read]] = {
     "Dense": _dense,
+    "LayerNorm": _layer_norm,
     "Normalize": _normalize,
     "Dropout": _dropout,
 }
@@ -191,21 +247,61 @@ def _count(files: SentenceFiles, name: str, value: object) -> int:
     return value
 
 
-def _prompt(files: SentenceFiles, settings: Mapping[str, Any], module: str) -> str:
+def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
     """Return what SentenceTransformer puts before a text by default."""
     name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
     if name is None:
         return ""
     prompt = prompts.get(str(name)) if isinstance(prompts, Mapping) else None
-    path = files.folder / SETTINGS
     if not isinstance(prompt, str):
-        raise CheckpointError(f"{path} has no prompt {short(name)}, its default.")
-    if prompt and files.config(module).get("include_prompt", True) is not True:
         raise CheckpointError(
-            f"{path} has a default prompt that the pooling leaves out (include_prompt), which "
-            "headscope does not follow."
+            f"{files.folder / SETTINGS} has no prompt {short(name)}, its default."
         )
     return prompt
+
+
+def _left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
+    """Count the tokens of a prompt that the pooling leaves out, the first special ones included."""
+    if tokenizer is None or "weighted" in modes:
+        raise CheckpointError(
+            "the pooling leaves its default prompt out (include_prompt), which headscope follows "
+            "with a tokenizer and for no weighted mean"
+        )
+    ids = tokenizer(prompt)["input_ids"]
+    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
+
+
+#: Keywords of the Transformer, newer and older names, and those of them that change no number.
+_KEYWORDS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
+_OF_TOKENIZER = ("processor_kwargs", "tokenizer_args")
+_HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation", "model_max_length"}
+
+
+def _given(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Join keywords of the Transformer."""
+    found = (reading.get(name) for name in names)
+    return {key: value for own in found if isinstance(own, Mapping) for key, value in own.items()}
+
+
+def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
+    """Name settings of the folder that headscope does not use."""
+    prompts, default = settings.get("prompts"), settings.get("default_prompt_name")
+    stated = prompts.items() if isinstance(prompts, Mapping) else ()
+    if named := [str(name) for name, text in stated if text and name != default]:
+        yield (
+            f"Of the prompts in the model's folder, {short(', '.join(named))} is not the default, "
+            "so no text is read after it."
+        )
+    if (similarity := settings.get("similarity_fn_name") or "cosine") != "cosine":
+        yield (
+            f"The model's folder compares embeddings by {short(similarity)}; here they are "
+            "compared by their cosine."
+        )
+    if other := sorted(_given(reading, (*_KEYWORDS, *_OF_TOKENIZER)).keys() - _HARMLESS):
+        yield (
+            f"The model's folder gives its Transformer {short(', '.join(other))}, which headscope "
+            "does not read."
+        )
 
 
 MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers.
@@ -221,8 +317,8 @@ _PACKAGES = ("sentence_transformers", "headscope")
 class SentenceFiles:
     """The files of one folder, and which of them were read."""
 
-    def __init__(self, folder: Path, allow_pickle: bool) -> None:
-        self.folder, self._allow_pickle = folder, allow_pickle
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.used: list[str] = []
 
     def modules(self) -> list[tuple[str, str]]:
@@ -241,23 +337,21 @@ class SentenceFiles:
                 raise CheckpointError(
                     f"{path} asks for code of its own ({short(kind)}), which is never run."
                 )
-            modules.append((name, folder))
+            modules.append((name, PureWindowsPath(folder).as_posix()))
         return modules
 
     def path(self, module: str, name: str) -> Path:
-        """Return a file in the folder of a module; refuse one that lies outside the model's."""
+        """Return a file in the folder of a module; refuse a name that leads out of the model's.
+
+        Links are followed: the cache of the hub is made of them, and so are folders of users who
+        save space.
+        """
         parts, windows = PurePosixPath(module).parts, PureWindowsPath(module)
         if ".." in (*parts, *windows.parts) or windows.drive or windows.root or "\0" in module:
             raise CheckpointError(
                 f"{self.folder / MODULES} names a path outside of the folder: {short(module)}."
             )
-        path, root = self.folder.joinpath(*parts, name), self.folder.resolve()
-        # The hub's cache has links in its snapshots, to files beside them.
-        files = root.parent.parent if root.parent.name == "snapshots" else root
-        inside = path.parent.resolve().is_relative_to(root)
-        if not (inside and path.resolve().is_relative_to(files)):
-            raise CheckpointError(f"{path} is a link that leads out of the model's folder.")
-        return path
+        return self.folder.joinpath(*parts, name)
 
     def config(self, module: str, name: str = "config.json") -> dict[str, Any]:
         """Read a file that has to be there and to hold an object."""
@@ -275,7 +369,8 @@ class SentenceFiles:
 
     def reading(self) -> dict[str, Any]:
         """Read how texts are read: longest text, lower case, what the model puts out."""
-        return next((values for name in READING if (values := self.optional(name))), {})
+        inner = self.modules()[0][1]
+        return next((values for name in READING if (values := self.optional(name, inner))), {})
 
     def weights(self, module: str) -> tuple[dict[str, Tensor], str]:
         """Read the tensors of a module, and the SHA-256 of their file."""
@@ -284,21 +379,14 @@ class SentenceFiles:
             path = self.path(module, "pytorch_model.bin")
             if not path.is_file():
                 raise CheckpointError(f"{path.parent} has no weights (model.safetensors).")
-            if not self._allow_pickle:
-                raise CheckpointError(
-                    f"{path} is pickled, which can hide code (set allow_pickle if you trust its "
-                    "author)"
-                )
         try:
-            tensors = (
-                load_file(path)
-                if path.suffix == ".safetensors"
-                else torch.load(path, map_location="cpu", weights_only=True)
-            )
-        except Exception as error:  # a damaged pickle raises anything
+            tensors = load_file(path) if path.suffix == ".safetensors" else read_pickle(path)
+        except CheckpointError:
+            raise
+        except Exception as error:  # safetensors raises several kinds
             raise CheckpointError(f"{path} is damaged ({short(error)}).") from None
-        for tensor in tensors.values() if isinstance(tensors, dict) else [None]:
-            if not isinstance(tensor, Tensor) or not bool(torch.isfinite(tensor).all()):
+        for tensor in tensors.values():
+            if not bool(torch.isfinite(tensor).all()):
                 raise CheckpointError(f"{path} holds weights that are no finite numbers.")
         self._note(path)
         return tensors, sha256_of_file(path)
@@ -311,6 +399,16 @@ class SentenceFiles:
     def _note(self, path: Path) -> None:
         name = path.relative_to(self.folder).as_posix()
         self.used += [] if name in self.used else [name]
+
+
+def leads_out(file: Path, folder: Path) -> bool:
+    """Whether a file lies outside of a model's folder, by a link; the hub's cache is not outside.
+
+    Its snapshots have links to files beside them.
+    """
+    root = folder.resolve()
+    inside = root.parent.parent if root.parent.name == "snapshots" else root
+    return not file.resolve().is_relative_to(inside)
 
 
 def short(value: object) -> str:

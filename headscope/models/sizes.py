@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from headscope.core.errors import CheckpointError
@@ -39,8 +38,6 @@ _TIMES, _MORE = 16, 1 << 24
 def check_stated(checkpoint: Checkpoint) -> None:
     """Refuse a config.json that states a size no weights of this folder can have."""
     shapes = _shapes(checkpoint)
-    if shapes is None:
-        return
     longest = max(itertools.chain(*shapes), default=0)
     most = {
         _REPEATS: max(_REPEATS_AT_LEAST, len(shapes)),
@@ -57,8 +54,6 @@ def check_stated(checkpoint: Checkpoint) -> None:
 def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
     """Refuse a config.json whose network is far larger than the weights of the folder."""
     shapes = _shapes(checkpoint)
-    if shapes is None:
-        return
     try:
         with torch.device("meta"):
             network = build()
@@ -78,15 +73,9 @@ def _too_large(path: Path, what: str) -> CheckpointError:
     )
 
 
-def _shapes(checkpoint: Checkpoint) -> list[tuple[int, ...]] | None:
-    """Return the shapes of all stored tensors; None for pickles, which must be trusted anyway."""
-    if checkpoint.pickled:
-        return None
-    shapes = []
-    for file in checkpoint.weight_files:
-        with safe_open(file, framework="numpy") as tensors:
-            shapes += [tuple(tensors.get_slice(key).get_shape()) for key in list(tensors.keys())]
-    return shapes
+def _shapes(checkpoint: Checkpoint) -> list[tuple[int, ...]]:
+    """Return the shapes of all stored tensors."""
+    return [shape for _, shape in checkpoint.stored.values()]
 
 
 def _numbers(values: object) -> Iterator[tuple[str, float]]:

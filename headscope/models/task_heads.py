@@ -74,12 +74,47 @@ def class_for(task_head: str | None) -> Any:
     return getattr(transformers, _AUTO.get(task_head, f"AutoModel{TASK_HEADS[task_head]}"))
 
 
-def missing_task_head(folder: object, task_head: str, architecture: object) -> InputError:
-    """Return the error for a checkpoint that lacks the wanted task head."""
-    name = str(architecture or "a base model")
+@dataclass(frozen=True)
+class HeadWeights:
+    """What a checkpoint's weights hold of the task head that its config.json names."""
+
+    architecture: str  # The class that config.json names
+    #: Weights of the head that are missing or have another shape; empty where it was not asked for.
+    lacking: tuple[str, ...] = ()
+    partly: bool = False  # Whether the weights hold another part of the head
+    unread: tuple[str, ...] = ()  # Weights that the network has no use for
+
+    def __str__(self) -> str:
+        """Name what is missing."""
+        first = ", ".join(self.lacking[:2])
+        more = len(self.lacking) - 2
+        return f"{first} and {more} more" if more > 0 else first.replace(", ", " and ")
+
+    def broken_promise(self, task_head: str) -> str | None:
+        """Say that config.json names this head and that its weights are not there, if so."""
+        if not self.lacking or task_head_of(self.architecture) != task_head:
+            return None
+        return f"its config.json names {self.architecture}, but the weights lack {self}"
+
+
+def missing_task_head(
+    folder: object, task_head: str, held: str, weights: HeadWeights | None = None
+) -> InputError:
+    """Return the error for a checkpoint that lacks the wanted task head.
+
+    ``held`` is the class that was opened, ``weights`` what is known of the file.
+    """
+    weights = weights or HeadWeights(held)
+    named = f"...{TASK_HEADS[task_head]}"
+    why, remedy = f"its checkpoint holds {held}", f"give a checkpoint that was trained as {named}"
+    if (broken := weights.broken_promise(task_head)) is not None:
+        why, remedy = broken, "give a checkpoint that holds them"
+    elif weights.lacking:
+        why += f", without {weights}"
+    elif weights.unread:
+        remedy += f", or name that class in config.json if {weights.unread[0]} is of its head"
     return InputError(
-        f"{folder} has no {_NAMES[task_head]} head: its checkpoint holds {name}; choose a task "
-        f"that fits it, or give a checkpoint that was trained as ...{TASK_HEADS[task_head]}."
+        f"{folder} has no {_NAMES[task_head]} head: {why}; choose a task that fits it, or {remedy}."
     )
 
 

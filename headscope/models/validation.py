@@ -9,7 +9,14 @@ from typing import Any
 
 from headscope.core.serialise import SCHEMA
 
-__all__ = ["LayerCheck", "ProbeSize", "ValidationResult", "ValidationSummary", "certificate_of"]
+__all__ = [
+    "EmbeddingCheck",
+    "LayerCheck",
+    "ProbeSize",
+    "ValidationResult",
+    "ValidationSummary",
+    "certificate_of",
+]
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,33 @@ class ProbeSize:
 
 
 @dataclass(frozen=True)
+class EmbeddingCheck:
+    """A model's embeddings beside those that SentenceTransformer.encode makes of its folder."""
+
+    settings: tuple[str, ...]  # Sentences: what the folder's own settings say, used or not
+    tolerance: float
+    texts: int = 0  # How many were embedded by both
+    #: Largest difference of a number, relative to the largest if that exceeds 1; None if not
+    #: compared, infinite where embeddings have another width.
+    max_abs: float | None = None
+    #: Whether a text that is too long is cut to the same tokens; None if not compared.
+    cut_alike: bool | None = None
+    not_compared: str | None = None  # Why not
+
+    def reasons(self) -> list[str]:
+        """Say what differs; empty where nothing does, or nothing was compared."""
+        found = []
+        if self.max_abs is not None and not self.max_abs <= self.tolerance:
+            found.append(
+                f"embeddings differ from those of SentenceTransformer.encode by "
+                f"{self.max_abs:.1e}, tolerance {self.tolerance:.0e}"
+            )
+        if self.cut_alike is False:
+            found.append("SentenceTransformer cuts a long text to other tokens")
+        return found
+
+
+@dataclass(frozen=True)
 class ValidationResult:
     """The certificate: our attention equals the model's, padded and not, or why it does not."""
 
@@ -71,6 +105,8 @@ class ValidationResult:
     padded: int = 0
     mask_reached: bool = False  # Whether every layer received every padding mask.
     probes: tuple[ProbeSize, ...] = ()
+    #: Of a sentence-transformers folder; None for others, and in the certificate of a measurement.
+    embedding: EmbeddingCheck | None = None
     #: As in :class:`headscope.session.measured.Measured`.
     provenance: dict[str, Any] = field(default_factory=dict)
     schema: int = SCHEMA

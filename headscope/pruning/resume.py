@@ -36,7 +36,7 @@ _PASS = "findings"  # The one pass that the state of a run of prune holds.
 _NOT_IN_IDENTITY = {
     *("state", "resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
     *("validate", "data", "calibration", "fidelity_text", "progress", "command"),
-    *("dtype", "device", "revision", "allow_pickle", "task_head"),
+    *("dtype", "device", "revision", "task_head"),
 }
 
 

@@ -42,7 +42,7 @@ STACK = Option(
 #: Options of most commands, in the order in which they come after a command's own.
 _SHARED = (
     *("pooling", "validate", "state", "resume", "seed"),
-    *("dtype", "device", "revision", "allow_pickle", "task_head", "progress", "command"),
+    *("dtype", "device", "revision", "task_head", "progress", "command"),
 )
 
 
@@ -86,15 +86,6 @@ class ModelOptions:
         str | None,
         Option(help="Branch, tag or commit of a hub id.", loading=True, panel=MODEL),
     ] = None
-    allow_pickle: Annotated[
-        bool,
-        Option(
-            help="Accept pickled weights; they can hide code, so only if you trust their author.",
-            flags=("--allow-pickle",),
-            loading=True,
-            panel=MODEL,
-        ),
-    ] = False
     pooling: Annotated[
         str | None,
         Option(help=POOLING.help, choices=POOLING.choices, loading=True, python_only=True),

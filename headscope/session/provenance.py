@@ -67,7 +67,7 @@ def provenance(
         },
         "data": None if data is None else _named(data),
         "tokenizer": fit,
-        "warnings": list(dict.fromkeys([*own_warnings, *warnings])),
+        "warnings": list(dict.fromkeys([*loaded.remarks, *own_warnings, *warnings])),
         "seed": seed,
         "dtype": loaded.dtype,
         "device": loaded.device,

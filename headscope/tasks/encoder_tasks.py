@@ -75,7 +75,7 @@ def notes_of(loaded: LoadedModel, rows: Sequence[Row]) -> tuple[str, ...]:
             f"{longer:,} of {len(rows):,} texts are longer than the {limit} tokens at which "
             "SentenceTransformer cuts the texts of this model; here they are read whole."
         )
-    return tuple(notes)
+    return (*notes, *loaded.pooling.notes)
 
 
 class Fidelity(Task):

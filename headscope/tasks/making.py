@@ -108,7 +108,8 @@ def check_task(name: str, loaded: LoadedModel) -> None:
         ends_of(loaded)  # an encoder has no targets, whatever head it has
     head = _HEADS.get(name)
     if head is not None and loaded.task_head != head:
-        raise missing_task_head(loaded.name, head, type(loaded.network).__name__)
+        held = type(loaded.network).__name__
+        raise missing_task_head(loaded.name, head, held, loaded.head_weights)
     if head not in (None, "seq2seq") and loaded.encoder_decoder:
         raise InputError(
             f"{loaded.name} is an encoder-decoder model; the task {name} needs an encoder with a "

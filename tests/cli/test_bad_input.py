@@ -53,10 +53,10 @@ def cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def pickled(folder: Path) -> None:
+def pickled_objects(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
-    torch.save(weights, folder / "pytorch_model.bin")
+    torch.save({**weights, "path": Path("x")}, folder / "pytorch_model.bin")
 
 
 def sharded(index: Any) -> Damage:
@@ -85,6 +85,7 @@ def code_of_a_tokenizer(folder: Path) -> None:
     (folder / "code.py").write_text("raise BaseException('remote code ran')\n")
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 WEIGHTS, SHARD = "model.safetensors", "model-00001-of-00002.safetensors"
 BROKEN_MODELS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "no config": (without("config.json"), ("config.json", "save_pretrained")),
@@ -100,7 +101,8 @@ BROKEN_MODELS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "ids beyond the vocabulary": (small_vocabulary, ("token id", "20 rows")),
     "no weights": (without(WEIGHTS), ("no weights", WEIGHTS)),
     "truncated": (cut, (WEIGHTS, "cut short", "download")),
-    "git-lfs pointer": (write(WEIGHTS, "version https://git-lfs.github.com"), (WEIGHTS, "damaged")),
+    "git-lfs pointer": (write(WEIGHTS, POINTER), (WEIGHTS, "pointer of Git LFS", "git lfs pull")),
+    "tokenizer in git lfs": (write("tokenizer.json", POINTER), ("tokenizer.json", "git lfs pull")),
     "no tensor": (tensors(lambda weights: weights.clear()), (WEIGHTS, "no tensor")),
     "infinity": (
         tensors(lambda weights: weights[QUERY_WEIGHT].fill_(float("inf"))),
@@ -114,7 +116,7 @@ BROKEN_MODELS: dict[str, tuple[Damage, tuple[str, ...]]] = {
     ),
     "missing shard": (sharded({"weight_map": {"a": SHARD}}), ("index.json", SHARD, "download")),
     "index with a number": (sharded({"weight_map": {"a": 1}}), ("index.json",)),
-    "only pickles": (pickled, ("pytorch_model.bin", "allow_pickle", "safetensors")),
+    "pickled objects": (pickled_objects, ("pytorch_model.bin", "more than tensors", "safetensors")),
     "remote code": (
         config(model_type="own", auto_map={"AutoModel": "x.X"}),
         ("auto_map", "never runs remote code"),

@@ -110,12 +110,17 @@ def test_nothing_in_a_model_folder_runs(name, run, copy, tmp_path):
     assert trace.is_dir(), "the payload does not run: this test could not fail"
 
 
-def test_pickles_only_on_request_and_without_their_code(run, copy, tmp_path):
+def test_pickles_without_their_code(run, copy, tmp_path):
     weights = load_file(copy / "model.safetensors")
     (copy / "model.safetensors").unlink()
-    call = ("validate", copy, "--format", "json", "--allow-pickle")
+    call = ("validate", copy)
     torch.save(weights, copy / "pytorch_model.bin")
-    assert run(*call).json["passed"] is True
+    outcome = run(*call)
+    assert outcome.code == 0
+    assert outcome.flat.count("are pickled (pytorch_model.bin)") == 1
+    wide = torch.ones(1).expand(1000, 1000, 1000, 1000)  # a few bytes that claim terabytes
+    torch.save({**weights, "embeddings.word_embeddings.weight": wide}, copy / "pytorch_model.bin")
+    refused(run(*call), "larger than it is stored")
     torch.save({"a": _Payload(tmp_path / "it ran")}, copy / "pytorch_model.bin")
     refused(run(*call), str(copy))
     assert not (tmp_path / "it ran").exists()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -227,17 +226,14 @@ def _dense(
         save_file({"linear.weight": weights}, folder / _WEIGHTS)
 
 
-def _linked(folder: Path) -> None:
-    outside = folder.parent / "outside"
-    outside.mkdir()
-    (outside / "config.json").write_text('{"pooling_mode": "cls"}')
-    shutil.rmtree(folder / "1_Pooling")
-    (folder / "1_Pooling").symlink_to(outside)
-
-
 def _pickled(folder: Path) -> None:
     _dense(folder)
-    torch.save({"linear.weight": torch.zeros(4, D_MODEL)}, folder / "2_Dense/pytorch_model.bin")
+    torch.save({"linear.weight": torch.ones(4, D_MODEL)}, folder / "2_Dense/pytorch_model.bin")
+
+
+def _pickled_object(folder: Path) -> None:
+    _dense(folder)
+    torch.save({"linear.weight": Path("x")}, folder / "2_Dense/pytorch_model.bin")
 
 
 def _write(folder: Path, name: str, text: str) -> None:
@@ -262,17 +258,16 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no list": (lambda f: _write(f, "modules.json", "{}"), "lists no modules"),
     "own code": (lambda f: _module(f, 0, type="modeling.Net"), "code of its own (modeling.Net)"),
     "no transformer": (lambda f: _module(f, 0, type=OLD + "BoW"), "starts with BoW"),
-    "unknown module": (lambda f: _module(f, 2, type=OLD + "LayerNorm"), "LayerNorm (2_Dense)"),
+    "unknown module": (lambda f: _module(f, 2, type=OLD + "CNN"), "CNN (2_Dense)"),
     "no pooling": (lambda f: _module(f, 1, type=OLD + "WordWeights"), "WordWeights (1_Pooling)"),
     "up": (lambda f: _module(f, 1, path="../outside"), "outside of the folder"),
     "absolute": (lambda f: _module(f, 1, path="/etc"), "outside of the folder"),
     "drive": (lambda f: _module(f, 1, path="C:\\x"), "outside of the folder"),
-    "link": (_linked, "leads out of the model's folder"),
     "missing": (lambda f: _module(f, 1, path="9_Pooling"), "is not there"),
     "mode": (lambda f: _write(f, "1_Pooling/config.json", '{"pooling_mode": "sum"}'), "mode sum"),
     "size": (lambda f: _write(f, "1_Pooling/config.json", '{"embedding_dimension": 7}'), "size 7"),
     "no weights": (_dense, "no weights"),
-    "pickle": (_pickled, "pickled"),
+    "pickle": (_pickled_object, "holds more than tensors"),
     "activation": (lambda f: _dense(f, activation_function="os.system"), "activation os.system"),
     "input": (lambda f: _dense(f, module_input_name="token_embeddings"), "token_embeddings"),
     "wide": (lambda f: _dense(f, wide=9, weights=torch.zeros(4, 9)), "takes 9"),
@@ -298,7 +293,7 @@ def test_what_cannot_be_followed_is_refused_in_time(case, bert, tmp_path):
 
 
 def test_commands_refuse_it_and_take_another(bert, tmp_path):
-    loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling", "LayerNorm"])))
+    loaded = headscope.load(str(by_hand(bert, tmp_path / "m", ["Pooling", "CNN"])))
     few: dict[str, Any] = {"length": 8, "sequences": 4}
     for command, options in (
         *((headscope.measure, {"limit": 4}), (headscope.scores, {"limit": 4})),
@@ -306,21 +301,35 @@ def test_commands_refuse_it_and_take_another(bert, tmp_path):
         (headscope.rank, {"share_projections": [4]}),
         *((headscope.insights, {}), (headscope.report, {}), (headscope.prune, {})),
     ):
-        with pytest.raises(CheckpointError, match=r"LayerNorm \(2_LayerNorm\)"):
+        with pytest.raises(CheckpointError, match=r"CNN \(2_CNN\)"):
             command(loaded, **options)
     assert headscope.measure(loaded, limit=4, pooling="mean").value == pytest.approx(1.0)
     assert headscope.spectrum(loaded, **few).sequences == 4
 
 
+@pytest.mark.parametrize("mode", ["mean", "cls", "lasttoken", "max"])
+def test_a_prompt_that_is_not_pooled(mode, oracle, tmp_path):
+    """Its tokens are read and left out, as SentenceTransformer does."""
+    settings = {"prompts": {"q": "the big red "}, "default_prompt_name": "q"}
+    make = lambda p: [p.Pooling(D_MODEL, mode, include_prompt=False)]  # noqa: E731
+    theirs = oracle(tmp_path, make, **settings).encode(list(TEXTS))
+    loaded = headscope.load(str(tmp_path))
+    assert loaded.pooling.skipped == 4
+    same(embedded(loaded, TEXTS), theirs)
+    included = dataclasses.replace(loaded, pooling=dataclasses.replace(loaded.pooling, skipped=0))
+    assert (abs(embedded(included, TEXTS) - theirs).max() > 0.01) == (mode != "lasttoken")
+
+
 def test_prompts_pickled_weights_and_cross_encoders(bert, tmp_path):
-    """A prompt that pooling leaves out is refused, pickles are read for who trusts them."""
+    """A prompt that a weighted mean leaves out is refused; of pickles, tensors are read."""
     folder = by_hand(bert, tmp_path / "prompt", ["Pooling"])
     _prompt(folder, "q")
-    _write(folder, "1_Pooling/config.json", '{"pooling_mode": "cls", "include_prompt": false}')
+    values = '{"pooling_mode": "weightedmean", "include_prompt": false}'
+    _write(folder, "1_Pooling/config.json", values)
     assert "include_prompt" in str(headscope.load(str(folder)).pooling.problem)
     folder = by_hand(bert, tmp_path / "pickle", ["Pooling", "Dense"])
     _pickled(folder)
-    pooling = headscope.load(str(folder), allow_pickle=True).pooling
+    pooling = headscope.load(str(folder)).pooling
     assert str(pooling) == "cls, dense 32x4 tanh"
     assert "2_Dense/pytorch_model.bin" in pooling.files
     # A cross-encoder says nothing about embeddings.

@@ -171,9 +171,12 @@ def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
         heads = {"class": "classification", "token": "mlm", "target": "seq2seq"}
         needed = heads.get(options.of)
         if needed is not None and loaded.task_head != needed:
+            weights = loaded.head_weights
+            broken = None if weights is None else weights.broken_promise(needed)
+            why = "" if broken is None else f" ({broken})"
             raise InputError(
-                f"{loaded.name} has no {needed} head, so it gives no {options.of}; leave 'of' out, "
-                "or give a model that was trained for it."
+                f"{loaded.name} has no {needed} head{why}, so it gives no {options.of}; leave 'of' "
+                "out, or give a model that was trained for it."
             )
         return options.of
     mask = getattr(loaded.tokenizer, "mask_token", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from headscope.analyses.validate.options import ValidateOptions
+from headscope.artefacts.sentence_transformers import compare_embeddings
 from headscope.models.certificate import validate_model
 from headscope.models.validation import ValidationResult
 from headscope.session.opening import Model, open_model
@@ -12,9 +13,15 @@ from headscope.session.provenance import provenance
 
 
 def run(model: Model, options: ValidateOptions) -> ValidationResult:
-    """Prove that headscope's attention equals the model's, layer by layer, padded and not."""
+    """Prove that headscope's attention equals the model's, layer by layer, padded and not.
+
+    The embeddings of a sentence-transformers folder are compared with those of that package.
+    """
     loaded = open_model(model, need_tokenizer=False, **options.loading)
-    result = validate_model(loaded)
+    result, embedding = validate_model(loaded), compare_embeddings(loaded)
+    differ = [] if embedding is None else embedding.reasons()
     return dataclasses.replace(
-        result, provenance=provenance(loaded, command=options.command, seed=0)
+        result.concluded([*result.reasons, *differ]),
+        embedding=embedding,
+        provenance=provenance(loaded, command=options.command, seed=0),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from headscope.models.validation import LayerCheck, ValidationResult
+from headscope.models.validation import EmbeddingCheck, LayerCheck, ValidationResult
 from headscope.show import blocks as b
 from headscope.show.cells import fields_csv, joined, tiny
 from headscope.show.terminal import terminal
@@ -36,6 +36,8 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         many = f"{probe.sequences} sequences" if probe.sequences > 1 else "one sequence"
         probes.append(f"{many} of up to {probe.length} tokens, {probe.name}")
     yield b.Text(f"{text}\nCompared on {joined(probes, 'and on')}." if probes else text)
+    if result.embedding is not None:
+        yield b.Text(" ".join(_of_embeddings(result.embedding)))
     if result.passed:
         yield next_step(result, "what each head does:", "classify {}")
     else:
@@ -70,6 +72,19 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
         out = ("|out - z W_O| in roundings", 4, 2)
         yield b.Table(
             (layer, z, (scaled, 2, _scale), ("standard error", 3, tiny), out), rows, on=b.VERBOSE
+        )
+
+
+def _of_embeddings(check: EmbeddingCheck) -> Iterator[str]:
+    """Yield sentences about what the folder says of embeddings, and how they compare."""
+    yield from check.settings
+    if check.not_compared is not None:
+        yield f"Not compared with SentenceTransformer.encode: {check.not_compared}."
+    else:
+        also = ", and a text that is too long is cut to the same tokens" if check.cut_alike else ""
+        yield (
+            f"Embeddings of {check.texts} texts differ from those of SentenceTransformer.encode by "
+            f"{tiny(check.max_abs)} at most{also}."
         )
 
 

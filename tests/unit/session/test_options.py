@@ -45,7 +45,7 @@ def test_an_unknown_option_is_refused(name, bert):
 
 
 @pytest.mark.parametrize("name", OF_MODELS)
-@pytest.mark.parametrize("option", ["dtype", "device", "revision", "allow_pickle", "task_head"])
+@pytest.mark.parametrize("option", ["dtype", "device", "revision", "task_head"])
 def test_an_option_of_loading_is_refused_beside_a_loaded_model(name, option, bert):
     if (name, option) == ("depth", "dtype"):
         return  # it converts what is loaded: its own option

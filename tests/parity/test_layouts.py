@@ -1,0 +1,202 @@
+"""Folders as the hub, older tools and users leave them are read with the plain folder's numbers.
+
+Each layout of tests/layouts.py is opened once and goes through validate, classify, prune, attribute
+and a short report; what cannot be read is refused with one sentence.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import layouts as made
+import numpy as np
+import pytest
+import torch
+
+import headscope
+from headscope.core.errors import CheckpointError, CorpusError
+from headscope.models import certificate
+from headscope.models.loaded import LoadedModel, fingerprint
+from headscope.models.source import demo_folder
+
+Numbers = dict[str, np.ndarray]
+LINES = [
+    "The old cat sat on the mat.",
+    "A dog ran to the red house because it had seen the cat.",
+    "Nobody had read the letters before they were sold.",
+    "Rain again.",
+    "In March the committee will publish its report on the bridge.",
+    "She said so.",
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _certified_once() -> Iterator[None]:
+    """The certificate of equal weights, read by an equal vocabulary, is made once."""
+    prove, done = certificate._validate, dict[Any, Any]()
+
+    def proven_once(loaded: LoadedModel) -> Any:
+        scales = tuple(site.scale for site in loaded.sites)
+        key = (fingerprint(loaded.network), len(loaded.tokenizer), scales)
+        if key not in done:
+            done[key] = prove(loaded)
+        return done[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificate, "_validate", proven_once)
+        yield
+
+
+def opened(folder: Path | str) -> LoadedModel:
+    return headscope.load(str(folder), task_head="auto")
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("lines") / "lines.txt"
+    path.write_text("\n".join(LINES) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def numbers(lines: Path) -> Callable[..., Numbers]:
+    return functools.partial(_numbers, lines)
+
+
+def _numbers(lines: Path, loaded: LoadedModel) -> Numbers:
+    """Everything that the commands say of a model, as arrays."""
+    found: Numbers = {}
+    heads = headscope.classify(loaded, lines, control=False).to_frame()
+    found["classify"] = heads.select_dtypes("number").to_numpy(float)
+    settings = {"spectrum": {"length": 12, "sequences": 2}}
+    report = headscope.report(loaded, only=["spectrum"], settings=settings)
+    assert report.spectrum is not None
+    found["report"] = report.spectrum.to_frame().select_dtypes("number").to_numpy(float)
+    curve = headscope.prune(
+        loaded, data=lines, heads="L0H1,L2H3,L5H0", roles=False, ablation=False
+    ).curves[0]
+    found["prune"] = np.array([point.value for point in curve.points])
+    parts = headscope.attribute(loaded, "A cat.", "A dog.", calibration=lines).to_frame()
+    found["attribute"] = parts[["direct", "removed", "removed_mean"]].to_numpy(float)
+    return found
+
+
+def equal(ours: Numbers, theirs: Numbers, tolerance: float = 0.0) -> None:
+    for name, values in ours.items():
+        np.testing.assert_allclose(
+            values, theirs[name], rtol=tolerance, atol=tolerance, err_msg=name
+        )
+
+
+@pytest.fixture(scope="module")
+def plain(numbers: Callable[..., Numbers]) -> Numbers:
+    return numbers(opened(demo_folder()))
+
+
+@pytest.mark.parametrize("name", made.SAME)
+def test_a_layout_has_the_numbers_of_the_plain_folder(name, plain, numbers, tmp_path):
+    layout = made.SAME[name]
+    folder = made.plain(tmp_path / "model")
+    layout.change(folder)
+    loaded = opened(folder)
+    assert (loaded.task_head, str(loaded.pooling)) == (layout.head, layout.pooling)
+    result = headscope.validate(loaded)
+    assert result.passed, result.reasons
+    said = " ".join((*loaded.remarks, *(result.embedding.settings if result.embedding else ())))
+    for words in layout.says:
+        assert words in said
+    assert layout.remarks == len(loaded.remarks), loaded.remarks
+    if layout.compared:
+        assert result.embedding is not None
+        assert result.embedding.not_compared is None
+        assert result.embedding.max_abs <= 1e-6
+        assert result.embedding.cut_alike
+    expected = plain
+    if layout.rounded is not None:
+        reference = opened(demo_folder())
+        for parameter in reference.network.parameters():
+            parameter.data = parameter.data.to(layout.rounded).float()
+        expected = numbers(reference)
+    equal(numbers(loaded), expected, layout.tolerance)
+
+
+@pytest.mark.parametrize("name", made.REFUSED)
+def test_a_layout_is_refused_with_its_mend(name, tmp_path):
+    change, words = made.REFUSED[name]
+    folder = made.plain(tmp_path / "model")
+    change(folder)
+    with pytest.raises(CheckpointError) as refused:
+        opened(folder)
+    said = str(refused.value)
+    assert said.count(". ") <= 1
+    assert "\n" not in said
+    for word in (str(folder), *words):
+        assert word in said
+
+
+def test_a_model_of_the_hubs_cache_by_its_id_and_by_its_path(plain, numbers, tmp_path, monkeypatch):
+    snapshot = made.hub_cache(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    by_id = opened("org/demo")
+    assert (by_id.revision, by_id.folder) == (snapshot.name, snapshot)
+    for loaded in (by_id, opened(f"{snapshot}/")):
+        assert str(loaded.pooling) == "mean, normalize"
+        equal(numbers(loaded), plain)
+
+
+def test_what_names_no_row_of_the_embedding_is_refused_where_a_text_has_it(
+    plain, numbers, tmp_path
+):
+    folder = made.plain(tmp_path / "model")
+    made.one_more_token(folder)
+    loaded = opened(folder)
+    equal(numbers(loaded), plain)
+    with pytest.raises(CorpusError, match=r"token id 30522, but .* has 30522 rows"):
+        headscope.attribute(loaded, "The [NEW] cat sat.", "A dog ran.")
+
+
+def test_the_heads_of_a_cross_encoder_and_its_activation(plain, numbers, tmp_path):
+    """One label: the logit is compared and ranked by, whatever activation comes after it."""
+    found = []
+    for i, values in enumerate(made.ACTIVATIONS):
+        folder = made.plain(tmp_path / str(i))
+        made.cross_encoder(**values)(folder)
+        loaded = opened(folder)
+        assert (loaded.task_head, loaded.network.config.num_labels) == ("classification", 1)
+        found.append(numbers(loaded))
+        equal({name: found[-1][name] for name in ("classify", "report")}, plain)
+    equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
+def test_a_whole_head_is_read(head, tmp_path):
+    """As bert-base-uncased stores it; ForPreTraining says itself which class reads its words."""
+    folder = made.plain(tmp_path / "model")
+    change = made.prefixed("bert.", more=made.head_of_mlm())
+    made.tensors(lambda t: made.old_names(change(t)), architectures=[f"Bert{head}"])(folder)
+    assert opened(folder).task_head == ("mlm" if head == "ForMaskedLM" else None)
+    network = headscope.load(str(folder), task_head="mlm").network
+    bias = made.head_of_mlm()["cls.predictions.bias"]
+    assert torch.equal(network.get_output_embeddings().bias, bias)
+
+
+def test_layer_norm_after_pooling_and_an_embedding_that_differs(tmp_path, monkeypatch):
+    """The embedding is that of sentence-transformers; another one fails validate."""
+    folder = made.plain(tmp_path / "model")
+    made.with_norm(folder)
+    loaded = opened(folder)
+    assert str(loaded.pooling) == "mean, layer norm"
+    check = headscope.validate(loaded).embedding
+    assert check is not None
+    assert check.max_abs is not None
+    assert check.max_abs < 1e-6
+    assert check.texts == 6
+    object.__setattr__(loaded.pooling.steps[0], "weight", loaded.pooling.steps[0].weight + 1e-4)
+    failed = headscope.validate(loaded)
+    assert not failed.passed
+    assert failed.reasons[0].startswith("embeddings differ from those of SentenceTransformer")
+    monkeypatch.setattr("headscope.artefacts.sentence_transformers.find_spec", lambda name: None)
+    without = headscope.validate(loaded)
+    assert without.passed
+    assert "sentence-transformers is not installed" in str(without.embedding)
