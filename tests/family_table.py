@@ -70,7 +70,7 @@ def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
 def standing_cells() -> dict[str, dict[str, Cell]]:
     """Read the page: what each command does by the name of the family, as shown, and its own."""
     table, *notes = standing("families").split("\n\n")
-    text = {"": "", **(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
+    text = {"": "", **dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
     header, _, *lines = (
         [part.strip() for part in x.strip("| ").split("|")] for x in table.strip().splitlines()
     )

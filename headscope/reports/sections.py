@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import headscope
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.files import before_of, sha256_of, sha256_of_file
 from headscope.core.once import keeping
 from headscope.core.options import options_of
@@ -179,7 +179,8 @@ class SectionResults:
     #: What each result depends on, hashed; empty for a model that cannot be told from others.
     keys: dict[str, str]
     reused: tuple[str, ...]  # Sections that were taken from an earlier run.
-    left_out: dict[str, str]  # Sections that this model does not allow, and why.
+    #: Sections that this model does not allow, or whose own check failed, and why.
+    left_out: dict[str, str]
 
 
 def run_sections(names: Iterable[str], run: Run) -> SectionResults:
@@ -218,7 +219,7 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
                 run.loaded, command=run.command, **{**shared, **arguments}
             )
             begin(name, results[name])
-        except UnsupportedModelError as error:
+        except (UnsupportedModelError, CheckFailedError) as error:
             left_out[name] = str(error)
     return SectionResults(Sections(**results), keys, tuple(reused), left_out)
 

@@ -4,7 +4,6 @@ The suite runs what takes long on one family of each layout, and leaves ``slow``
 ``--recompute-oracles`` (CI does once a week) and to whoever writes the table anew.
 """
 
-
 import frozen
 import pytest
 from every_command import COMMANDS, Command, Files, opened, outcome
@@ -73,3 +72,18 @@ def test_unusual_sizes(base, heads, d_head, more, files):
             assert (works, "has one head only, and it must stay" in note) == (False, True)
         else:
             assert (works, note) == standing[command.name], command.name
+
+
+def test_a_cosine_asks_for_no_logits_of_a_large_vocabulary(files):
+    """The head of a language model sees one position, whatever the texts."""
+    loaded = opened(BY_NAME["bert"])
+    seen: list[int] = []
+    output = loaded.network.get_output_embeddings()
+    output.register_forward_hook(lambda _, args, out: seen.append(out.shape[-2]))
+    (attribute,) = (command for command in COMMANDS if command.name == "attribute")
+    exact = "headscope.analyses.attribute.run._exact"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, lambda own: own)  # the copy would have no hook
+        patch.setattr("headscope.analyses.attribute.run.TOLERANCE", 1e-3)
+        assert outcome(loaded, attribute, files) == (True, "")
+    assert set(seen) == {1}
