@@ -3,21 +3,22 @@
 ``PYTHONPATH=tests python -m family_table`` writes both anew.
 """
 
-from collections.abc import Iterable
+import re
+import string
+from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import torch
+from every_command import COMMANDS, Command, Files, opened, outcome
 from families import COVERED, Family
-from torch import Tensor
 
-import headscope
-from headscope.analyses.depth.measure import VARIANTS
-from headscope.core.errors import UnsupportedModelError
-from headscope.models.blocks import find_blocks, own_states, run_variant
-from headscope.models.families import REFUSED, relative_terms, rotary
+from headscope.models.families import REFUSED
 from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router
 
+YES = "✓"
+#: Whether a command works, and the reason if not, or what it leaves out.
+Cell = tuple[bool, str]
 ROOT = Path(__file__).parents[1]
 COMMAND = "PYTHONPATH=tests python -m family_table"
 #: Where each table stands: the page, and the word in its markers.
@@ -25,16 +26,63 @@ PLACES = dict.fromkeys(("families", "refused"), ROOT / "docs" / "families.md")
 
 
 def covered_table() -> str:
-    """One row for all families of one layout that are covered alike."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for family in COVERED:
-        loaded = headscope.wrap(family.model())
-        row = (family.layout, ", ".join(family.stacks), _depth(loaded), _rank(loaded))
-        rows.setdefault(row, []).append(_shown(family))
-    header = ("families", "layout", "stacks", "`depth`", "`rank`")
-    return _markdown(
-        header, ((", ".join(dict.fromkeys(names)), *row) for row, names in rows.items())
+    """One row for all families of one layout on which every command does the same."""
+    return _covered(tuple(map(_cells, COVERED)))
+
+
+@cache
+def _folder() -> TemporaryDirectory[str]:
+    return TemporaryDirectory()
+
+
+def cell(loaded: LoadedModel, command: Command) -> Cell:
+    """Say whether a command works on a family's tiny model, and the note that belongs to it."""
+    return outcome(loaded, command, Files(Path(_folder().name)))
+
+
+def _cells(family: Family) -> tuple[Cell, ...]:
+    loaded = opened(family)
+    return tuple(cell(loaded, command) for command in COMMANDS)
+
+
+def _covered(cells: Sequence[tuple[Cell, ...]]) -> str:
+    rows: dict[tuple[str, str, tuple[Cell, ...]], list[str]] = {}
+    for family, own in zip(COVERED, cells, strict=True):
+        row = family.layout, ", ".join(family.stacks), own
+        rows.setdefault(row, []).append(shown(family))
+    notes = [*dict.fromkeys(note for *_, own in rows for _, note in own if note)]
+    marks = {note: f"({string.ascii_lowercase[i]})" for i, note in enumerate(notes)} | {"": ""}
+    header = ("families", "layout", "stacks", *(f"`{command.name}`" for command in COMMANDS))
+    table = _markdown(
+        header,
+        (
+            (
+                ", ".join(dict.fromkeys(names)),
+                *(layout, stacks),
+                *(f"{YES * works} {marks[note]}".strip() for works, note in own),
+            )
+            for (layout, stacks, own), names in rows.items()
+        ),
     )
+    return table + "".join(f"\n{marks[note]} {note}.\n" for note in notes)
+
+
+def standing_cells() -> dict[str, dict[str, Cell]]:
+    """Read the page: what each command does by the name of the family, as shown, and its own."""
+    table, *notes = standing("families").split("\n\n")
+    text = {"": "", **dict(note.strip().removesuffix(".").split(" ", 1) for note in notes)}
+    header, _, *lines = (
+        [part.strip() for part in x.strip("| ").split("|")] for x in table.strip().splitlines()
+    )
+    names = [name.strip("`") for name in header[3:]]
+    found = {}
+    for line in lines:
+        own = {}
+        for name, value in zip(names, line[3:], strict=True):
+            mark = value.removeprefix(YES).strip()
+            own[name] = (value.startswith(YES), text[mark])
+        found |= {family.strip(): own for family in re.split(r", (?![^(]*\))", line[0])}
+    return found
 
 
 def refused_table() -> str:
@@ -50,35 +98,9 @@ def refused_table() -> str:
 TABLES = {"families": covered_table, "refused": refused_table}
 
 
-def _shown(family: Family) -> str:
+def shown(family: Family) -> str:
+    """Name a family as the table does."""
     return f"{family.kind} ({family.variant})" if family.variant else family.kind
-
-
-def _depth(loaded: LoadedModel) -> str:
-    """Whether the layers, taken apart and put together again, give the model's own states."""
-    ids = torch.arange(5, 17)[None]
-    full = next(variant for variant in VARIANTS if variant.name == "full")
-    try:
-        blocks = find_blocks(loaded)
-        own = own_states(loaded, blocks, ids)
-        router = Router(loaded.sites)
-        with torch.no_grad():
-            ours = list(run_variant(blocks, router, own[0], full))
-    except UnsupportedModelError:
-        return "no"
-    same = len(ours) == len(own) and all(map(_equal, ours, own))
-    return "yes" if same else "no"
-
-
-def _equal(a: Tensor, b: Tensor) -> bool:
-    return torch.allclose(a, b, rtol=0, atol=1e-4)
-
-
-def _rank(loaded: LoadedModel) -> str:
-    if rotary(loaded.model):
-        return "no: rotary"
-    terms = relative_terms(loaded.model.config)
-    return "yes" if terms is None else f"without {terms}"
 
 
 def _markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -19,7 +19,7 @@ def run_report(call: Call) -> None:
     """Measure, write the page, print the scoreboard, and hold it against the limits."""
     from rich.text import Text
 
-    from headscope.core.errors import ValidationFailedError
+    from headscope.core.errors import CheckFailedError, ValidationFailedError
     from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
     from headscope.reports.baseline import read_side
@@ -83,6 +83,8 @@ def run_report(call: Call) -> None:
         print_human(Text(f"\nWritten to {folder / 'report.html'}"))
     if result.validate is not None and not result.validate.passed:
         raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
+    for name in result.failed:
+        raise CheckFailedError(f"{name}: {result.left_out[name]}")
     require(outcomes)
 
 

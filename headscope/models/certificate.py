@@ -36,6 +36,7 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import Fingerprint, LoadedModel, fingerprint
 from headscope.models.products import full_precision
 from headscope.models.recording import Probe, Recording, probes, run_eager, run_ours, run_sdpa
+from headscope.models.routing import own_implementation
 from headscope.models.validation import LayerCheck, ProbeSize, ValidationResult
 
 #: What is allowed, by dtype.
@@ -172,7 +173,7 @@ def _reasons(
     if not result.mask_reached:
         reasons.append("the padding mask did not reach our attention in every layer")
     limit = result.tolerance["scale"]
-    sdpa = bool(getattr(loaded.model, "_supports_sdpa", True))
+    sdpa = own_implementation(loaded.model) == "sdpa"
     return [*reasons, *_over_tolerance(result, sdpa), *_wrong_scales(loaded, evidence, limit)]
 
 

@@ -31,6 +31,7 @@ from headscope.models.hooks import hooked
 from headscope.models.intervene import intervene
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.task_heads import Select
 
 _CLOSE = 1e-4  # Of the largest entry: float32 sums in another order; other parts differ by far more
 
@@ -400,10 +401,12 @@ def record(
     *,
     decoder: Mapping[str, Tensor] | None = None,
     patterns: bool = False,
+    select: Select | None = None,
 ) -> RecordedRun:
     """Run one batch through our attention, and keep what every part of it wrote.
 
-    ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument.
+    ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument; ``select``
+    picks what the task head gets.
     """
     heads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
     seen: dict[Place, tuple[Tensor, Tensor]] = {}
@@ -426,7 +429,7 @@ def record(
     places = [place for layer in stream.layers for place in (layer.layer, *layer.norms)]
     watched = dict.fromkeys(place.module for place in (*places, stream.end))
     hooks = [module.register_forward_hook(keep, with_kwargs=True) for module in watched]
-    more: dict[str, Any] = dict(decoder or {})
+    more: dict[str, Any] = {"select": select, **(decoder or {})}
     with hooked(hooks), intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **more)
     layers = []

@@ -250,6 +250,11 @@ def quiet_transformers() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
+def own_implementation(model: Any) -> str:
+    """Name the attention that transformers runs by default: ``sdpa`` where the family has it."""
+    return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
+
+
 @contextmanager
 def use_implementation(model: Any, name: str) -> Iterator[None]:
     """Run ``model`` with another attention implementation, then put the old one back."""

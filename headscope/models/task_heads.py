@@ -165,6 +165,16 @@ def _last_module(base: Any) -> Any:
     return base
 
 
+def empty_cache() -> transformers.EncoderDecoderCache:
+    """Return room for the keys and values that a decoder has seen, however many layers it has.
+
+    That which ``generate`` makes of a T5 has as many as the encoder.
+    """
+    return transformers.EncoderDecoderCache(
+        transformers.DynamicCache(), transformers.DynamicCache()
+    )
+
+
 def ends_of(loaded: LoadedModel) -> Ends:
     """Return the tokens with which a model's targets start and end."""
     if loaded.start_id is None:

@@ -300,6 +300,7 @@ def _opened(
         str(path.resolve()), dtype=loaded.dtype, device=loaded.device, task_head=loaded.task_head
     )
     check_embeds(again, path)
+    again = again if loaded.whole is None else again.only(loaded.stacks[0])
     if loaded.pooling.origin == "option":
         again = again.pooled_by(loaded.pooling.modes[0])
     vocabulary = task.vocabulary

@@ -44,7 +44,7 @@ from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
 from headscope.pruning.result import Curve, DropFidelity, DropLook, DropPart, MaxDrop, Near, OneMore
 from headscope.pruning.resume import name_of
-from headscope.pruning.setup import Inputs, Pruner, prepare
+from headscope.pruning.setup import Inputs, Pruner, only_head, prepare
 from headscope.pruning.steps import Steps, after_search, units_at_once
 from headscope.stats.confirm import (
     Judged,
@@ -246,7 +246,7 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
             "max_drop cannot be used; give fractions to see the values."
         )
     if len(pruner.units) < 2:
-        raise InputError(f"{inputs.loaded.name} has one head only, and it must stay.")
+        raise only_head(inputs.loaded)
     examples = check_enough(inputs.evaluation, inputs.calibration)
     search = Search(pruner, options.max_drop, examples)
     if not search.numbers:

@@ -211,6 +211,14 @@ class Pruner:
             self.steps.did(what)
 
 
+def only_head(loaded: LoadedModel) -> InputError:
+    """Return the error for a model none of whose heads can go."""
+    return InputError(
+        f"{loaded.name} has one head only, and it must stay; give units that may go in place of "
+        "it, such as neurons."
+    )
+
+
 def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
     """Gather what a run works with, and measure the unpruned model."""
     loaded, units = inputs.loaded, units_of(inputs.loaded)
@@ -225,6 +233,8 @@ def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
     if options.keeps and not options.manual and options.max_drop is None:
         if counts[-1] == 0:
             raise InputError("The fraction is so small that no head is removed; give a larger one.")
+        if counts[-1] == n == 1:
+            raise only_head(loaded)
         if counts[-1] == n:
             raise InputError("The fraction is so large that no head is left; give a smaller one.")
     inner = [count for count in counts if 0 < count < n]

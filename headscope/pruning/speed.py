@@ -1,7 +1,8 @@
 """The benchmark: the full model and the pruned one, timed side by side as a user would run them.
 
-Both run transformers' own SDPA attention, without gradients and without anything of ours: what is
-measured is what is gained after the model was saved and left this program. Where the pruned model
+Both run transformers' own attention (SDPA, or eager of a family that has no other), without
+gradients and without anything of ours: what is measured is what is gained after the model was saved
+and left this program. Where the pruned model
 was exported, both run as ONNX graphs too.
 """
 
@@ -24,9 +25,9 @@ from headscope.artefacts.onnx_session import Graph, runtime_version
 from headscope.core.errors import InputError
 from headscope.core.progress import Progress, silent
 from headscope.models.loaded import LoadedModel
-from headscope.models.routing import use_implementation
+from headscope.models.routing import own_implementation, use_implementation
 from headscope.pruning.result import GraphTimes, SpeedResult, SpeedRow
-from headscope.pruning.turns import IMPLEMENTATION, wait
+from headscope.pruning.turns import wait
 
 LENGTHS, BATCH_SIZES = (32, 128, 512), (1, 8)
 #: Passes of each model and kind: at least, at most, and seconds after which no more are started.
@@ -61,9 +62,10 @@ def benchmark(
     shapes = list(product(fitting_lengths(full, lengths, batch_sizes), batch_sizes))
     sessions = [Graph(path) for path in graphs or () if path is not None]
     rows = []
+    implementation = own_implementation(full.network)
     with (
-        use_implementation(full.network, IMPLEMENTATION),
-        use_implementation(pruned.network, IMPLEMENTATION),
+        use_implementation(full.network, implementation),
+        use_implementation(pruned.network, implementation),
         torch.inference_mode(),
     ):
         for done, (n, size) in enumerate(shapes):
@@ -79,7 +81,7 @@ def benchmark(
         device=full.device,
         dtype=full.dtype,
         threads=torch.get_num_threads(),
-        implementation=IMPLEMENTATION,
+        implementation=implementation,
         heads_full=heads[0],
         heads_pruned=heads[1],
         parameters_full=sizes[0],

@@ -19,12 +19,11 @@ from headscope.artefacts.onnx_session import Graph
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.loaded import LoadedModel
-from headscope.models.routing import use_implementation
+from headscope.models.routing import own_implementation, use_implementation
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 Clock = Callable[[], float]  # Seconds since any moment
 
-IMPLEMENTATION = "sdpa"  # transformers' own attention: nothing of ours runs.
 #: Texts of each batch that is timed by default.
 BATCH_SIZES = (1, 32)
 
@@ -49,7 +48,9 @@ def usual_batches(
 def passes(
     models: Sequence[LoadedModel | Graph], batches: Sequence[Padded]
 ) -> Iterator[list[list[Pass]]]:
-    """Yield what runs each model on each batch, as a user would: SDPA attention, no gradients.
+    """Yield what runs each model on each batch, as a user would: without gradients.
+
+    The attention is transformers' own: SDPA, or eager of a family that has no other.
 
     The pooling belongs to a pass, as it does to an exported graph.
     """
@@ -57,7 +58,8 @@ def passes(
         stack.enter_context(torch.inference_mode())
         for model in models:
             if isinstance(model, LoadedModel):
-                stack.enter_context(use_implementation(model.network, IMPLEMENTATION))
+                own = own_implementation(model.network)
+                stack.enter_context(use_implementation(model.network, own))
         yield [
             [
                 partial(model.run, *batch.inputs)

@@ -74,7 +74,7 @@ def write_report(
         written[name] = kept or view_of(name).files(result)
         progress("files", len(written), len(report.sections) + 2)  # with the page and the rest
     document = dict(to_dict(report))
-    document.pop("reused")
+    del document["reused"], document["failed"]
     document |= {name: document.pop(name) for name in (*SECTIONS, "samples")}  # these come last
     document["digests"] = dict(digests)
     document["files"] = {

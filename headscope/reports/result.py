@@ -319,3 +319,5 @@ class ReportResult(Sections):
     samples: tuple[SamplePatterns, ...] = ()  # Patterns that the page shows.
     #: Sections that were taken from the previous run; not part of the file.
     reused: tuple[str, ...] = field(default=(), compare=False)
+    #: Sections that are left out as their own check failed; not part of the file.
+    failed: tuple[str, ...] = field(default=(), compare=False)

@@ -69,6 +69,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         keys=result.keys,
         samples=_sample_patterns(loaded) if usable and loaded.sites else (),
         reused=result.reused,
+        failed=result.failed,
         **sections,
     )
 

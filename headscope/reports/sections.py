@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import headscope
-from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.files import before_of, sha256_of, sha256_of_file
 from headscope.core.once import keeping
 from headscope.core.options import options_of
@@ -178,7 +178,9 @@ class SectionResults:
     #: What each result depends on, hashed; empty for a model that cannot be told from others.
     keys: dict[str, str]
     reused: tuple[str, ...]  # Sections that were taken from an earlier run.
-    left_out: dict[str, str]  # Sections that this model does not allow, and why.
+    #: Sections that this model does not allow, or whose own check failed, and why.
+    left_out: dict[str, str]
+    failed: tuple[str, ...]  # Those of them whose own check failed
 
 
 def run_sections(names: Iterable[str], run: Run) -> SectionResults:
@@ -189,7 +191,8 @@ def run_sections(names: Iterable[str], run: Run) -> SectionResults:
 
 def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
     results: dict[str, Any] = {}
-    keys, left_out, reused = dict[str, str](), dict[str, str](), list[str]()
+    keys, left_out = dict[str, str](), dict[str, str]()
+    reused, failed = list[str](), list[str]()
     for name in names:
         arguments, takes = run.arguments(name), _parameters(name)
         if run.identity is not None:
@@ -216,9 +219,10 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
             results[name] = getattr(headscope, name)(
                 run.loaded, command=run.command, **{**shared, **arguments}
             )
-        except UnsupportedModelError as error:
+        except (UnsupportedModelError, CheckFailedError) as error:
             left_out[name] = str(error)
-    return SectionResults(Sections(**results), keys, tuple(reused), left_out)
+            failed += [name] * isinstance(error, CheckFailedError)
+    return SectionResults(Sections(**results), keys, tuple(reused), left_out, tuple(failed))
 
 
 def _options(name: str) -> type[ModelOptions]:

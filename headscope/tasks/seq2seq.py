@@ -35,7 +35,7 @@ from headscope.models.intervene import gated
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import wide
 from headscope.models.routing import quiet_transformers
-from headscope.models.task_heads import Select, ends_of
+from headscope.models.task_heads import Select, empty_cache, ends_of
 from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.tasks.base import TokenTask, numbered, one_position
 
@@ -192,7 +192,10 @@ def decode_greedily(
         settings.eos_token_id = ends.stop
     with quiet_transformers(), torch.no_grad():
         written = network.generate(
-            input_ids=input_ids, attention_mask=attention_mask, generation_config=settings
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            generation_config=settings,
+            past_key_values=empty_cache(),
         )
     eos = settings.eos_token_id
     stops = {eos} if isinstance(eos, int) else set(eos)

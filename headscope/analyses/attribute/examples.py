@@ -11,7 +11,7 @@ import torch
 from headscope.analyses.attribute.measure import (
     Example,
     batches,
-    select_mask,
+    select_read,
     spread,
     vectors,
     with_next,
@@ -244,7 +244,9 @@ def _labelled(
         chosen = [examples[i] for i in part]
         batch = pad_rows([e.rows[0] for e in chosen], loaded.pad_id, loaded.device)
         with intervene(loaded) as router, torch.no_grad():
-            hidden, logits = router.checked(loaded.run, *batch.inputs, select=select_mask(chosen))
+            hidden, logits = router.checked(
+                loaded.run, *batch.inputs, select=select_read(loaded, chosen)
+            )
         found = vectors(loaded, kind, batch, hidden, logits).argmax(-1)
         for i, number in zip(part, found.tolist(), strict=True):
             labels[i] = number

@@ -20,6 +20,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.readout import Readout, embedding, task_head
 from headscope.models.residual import Contributions, RecordedRun, Stream, record
 from headscope.models.task_heads import Select
+from headscope.tasks.base import TOKEN_HEADS, one_position
 
 AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
 SHUFFLED = 256  # Examples that are paired with others as a control
@@ -83,8 +84,13 @@ class Tokens:
     table: Array | None
 
 
-def select_mask(examples: Sequence[Example], repeat: int = 1) -> Select | None:
-    """Let the head of a language model see the masked position of each row alone."""
+def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 1) -> Select | None:
+    """Let the head of a language model see the masked position of each row alone.
+
+    For an embedding, which needs no head, it sees one position.
+    """
+    if examples[0].kind == "cosine" and loaded.task_head in TOKEN_HEADS:
+        return one_position
     if examples[0].kind != "token":
         return None
     places = torch.tensor([example.position for example in examples]).repeat(repeat)
@@ -225,8 +231,8 @@ def _runs(
         part = [examples[i] for i in indices]
         rows = [row for example in part for row in example.rows[: 2 if kind == "cosine" else 1]]
         batch = padded(rows, loaded.pad_id, loaded.device)
-        more = batch.decoder_inputs or None
-        run = record(loaded, stream, *batch.inputs, decoder=more, patterns=patterns)
+        more, select = batch.decoder_inputs or None, select_read(loaded, part)
+        run = record(loaded, stream, *batch.inputs, decoder=more, patterns=patterns, select=select)
         if kind == "cosine":
             readout = Readout(embedding(loaded, batch.attention_mask), run.hidden)
             pairs = readout.value.reshape(len(part), 2, -1)
@@ -243,13 +249,12 @@ def _runs(
             assert run.logits is not None
             output = read(run.logits)[:, 0]
         else:
-            select = select_mask(part)
             function = task_head(loaded, stream.end, *batch.inputs, select)
             readout = Readout(function, run.hidden)
             labels = torch.tensor([example.label for example in part], device=loaded.device)
             weights = torch.zeros_like(readout.value).scatter(1, labels[:, None], 1.0)
             assert run.logits is not None
-            logits = run.logits if select is None else select(run.logits)[:, 0]
+            logits = run.logits if select is None else run.logits[:, 0]
             output = logits.gather(1, labels[:, None])[:, 0]
         g, constant = readout.of(weights)
         parts = run.contributions(g, by_source=patterns)

@@ -15,7 +15,7 @@ from torch import Tensor
 from headscope.analyses.attribute.measure import (
     Example,
     margin_of,
-    select_mask,
+    select_read,
     value_of,
     vectors,
 )
@@ -190,7 +190,7 @@ class _Text:
             return torch.where(own, z, torch.where(self._content[site.stack], ordinary, special))
 
         batch = padded([self._row] * len(sets), loaded.pad_id, loaded.device)
-        select = select_mask([self._example], len(sets))
+        select = select_read(loaded, [self._example], len(sets))
         with intervene(loaded, z=change) as router:
             with around(router):
                 hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)

@@ -270,7 +270,8 @@ def control_sentence(part: ClassifyResult) -> str:
     else:
         parts.append("random weights were not measured (--control does that)")
     worth = " Syntactic and rare-word labels found there are false positives."
-    return f"Control: {'; '.join(parts)}." + worth * (part.stacks == ("encoder",))
+    measured = part.stacks == ("encoder",) and bool(control.swapped or control.random_weights)
+    return f"Control: {'; '.join(parts)}." + worth * measured
 
 
 def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:

@@ -74,9 +74,10 @@ def check_reachable(
         and (unit != "layers" or budget.name != "mb")
     ]
     more = f", or let other units go too ({', '.join(others)})" if others else ""
+    verb = "has" if budget.name == "fraction" else "is"
     raise InputError(
-        f"No mix of {' and '.join(units)} of {loaded.name} is {budget.words}: with next to nothing "
-        f"left of them the nearest is {reached}; ask for less{more}."
+        f"No mix of {' and '.join(units)} of {loaded.name} {verb} {budget.words}: with next to "
+        f"nothing left of them the nearest is {reached}; ask for less{more}."
     )
 
 

@@ -1,0 +1,89 @@
+"""Every command on every family and on models of unusual sizes; docs/families.md has the outcome.
+
+The suite runs what takes long on one family of each layout, and leaves ``slow`` commands to
+``--recompute-oracles`` (CI does once a week) and to whoever writes the table anew.
+"""
+
+import frozen
+import pytest
+from every_command import COMMANDS, Command, Files, opened, outcome
+from families import BY_NAME, COVERED, Family
+from family_table import COMMAND, shown, standing_cells
+
+_FIRST = {family.layout: family for family in reversed(COVERED)}
+
+
+def _commands(family: Family) -> list[Command]:
+    """Choose the commands that this run calls on a family."""
+    if frozen.recompute:
+        return list(COMMANDS)
+    first = _FIRST[family.layout] is family
+    return [command for command in COMMANDS if command.quick or (first and not command.slow)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files(tmp_path_factory.mktemp("read"))
+
+
+@pytest.mark.parametrize("family", COVERED, ids=lambda family: family.name)
+def test_a_command_does_what_the_table_says(family, files):
+    standing, loaded = standing_cells()[shown(family)], opened(family)
+    assert list(standing) == [command.name for command in COMMANDS]
+    for command in _commands(family):
+        found = outcome(loaded, command, files)
+        assert found == standing[command.name], f"{command.name}; write it anew with: {COMMAND}"
+
+
+def _sized(base: str, heads: int, d_head: int, layers: int = 1, **more: int) -> Family:
+    """Configure a covered family with heads of another width."""
+    family, width = BY_NAME[base], heads * d_head
+    sizes = {"hidden_size": width, "num_attention_heads": heads, "intermediate_size": 2 * width}
+    if family.layout == "t5":
+        sizes = {"num_heads": heads, "d_kv": d_head, "d_model": 36, "d_ff": 72}
+    changes = {**family.changes, **sizes, **more, "initializer_range": 0.1}
+    return Family(family.kind, family.layout, family.stacks, changes, f"{heads} x {d_head}")
+
+
+@pytest.mark.parametrize(
+    ("base", "heads", "d_head", "more"),
+    [
+        ("bert", 2, 16, {}),
+        ("bert", 3, 80, {"num_hidden_layers": 1}),  # 240 is no multiple of 64
+        ("bert", 2, 64, {"num_hidden_layers": 1}),
+        ("bert", 1, 36, {"num_hidden_layers": 2}),
+        ("bert", 1, 128, {"num_hidden_layers": 1}),
+        ("mpnet", 2, 128, {"num_hidden_layers": 1}),
+        ("t5", 3, 80, {}),
+        ("t5", 1, 32, {"num_decoder_layers": 1}),
+        ("bert", 2, 8, {"num_hidden_layers": 1, "vocab_size": 250_002}),
+    ],
+)
+def test_unusual_sizes(base, heads, d_head, more, files):
+    """Every command ends as on the family's usual size, but where the only head would go."""
+    loaded = opened(_sized(base, heads, d_head), **more)
+    assert {(site.n_heads, site.d_head) for site in loaded.sites} == {(heads, d_head)}
+    standing, only = standing_cells()[base], heads * len(loaded.sites) == 1
+    for command in COMMANDS:
+        if command.slow and not frozen.recompute:
+            continue
+        works, note = outcome(loaded, command, files)
+        if only and command.name in ("prune --max-drop", "prune --save"):
+            assert (works, "has one head only, and it must stay" in note) == (False, True)
+        else:
+            assert (works, note) == standing[command.name], command.name
+
+
+def test_a_cosine_asks_for_no_logits_of_a_large_vocabulary(files):
+    """The head of a language model sees one position, whatever the texts."""
+    loaded = opened(BY_NAME["bert"])
+    seen: list[int] = []
+    output = loaded.network.get_output_embeddings()
+    output.register_forward_hook(lambda _, args, out: seen.append(out.shape[-2]))
+    (attribute,) = (command for command in COMMANDS if command.name == "attribute")
+    exact = "headscope.analyses.attribute.run._exact"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, lambda own: own)  # the copy would have no hook
+        patch.setattr("headscope.analyses.attribute.run.TOLERANCE", 1e-3)
+        assert outcome(loaded, attribute, files) == (True, "")
+    assert set(seen) == {1}
