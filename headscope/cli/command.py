@@ -15,7 +15,7 @@ from headscope.cli.output import (
     command_line,
     print_human,
     print_result,
-    progress_bar,
+    shown_progress,
     result_folder,
     seconds_of,
 )
@@ -64,7 +64,7 @@ class Call:
             raise typer.Exit
         with (
             result_folder(self.command, folder, presentation) as write,
-            progress_bar(self.values["quiet"], expected) as progress,
+            shown_progress(self.command, self.values["quiet"], expected) as progress,
         ):
             failure = None
             try:

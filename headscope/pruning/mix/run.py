@@ -88,6 +88,7 @@ class _Run:
         self.kinds = tuple(kind for kind in KINDS if kind in self.units)
         self._built: tuple[Sequence[Choice], LoadedModel] | None = None  # The last that was built
         options = self.options
+        self.steps.doing("measured")
         self.bench = Bench(
             self.inputs, options.runtime, options.batch_size, options.seed, self.graphs
         )
@@ -101,12 +102,14 @@ class _Run:
         with self._timed("choosing"):
             self.base = base
             self._price(base)
+            self.steps.doing("round")
             choices, gone, precision, speed = self._choose()
         small = self._build(choices)
         tuning = before = None
         if self.options.tune:
             name, measured = "mix before tuning", self._measured(small, precision)
             before = self._model(name, "mix", small, measured, precision)
+            self.steps.doing("tuning")
             with self._timed("tuning"):
                 share = partial(self._share, "tuning")
                 # Log-probabilities are compared piece by piece: both models need the same pieces.
@@ -221,6 +224,7 @@ class _Run:
             runtime: Runtime = "onnxruntime" if options.runtime == "onnxruntime" else "torch"
             batches = usual_batches(self.calibration.rows, base, (options.batch_size,))
             for precision in ("float32", *(["int8"] if "int8" in self.units else [])):
+                self.steps.doing("table")
                 found[precision] = measure_table(
                     base,
                     batches,
@@ -291,8 +295,10 @@ class _Run:
         )
 
     def _confirmed(self, choices: Sequence[Choice], precision: str) -> Confirmed:
+        self.steps.doing("speed")
         found = self.bench.confirmed(self._build(choices), precision, self.budget)
         self.steps.did("speed")
+        self.steps.doing("round")
         return found
 
     def _confirmed_drop(self) -> list[Choice]:
@@ -378,6 +384,7 @@ class _Run:
         return self._built[1]
 
     def _measured(self, model: LoadedModel, precision: str) -> Measured:
+        self.steps.doing("measured")
         found = self.bench.measured(model, precision)
         self.steps.did("measured")
         return found
