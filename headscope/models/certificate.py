@@ -123,11 +123,14 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)
-        passes = [
-            _Pass(probe, run_eager(loaded, probe), run_ours(loaded, probe), run_sdpa(loaded, probe))
-            for probe in probes(loaded)
-        ]
-        evidence = [merge([run.evidence(site) for run in passes]) for site in loaded.sites]
+        passes, by_probe = list[_Pass](), list[list[Evidence]]()
+        for probe in probes(loaded):
+            eager, ours = run_eager(loaded, probe), run_ours(loaded, probe)
+            passes.append(_Pass(probe, eager, ours, run_sdpa(loaded, probe)))
+            by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
+            for shown in (eager.seen, ours.seen):  # together as large as the model itself
+                shown.clear()
+        evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
     layers = tuple(map(layer_check, loaded.sites, evidence))
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
         n_layers = loaded.layers_stated()

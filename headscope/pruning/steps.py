@@ -54,25 +54,14 @@ _ELIMINATED = 0.7  # Ranking the neurons of a layer, in seconds.
 _TIMED = {"torch": 30.0, "onnxruntime": 90.0}  # Measuring a table of times, in seconds.
 _CARD = 5.0  # Timing the one input of a card, in seconds.
 _RECENT = 5  # Steps of a kind whose mean time is that of the next one.
-#: What is said of a step while it runs: by its kind, or else by the first word of it.
-_VERBS = {"try": "trying", "repair": "repairing heads by", "shape": "timing shape"}
+#: What is said of a step while it runs, where its kind is no name of a method, repair or option.
 _DOING = {
-    "repair none": "removing heads",
     "measured": "measuring a model",
     "compared": "comparing ways to prune",
-    "fidelity": "measuring fidelity",
     "roles": "finding the roles of heads",
-    "alone": "removing each head alone",
-    "kept alone": "keeping each head alone",
     "round": "choosing units",
     "table": "timing layers of every size",
     "speed": "confirming the speed",
-    "tuning": "tuning",
-    "card": "timing one input",
-    "save": "writing the model",
-    "save_dense": "writing the dense model",
-    "export": "writing the graph",
-    "graph of the full model": "writing the full model's graph",
 }
 
 
@@ -134,9 +123,7 @@ class Steps:
 
     def doing(self, kind: str) -> None:
         """Say which kind of step begins."""
-        verb, _, what = kind.partition(" ")
-        words = f"{_VERBS[verb]} {what}" if verb in _VERBS else f"choosing heads by {kind}"
-        self._say(_DOING.get(kind, words), 0, 1)
+        self._say(_DOING.get(kind, kind), 0, 1)
 
     def did(self, kind: str) -> float:
         """Note the end of a step, which began where the last one ended; returns its seconds."""

@@ -298,7 +298,9 @@ def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     )
 
 
-ReadLayers = Callable[[Iterable[Factors]], Iterator[LayerSpectra]]
+#: Makes a layer's factors when they are read, so that a model's are never held all at once.
+Made = Callable[[], Factors]
+ReadLayers = Callable[[Iterable[Made]], Iterator[LayerSpectra]]
 
 
 @contextmanager
@@ -312,7 +314,7 @@ def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
     # torch sets a thread's share of the cores when it first asks
     pool = ThreadPoolExecutor(threads, initializer=torch.get_num_threads)
     try:
-        yield partial(pool.map, partial(layer_spectra, reading=reading))
+        yield partial(pool.map, lambda made: layer_spectra(made(), reading))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)

@@ -21,7 +21,7 @@ COMMANDS = {
     "spectrum": FEW,
     "depth": FEW,
     "flow": ("--limit", 16),
-    "attribute": ("the big dog saw a red cat", "--no-control"),
+    "attribute": ("the big dog", "a red cat", "--no-control"),
     "linear": ("--sentences", 3),
     "symmetric": ("--sentences", 3),
     "prune": ("--fraction", 0.5, "--limit", 8, "--calibration-limit", 8, "--repair", "none"),

@@ -88,7 +88,6 @@ class _Run:
         self.kinds = tuple(kind for kind in KINDS if kind in self.units)
         self._built: tuple[Sequence[Choice], LoadedModel] | None = None  # The last that was built
         options = self.options
-        self.steps.doing("measured")
         self.bench = Bench(
             self.inputs, options.runtime, options.batch_size, options.seed, self.graphs
         )
@@ -298,7 +297,6 @@ class _Run:
         self.steps.doing("speed")
         found = self.bench.confirmed(self._build(choices), precision, self.budget)
         self.steps.did("speed")
-        self.steps.doing("round")
         return found
 
     def _confirmed_drop(self) -> list[Choice]:
