@@ -139,6 +139,18 @@ def demo():
 
 
 @pytest.fixture(scope="session")
+def mpnet() -> Path:
+    """The folder of the real all-mpnet-base-v2, for tests that are marked ``large``."""
+    folder = Path(os.environ.get("HEADSCOPE_MPNET") or "not set")
+    if not (folder / "model.safetensors").is_file():
+        pytest.skip(
+            f"no all-mpnet-base-v2 in HEADSCOPE_MPNET ({folder}); where there is a shared folder, "
+            "its tools/get-mpnet fetches the model and prints what to set"
+        )
+    return folder
+
+
+@pytest.fixture(scope="session")
 def measured(demo: Any) -> Callable[..., Any]:
     """Call a function of headscope once for the same arguments: ``measured("rank", fresh=False)``.
 

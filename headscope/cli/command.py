@@ -15,9 +15,9 @@ from headscope.cli.output import (
     command_line,
     print_human,
     print_result,
-    shown_progress,
     result_folder,
     seconds_of,
+    shown_progress,
 )
 from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of

@@ -125,10 +125,10 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
         warnings.simplefilter("ignore", MaskedRowWarning)
         passes, by_probe = list[_Pass](), list[list[Evidence]]()
         for probe in probes(loaded):
-            eager, ours = run_eager(loaded, probe), run_ours(loaded, probe)
-            passes.append(_Pass(probe, eager, ours, run_sdpa(loaded, probe)))
+            theirs, own = run_eager(loaded, probe), run_ours(loaded, probe)
+            passes.append(_Pass(probe, theirs, own, run_sdpa(loaded, probe)))
             by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
-            for shown in (eager.seen, ours.seen):  # together as large as the model itself
+            for shown in (theirs.seen, own.seen):  # together as large as the model itself
                 shown.clear()
         evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
     layers = tuple(map(layer_check, loaded.sites, evidence))

@@ -10,13 +10,26 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load, wrap
+from headscope.session.memory import Needs, check_memory
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module
 
 
-def open_model(model: Model, *, pooling: str | None = None, **options: Any) -> LoadedModel:
-    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory."""
+def open_model(
+    model: Model, *, pooling: str | None = None, needs: Needs | None = None, **options: Any
+) -> LoadedModel:
+    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
+
+    Raises InputError where the memory that the run ``needs`` beside it is not free.
+    """
+    opened = _opened(model, pooling, **options)
+    if needs is not None:
+        check_memory(opened, needs)
+    return opened
+
+
+def _opened(model: Model, pooling: str | None, **options: Any) -> LoadedModel:
     if isinstance(model, str | Path):
         return load(str(model), pooling=pooling, **options)
     if not isinstance(model, LoadedModel):
