@@ -62,10 +62,9 @@ class ModelOptions:
     examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
     flags: ClassVar[type | None] = None  # Options that only the command line has.
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
-    #: Memory that a run holds beside its model: so many times the model's weights, and MiB; and so
-    #: many times the weights more for random weights, by an option named in ``SECOND_MODEL``.
+    #: Memory that a run holds beside its model: so many times the model's weights, and MiB; the
+    #: weights once more where an option named in ``SECOND_MODEL`` is set.
     held: ClassVar[tuple[float, float]] = (0.6, 250.0)
-    second_model: ClassVar[float] = 1.0
     #: A report computes this section in the widest type of the device, whatever the others use.
     widest_dtype: ClassVar[bool] = False
 
@@ -139,8 +138,7 @@ class ModelOptions:
         times, mib = self.held
         alone = times * weights + mib * 2**20
         second = [name for name in SECOND_MODEL if getattr(self, name, False)]
-        every = alone + len(second) * self.second_model * weights
-        return every, {f"{name} (--no-{name})": alone for name in second}
+        return alone + len(second) * weights, {f"{name} (--no-{name})": alone for name in second}
 
     @property
     def loading(self) -> dict[str, Any]:

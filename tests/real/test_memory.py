@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_refused_with_what_would(demo, monkeypatch):
         headscope.flow(demo, limit=8)
     headscope.flow(demo, limit=8, control=False)
     monkeypatch.setattr(memory, "free_memory", lambda: 50 * MIB)
-    with pytest.raises(InputError, match="needs about 0.3 GiB .* 0.0 GiB are free; free some"):
+    with pytest.raises(InputError, match=r"needs about 0.3 GiB .* 0.0 GiB are free; free some"):
         headscope.classify(demo, limit=8)
     only = {"only": ["classify", "flow"]}
     monkeypatch.setattr(memory, "free_memory", lambda: 600 * MIB)

@@ -30,8 +30,7 @@ class DepthOptions(RunOptions):
     ('post', 7)
     """
 
-    held: ClassVar[tuple[float, float]] = (2.0, 180.0)
-    second_model: ClassVar[float] = 3.0  # in float64 too
+    held: ClassVar[tuple[float, float]] = (0.6, 180.0)
     flags: ClassVar[type | None] = DepthFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",

@@ -247,16 +247,14 @@ class HeldOut:
 
     def add_layer(self, space: LayerSpaces, maps: Sequence[RidgeMap]) -> None:
         """Take in the maps of the next layer; those of all its d_in numbers are held once."""
-        d, wide = space.d_v, (0, 4, 1, 5)
-        takes = space.maps.new_empty(*space.maps.shape[:2], 7 * d)
+        d, kept = space.d_v, list(maps)
+        first, last = space.maps[..., :d], space.maps[..., d:]
+        wide = [maps[i].weight.permute(2, 0, 1) for i in (0, 4, 1, 5)]
         # From what they mix: G and two maps; from one word: U, V and two maps.
-        places = (slice(d, 2 * d), slice(2 * d, 3 * d), slice(5 * d, 6 * d), slice(6 * d, None))
-        takes[..., :d] = space.maps[..., :d]
-        takes[..., 3 * d : 5 * d] = space.maps[..., d:]
-        kept = list(maps)
-        for i, place in zip(wide, places, strict=True):
-            takes[..., place] = maps[i].weight.permute(2, 0, 1)
-            kept[i] = replace(maps[i], weight=takes[..., place].permute(1, 2, 0))
+        takes = torch.cat([first, *wide[:2], last, *wide[2:]], -1)
+        for i, place in ((0, 1), (4, 2), (1, 5), (5, 6)):
+            own = takes[..., place * d : (place + 1) * d]
+            kept[i] = replace(maps[i], weight=own.permute(1, 2, 0))
         self._maps.append(kept)
         self._takes.append(takes)
         self._first = np.append(self._first, self._first[-1] + takes.shape[1])

@@ -216,18 +216,11 @@ def _fresh(
     drawn = {id(made[site.row]): (site.n_heads, made[site.row]) for site in twin.sites}
     controls = []
     for n_heads in (like.n_heads for like in geometries):
-        draws = [
-            functools.partial(_first, item, n_heads)
-            for size, item in drawn.values()
-            if size >= n_heads
-        ]
+        enough = [item for size, item in drawn.values() if size >= n_heads]
+        draws = [functools.partial(lambda made, n: made().first(n), m, n_heads) for m in enough]
         if draws:
             controls.append(layer_control(list(read(draws))))
     return ControlRank(seeds=(seed,), geometries=tuple(controls)) if controls else None
-
-
-def _first(made: Made, n_heads: int) -> Factors:
-    return made().first(n_heads)
 
 
 def _read_text(
