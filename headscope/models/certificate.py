@@ -30,6 +30,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
+from headscope.core.memory import give_back
 from headscope.models.agreement import Scale
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.layouts import AttentionSite
@@ -96,6 +97,7 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
         return validate_model(loaded.whole)
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
         result = _validate(loaded)
+        give_back()  # what every layer showed is as large as the model itself
         loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
     return loaded.certificate.result
 
@@ -128,7 +130,7 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
             theirs, own = run_eager(loaded, probe), run_ours(loaded, probe)
             passes.append(_Pass(probe, theirs, own, run_sdpa(loaded, probe)))
             by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
-            for shown in (theirs.seen, own.seen):  # together as large as the model itself
+            for shown in (theirs.seen, own.seen):
                 shown.clear()
         evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
     layers = tuple(map(layer_check, loaded.sites, evidence))

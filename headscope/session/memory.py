@@ -8,16 +8,14 @@ large as the first. Bytes of texts and of results are next to nothing beside the
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from headscope.core.errors import InputError
+from headscope.core.memory import free_memory
 from headscope.models.loaded import LoadedModel
 
 #: Returns the bytes that a run holds beside its model, whose weights take so many, and what it
 #: holds without a part that can be left out, by what the part is called.
 Needs = Callable[[int], tuple[float, dict[str, float]]]
-
-_GROUP = Path("/sys/fs/cgroup")
 _GIB = 1 << 30
 
 
@@ -33,24 +31,3 @@ def check_memory(loaded: LoadedModel, needs: Needs) -> None:
         f"This run needs about {needed / _GIB:.1f} GiB of memory beside {loaded.name} itself, and "
         f"{free / _GIB:.1f} GiB are free; {advice}."
     )
-
-
-def free_memory() -> int | None:
-    """Return the bytes that this process may still take, or None where the system does not tell.
-
-    Those of the machine, or of the control group (a container's) if that has fewer.
-    """
-    lines = map(str.split, _text(Path("/proc/meminfo")).splitlines())
-    free = [1024 * int(number) for name, number, *_ in lines if name == "MemAvailable:"]
-    limit, used = _text(_GROUP / "memory.max"), _text(_GROUP / "memory.current")
-    if limit.isdigit() and used.isdigit():
-        numbers = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
-        free.append(int(limit) - int(used) + int(numbers.get("inactive_file", 0)))
-    return min(free, default=None)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except OSError:  # another system, or no control groups
-        return ""

@@ -19,6 +19,7 @@ from headscope.analyses.flow.rollout import Rollout, RolloutSums
 from headscope.analyses.flow.trees import GoldTrees, SameLength, TreeSearch
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
+from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.encode import EncodedSentence, Encoder, placed
@@ -125,6 +126,7 @@ def measure(
             "a word that yields no piece."
         )
     held, hubs, rollout = sums.fitted(), HubSums(chosen.most_frequent()), RolloutSums()
+    give_back()  # the sums are gone
     for number, seen in enumerate(_run(reader, loaded, held, 1, seed, name)):
         if search is not None and number == 0:
             search.choose()  # while the next batches are read
@@ -133,6 +135,7 @@ def measure(
         if search is not None:
             _count_trees(search, seen)
     held.forget_maps()
+    give_back()
     return Sums(sums.tokens, held, chosen, hubs, search, rollout)
 
 
