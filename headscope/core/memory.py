@@ -1,12 +1,31 @@
-"""The memory that is free, and giving back what was freed."""
+"""Whether a run fits into the memory that is free, and giving back what was freed."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+from headscope.core.errors import InputError
+
 _GROUP = Path("/sys/fs/cgroup")
+_GIB = 1 << 30
+
+
+def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None:
+    """Refuse a run that needs more bytes beside the model ``name`` than are free.
+
+    ``without`` are the bytes that it needs without a part, by what the part is called.
+    """
+    free = free_memory()
+    if free is None or needed <= free:
+        return
+    fitting = [f"it fits without {part}" for part, less in without.items() if less <= free]
+    raise InputError(
+        f"This run needs about {needed / _GIB:.1f} GiB of memory beside {name} itself, and "
+        f"{free / _GIB:.1f} GiB are free; {[*fitting, 'free some, or take a larger machine'][0]}."
+    )
 
 
 def free_memory() -> int | None:

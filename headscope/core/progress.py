@@ -58,7 +58,6 @@ class Overall:
         self._counted: tuple[int, int] | None = None  # By a run that counts its steps itself
         self._lock = threading.RLock()
         self._start = clock()
-        self._all = sum(expected.values())
         self._expected = self._took = 0.0  # of the steps that are done
         self.step = ""  # What is measured now, in words
         #: The step that runs, and when it first and last spoke; shares of it that were done then.

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from headscope.core.errors import InputError
+from headscope.core.memory import check_memory
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load, wrap
-from headscope.session.memory import Needs, check_memory
 
 #: ``demo``, a folder, a hub id, what :func:`headscope.load` returned, or a transformers model.
 Model = str | Path | LoadedModel | nn.Module
+
+
+#: Returns the bytes that a run needs beside a model whose weights take so many, and without parts.
+Needs = Callable[[int], tuple[float, dict[str, float]]]
 
 
 def open_model(
@@ -21,17 +26,10 @@ def open_model(
 ) -> LoadedModel:
     """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
 
-    Raises InputError where the memory that the run ``needs`` beside it is not free.
+    Raises InputError where the memory that the run ``needs`` is not free.
     """
-    opened = _opened(model, pooling, **options)
-    if needs is not None:
-        check_memory(opened, needs)
-    return opened
-
-
-def _opened(model: Model, pooling: str | None, **options: Any) -> LoadedModel:
     if isinstance(model, str | Path):
-        return load(str(model), pooling=pooling, **options)
+        model, pooling = load(str(model), pooling=pooling, **options), None
     if not isinstance(model, LoadedModel):
         if not (hasattr(model, "config") and hasattr(model, "parameters")):
             raise InputError(
@@ -39,6 +37,9 @@ def _opened(model: Model, pooling: str | None, **options: Any) -> LoadedModel:
                 "headscope.load returned, or a transformers model."
             )
         model = wrap(model)
+    if needs is not None and model.device == "cpu":
+        weights = sum(weight.nbytes for weight in model.network.parameters())
+        check_memory(model.name, *needs(weights))
     return model if pooling is None else model.pooled_by(pooling)
 
 

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 import headscope
+from headscope.core import memory
 from headscope.core.errors import InputError
-from headscope.session import memory
 
 MIB = 1 << 20
 #: Runs a command and prints what it held beside the open model, and what it was said to hold, MiB.
@@ -71,7 +71,7 @@ def test_what_does_not_fit_is_refused_with_what_would(demo, monkeypatch):
 
 
 def test_a_container_has_less_than_its_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr("headscope.core.memory._GROUP", tmp_path)
+    monkeypatch.setattr(memory, "_GROUP", tmp_path)
     machine = memory.free_memory()
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")

@@ -22,7 +22,7 @@ from torch import Tensor
 from headscope.analyses.rank.result import Copying, HeadRank, LayerRank
 from headscope.models.loaded import LoadedModel
 from headscope.models.unembedding import token_maps
-from headscope.stats.spectra import Made
+from headscope.stats.spectra import Factors
 from headscope.stats.statistics import finite
 
 DRAWS = 400  # Random heads of the control.
@@ -42,7 +42,7 @@ def with_copying(
     loaded: LoadedModel,
     heads: Sequence[HeadRank],
     layers: Sequence[LayerRank],
-    factors: Mapping[int, Made],
+    factors: Mapping[int, Factors],
     seed: int,
 ) -> tuple[list[HeadRank], Copying]:
     """Score the heads of the stack that predicts tokens, and random heads in their place.
@@ -56,7 +56,7 @@ def with_copying(
     shapes = set()
     for row, layer in enumerate(layers):
         if layer.stack == stack and layer.heads:
-            own = factors[row]()
+            own = factors[row].exact()
             W_V = own.W_V[:, :d_model]  # without the row that biases add
             shapes.add(W_V.shape[-1])
             names = (

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
 
 from headscope.analyses.rank.measure import InputCovariance, PatternAsymmetry, measured
 from headscope.analyses.rank.options import RankOptions
@@ -33,7 +32,6 @@ from headscope.session.validate import require_valid
 from headscope.stats.spectra import (
     Factors,
     LayerSpectra,
-    Made,
     Reading,
     ReadLayers,
     average,
@@ -74,8 +72,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
     factors, folded = _factors(loaded, biases, options.fold_layernorm)
     seeds = tuple(range(seed, seed + options.control_seeds))
     # Controls are drawn for each number of heads that layers have.
-    by_size = {site.n_heads: factors[site.row] for site in loaded.sites if site.n_heads}
-    geometries = [by_size[n_heads]() for n_heads in sorted(by_size, reverse=True)]
+    by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
+    geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
     with reading_layers(reading) as read:
         found = read(_distinct(factors))
         drawn = [
@@ -149,36 +147,35 @@ def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
 
 def _factors(
     loaded: LoadedModel, biases: bool, fold: bool
-) -> tuple[dict[int, Made], dict[int, bool]]:
-    """Return what makes each layer's factors, one for layers that share all weights (ALBERT).
+) -> tuple[dict[int, Factors], dict[int, bool]]:
+    """Return each layer's factors, one object for layers that share all weights (ALBERT).
 
     With ``fold`` also whether a LayerNorm was folded into each.
     """
     norms = preceding_norms(loaded) if fold else {}
-    made: dict[Any, Made] = {}
-    factors: dict[int, Made] = {}
+    made: dict[Any, Factors] = {}
+    factors: dict[int, Factors] = {}
     for site in loaded.sites:
         norm = norms.get(site.row)
         key = (site.projections, norm)
-        made.setdefault(key, functools.partial(_factors_of, site, norm, biases))
+        if key not in made:
+            weights = site.weights()
+            if norm is not None:
+                weights = fold_gain(weights, *gain_and_shift(norm))
+            # What needs no arithmetic stays as it is until a layer is read.
+            plain = norm is None and not biases
+            made[key] = Factors.stored(weights) if plain else layer_factors(weights, biases=biases)
         factors[site.row] = made[key]
     return factors, ({site.row: site.row in norms for site in loaded.sites} if fold else {})
 
 
-def _factors_of(site: AttentionSite, norm: nn.LayerNorm | None, biases: bool) -> Factors:
-    weights = site.weights()
-    if norm is not None:
-        weights = fold_gain(weights, *gain_and_shift(norm))
-    return layer_factors(weights, biases=biases)
-
-
-def _distinct(factors: Mapping[int, Made]) -> list[Made]:
+def _distinct(factors: Mapping[int, Factors]) -> list[Factors]:
     return list({id(item): item for item in factors.values()}.values())
 
 
 def _measure(
     sites: Sequence[AttentionSite],
-    factors: dict[int, Made],
+    factors: dict[int, Factors],
     folded: dict[int, bool],
     found: Iterator[LayerSpectra],
     progress: Progress,
@@ -212,12 +209,10 @@ def _fresh(
         twin = random_twin(loaded, seed)
     except HeadscopeError:
         return None
-    made = _factors(twin, biases, False)[0]
-    drawn = {id(made[site.row]): (site.n_heads, made[site.row]) for site in twin.sites}
+    drawn = _distinct(_factors(twin, biases, False)[0])
     controls = []
     for n_heads in (like.n_heads for like in geometries):
-        enough = [item for size, item in drawn.values() if size >= n_heads]
-        draws = [functools.partial(lambda made, n: made().first(n), m, n_heads) for m in enough]
+        draws = [item.first(n_heads) for item in drawn if item.n_heads >= n_heads]
         if draws:
             controls.append(layer_control(list(read(draws))))
     return ControlRank(seeds=(seed,), geometries=tuple(controls)) if controls else None
@@ -259,7 +254,7 @@ def _add_text(
     layers: Sequence[LayerRank],
     covariance: InputCovariance,
     patterns: PatternAsymmetry,
-    factors: Mapping[int, Made],
+    factors: Mapping[int, Factors],
     reading: Reading,
     seeds: tuple[int, ...],
 ) -> tuple[list[HeadRank], list[LayerRank]]:
@@ -268,7 +263,7 @@ def _add_text(
     new_layers = []
     for row, item in enumerate(layers):
         mean, root = covariance.moments(row)
-        own = factors[row]()
+        own = factors[row].exact()
         weighted = [weigh(f, root, mean) for f in (own, *(random_factors(own, s) for s in seeds))]
         alone, *random = (product_ranks(f.W_Q, f.W_K, reading) for f in weighted)
         joined = [f.concatenated() for f in weighted]
