@@ -18,6 +18,7 @@ def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None
 
     ``without`` are the bytes that it needs without a part, by what the part is called.
     """
+    give_back()  # what an earlier run has left
     free = free_memory()
     if free is None or needed <= free:
         return
