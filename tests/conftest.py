@@ -150,6 +150,13 @@ def mpnet() -> Path:
     return folder
 
 
+@pytest.fixture
+def all_of_it(request: pytest.FixtureRequest) -> None:
+    """Go on only where large tests were asked for by name, as they may take minutes."""
+    if "large" not in (request.config.option.markexpr or "").split():
+        pytest.skip("takes long: pytest -m large runs it")
+
+
 @pytest.fixture(scope="session")
 def measured(demo: Any) -> Callable[..., Any]:
     """Call a function of headscope once for the same arguments: ``measured("rank", fresh=False)``.

@@ -20,13 +20,6 @@ def loaded(mpnet):
     return headscope.load(str(mpnet))
 
 
-@pytest.fixture
-def all_of_it(request):
-    """Go on only where large tests were asked for by name."""
-    if "large" not in (request.config.option.markexpr or "").split():
-        pytest.skip("takes minutes: pytest -m large runs it")
-
-
 def spearman(loaded, shared, rows):
     data = read_examples("similarity", shared / "data/stsb-en-test.csv").pick(rows)
     task = make_task("similarity", data, loaded)

@@ -126,7 +126,6 @@ def measure(
             "a word that yields no piece."
         )
     held, hubs, rollout = sums.fitted(), HubSums(chosen.most_frequent()), RolloutSums()
-    give_back()  # the sums are gone
     for number, seen in enumerate(_run(reader, loaded, held, 1, seed, name)):
         if search is not None and number == 0:
             search.choose()  # while the next batches are read

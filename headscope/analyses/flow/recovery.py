@@ -34,6 +34,7 @@ from torch import Tensor
 from headscope.analyses.flow.graph import WordNodes
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
+from headscope.core.memory import give_back
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
 from headscope.stats.spectra import column_basis
@@ -229,6 +230,8 @@ class RecoverySums:
         while self._sums:
             a, b = self._sums.pop(0)
             fitted.add_layer(self._spaces.pop(0), [*a.solve(), *b.solve()])
+            del a, b
+            give_back()
         return fitted
 
 

@@ -14,6 +14,7 @@ from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import PlainText, as_plain
 from headscope.models.blocks import gain_and_shift, preceding_norms
@@ -205,6 +206,7 @@ def _fresh(
     loaded: LoadedModel, geometries: Sequence[Factors], biases: bool, read: ReadLayers, seed: int
 ) -> ControlRank | None:
     """Control of the architecture as its training starts; None where it cannot be built."""
+    give_back()  # what reading the model has left
     try:
         twin = random_twin(loaded, seed)
     except HeadscopeError:
