@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_refused_with_what_would(demo, monkeypatch):
     with pytest.raises(InputError, match=r"needs about 0.3 GiB .* 0.0 GiB are free; free some"):
         headscope.classify(demo, limit=8)
     only = {"only": ["classify", "flow"]}
-    monkeypatch.setattr(memory, "free_memory", lambda: 600 * MIB)
+    monkeypatch.setattr(memory, "free_memory", lambda: 450 * MIB)
     with pytest.raises(InputError, match=r"it fits without flow \(--skip flow\)"):
         headscope.report(demo, **only)
     monkeypatch.setattr(memory, "free_memory", lambda: None)  # the system does not tell
