@@ -139,6 +139,25 @@ def demo():
 
 
 @pytest.fixture(scope="session")
+def mpnet() -> Path:
+    """The folder of the real all-mpnet-base-v2, for tests that are marked ``large``."""
+    folder = Path(os.environ.get("HEADSCOPE_MPNET") or "not set")
+    if not (folder / "model.safetensors").is_file():
+        pytest.skip(
+            f"no all-mpnet-base-v2 in HEADSCOPE_MPNET ({folder}); where there is a shared folder, "
+            "its tools/get-mpnet fetches the model and prints what to set"
+        )
+    return folder
+
+
+@pytest.fixture
+def all_of_it(request: pytest.FixtureRequest) -> None:
+    """Go on only where large tests were asked for by name, as they may take minutes."""
+    if "large" not in (request.config.option.markexpr or "").split():
+        pytest.skip("takes long: pytest -m large runs it")
+
+
+@pytest.fixture(scope="session")
 def measured(demo: Any) -> Callable[..., Any]:
     """Call a function of headscope once for the same arguments: ``measured("rank", fresh=False)``.
 

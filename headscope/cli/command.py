@@ -15,9 +15,9 @@ from headscope.cli.output import (
     command_line,
     print_human,
     print_result,
-    progress_bar,
     result_folder,
     seconds_of,
+    shown_progress,
 )
 from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of
@@ -64,7 +64,7 @@ class Call:
             raise typer.Exit
         with (
             result_folder(self.command, folder, presentation) as write,
-            progress_bar(self.values["quiet"], expected) as progress,
+            shown_progress(self.command, self.values["quiet"], expected) as progress,
         ):
             failure = None
             try:

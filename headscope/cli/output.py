@@ -6,8 +6,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from headscope.cli.process import modules_are_loaded
@@ -16,9 +17,11 @@ from headscope.cli.shared_options import Format
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from headscope.core.progress import Progress
+    from headscope.core.progress import Overall, Progress
 
 WIDTH = 80
+#: Seconds between two lines of a log that say what a run does.
+LOG_EVERY = 30.0
 #: Options that say where results go or how they are shown, not what is measured.
 _WITH_VALUE = {"-o", "--output", "--format", "--figures", "--figure-width"}
 _ALONE = {
@@ -133,20 +136,35 @@ def command_line() -> str:
 
 
 @contextmanager
-def progress_bar(quiet: bool, expected: Mapping[str, float]) -> Iterator[Progress | None]:
-    """Show one bar over all steps on stderr; nothing without steps or where it is no terminal."""
+def shown_progress(
+    command: str, quiet: bool, expected: Mapping[str, float]
+) -> Iterator[Progress | None]:
+    """Show on stderr how far a run is: one bar over all steps, or in a log a line now and then.
+
+    ``expected`` are its steps with their seconds; what it yields takes in what they tell, and is
+    None for a command without steps or where nothing is shown.
+    """
+    from headscope.core.processes import current
+    from headscope.core.progress import Overall
+
     modules_are_loaded()
-    if quiet or not expected or not sys.stderr.isatty():
+    overall, terminal = Overall(expected), sys.stderr.isatty()
+    if quiet or (terminal and not expected) or (current().rank > 0 and not terminal):
         yield None
         return
+    with _bar(overall) if terminal else _log(command, overall) as tell:
+        yield tell if expected else None
+
+
+@contextmanager
+def _bar(overall: Overall) -> Iterator[Progress]:
+    """Show one bar over all steps while the block runs."""
     from rich.console import Console
     from rich.progress import BarColumn, Task, TextColumn
     from rich.progress import Progress as Bars
     from rich.text import Text
 
-    from headscope.core.progress import Overall, clock_text
-
-    overall = Overall(expected)
+    from headscope.core.progress import clock_text
 
     class Left(TextColumn):
         """How long it will take, said anew twice a second."""
@@ -167,6 +185,26 @@ def progress_bar(quiet: bool, expected: Mapping[str, float]) -> Iterator[Progres
             bars.update(task, description=step, completed=overall.share())
 
         yield update
+
+
+@contextmanager
+def _log(command: str, overall: Overall) -> Iterator[Progress]:
+    """Print a line every :data:`LOG_EVERY` seconds, also while a step tells nothing for long."""
+    ended = Event()
+
+    def write() -> None:
+        with suppress(OSError, ValueError):  # the log was closed: the run goes on
+            while not ended.wait(LOG_EVERY):
+                line = f"headscope {command}: {overall.sentence()}"
+                print(line, file=sys.stderr, flush=True)
+
+    writer = Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield overall.tell
+    finally:
+        ended.set()
+        writer.join()
 
 
 class _Known(BaseException):

@@ -9,7 +9,7 @@ from pathlib import Path
 import headscope
 from headscope.cli.command import Call
 from headscope.cli.made import section_settings, table_arguments
-from headscope.cli.output import print_data, print_human, print_note, print_warnings, progress_bar
+from headscope.cli.output import print_data, print_human, print_note, print_warnings, shown_progress
 from headscope.cli.settings import limits as limits_of
 from headscope.cli.settings import table_of
 from headscope.cli.shared_options import Format
@@ -57,7 +57,7 @@ def run_report(call: Call) -> None:
     if call.values["dry_run"]:
         call.announce(measure, {**keywords, "previous": None}, expected)
         return
-    with ready_folder(folder), progress_bar(quiet, expected) as progress:
+    with ready_folder(folder), shown_progress(call.command, quiet, expected) as progress:
         result = call.result(measure, keywords, progress)
         digests = {name: content_digest(section) for name, section in result.sections.items()}
         measured = results_of(to_dict(result), REPORT, result.sections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -9,6 +10,10 @@ from collections.abc import Callable, Mapping
 Progress = Callable[[str, int, int], None]
 #: The unit of a run that knows its time: seconds so far, and the estimate of all.
 SECONDS = "seconds"
+#: What a run tells that counts its steps itself: the number of the one that runs, and of all.
+STEPS = "steps"
+#: What a run does before its first step.
+_FIRST = "opening and checking the model"
 #: Of all that is expected, how much has to be done before the rest is judged by it.
 _ENOUGH = 0.03
 
@@ -42,15 +47,17 @@ class Overall:
     model. Only their proportions count: the pace so far says what the rest takes here. A step that
     is passed over was not needed. One that is not named takes the next place whose name begins with
     ``*``, or is as long as the mean of the others. A step ``seconds`` says itself how long its part
-    of the run takes, and is believed.
+    of the run takes, and is believed. One thread may tell while another one asks.
     """
 
     def __init__(
         self, expected: Mapping[str, float], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._steps, self._clock = dict(expected), clock
+        self._order = [_FIRST, *expected]  # Every step that is known, done or not
+        self._counted: tuple[int, int] | None = None  # By a run that counts its steps itself
+        self._lock = threading.RLock()
         self._start = clock()
-        self._all = sum(expected.values())
         self._expected = self._took = 0.0  # of the steps that are done
         self.step = ""  # What is measured now, in words
         #: The step that runs, and when it first and last spoke; shares of it that were done then.
@@ -61,6 +68,14 @@ class Overall:
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Take in what a step reports."""
+        with self._lock:
+            self._take(what, done, total)
+
+    def _take(self, what: str, done: int, total: int) -> None:
+        if what.rpartition(", ")[2] == STEPS:
+            if what == STEPS:  # in a report all of a section's steps count as one
+                self._counted = done, total
+            return
         section, comma, _ = what.rpartition(", ")
         named = what not in self._steps and f"{section.partition(', ')[0]}{comma}{SECONDS}"
         if what.rpartition(", ")[2] != SECONDS:
@@ -79,7 +94,11 @@ class Overall:
             free = next((name for name in self._steps if name.rpartition(" ")[2][:1] == "*"), None)
             if free is not None:
                 self._steps = {what if k == free else k: v for k, v in self._steps.items()}
+                self._order[self._order.index(free)] = what
             else:
+                if what not in self._order:
+                    before = self._order.index(self._now or _FIRST)
+                    self._order.insert(before + 1, what)
                 mean = sum(costs) / len(costs) if costs else 1.0
                 at_front = {self._now: self._steps[self._now]} if self._now in self._steps else {}
                 self._steps = {**at_front, what: mean, **self._steps}
@@ -93,6 +112,10 @@ class Overall:
 
     def left(self) -> float | None:
         """Return the seconds that are left; None while too little is done to say."""
+        with self._lock:
+            return self._left()
+
+    def _left(self) -> float | None:
         since = self._clock() - self._last[0]
         expected = self._steps.get(self._now, 0.0)
         (began, from_share), (ended, share) = self._first, self._last
@@ -124,6 +147,18 @@ class Overall:
         if left is not None:
             self._share = max(self._share, so_far / (so_far + left))
         return self._share
+
+    def sentence(self) -> str:
+        """Say what runs: ``step 3 of 7, choosing heads, 41%, about 1:05 left``.
+
+        The share and the time are left out until they are known.
+        """
+        with self._lock:
+            number = 1 + self._order.index(self._now or _FIRST), len(self._order)
+            parts = ["step {} of {}".format(*(self._counted or number)), self.step or _FIRST]
+            if (left := self.left()) is not None:
+                parts += [f"{self.share():.0%}", f"{clock_text(left)} left"]
+            return ", ".join(parts)
 
 
 def clock_text(seconds: float | None) -> str:

@@ -30,6 +30,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
+from headscope.core.memory import give_back
 from headscope.models.agreement import Scale
 from headscope.models.evidence import PROGRAMS, Evidence, gather, largest_gap, layer_check, merge
 from headscope.models.layouts import AttentionSite
@@ -97,6 +98,7 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
         return validate_model(loaded.whole)
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
         result = _validate(loaded)
+        give_back()  # what every layer showed is as large as the model itself
         loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
     return loaded.certificate.result
 
@@ -124,11 +126,14 @@ def _validate(loaded: LoadedModel) -> ValidationResult:
     # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MaskedRowWarning)
-        passes = [
-            _Pass(probe, run_eager(loaded, probe), run_ours(loaded, probe), run_sdpa(loaded, probe))
-            for probe in probes(loaded)
-        ]
-        evidence = [merge([run.evidence(site) for run in passes]) for site in loaded.sites]
+        passes, by_probe = list[_Pass](), list[list[Evidence]]()
+        for probe in probes(loaded):
+            theirs, own = run_eager(loaded, probe), run_ours(loaded, probe)
+            passes.append(_Pass(probe, theirs, own, run_sdpa(loaded, probe)))
+            by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
+            for shown in (theirs.seen, own.seen):
+                shown.clear()
+        evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
     layers = tuple(map(layer_check, loaded.sites, evidence))
     if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
         n_layers = loaded.layers_stated()

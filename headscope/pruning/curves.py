@@ -158,6 +158,7 @@ def random_point(pruner: Pruner, count: int) -> Point:
         ranking = rank("random", dataclasses.replace(pruner.context, seed=draw))
         removed = pruner.evenly(ranking).remove(count)
         made.append((draw, pruner.repaired(Repair.none, removed)))
+    pruner.steps.doing("measured")
     return pruner.measure.random_point(made, partial(pruner.steps.did, "measured"))
 
 
@@ -245,6 +246,7 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
     point = partial(measure.point, all_metrics=False, run=evaluation.cut)
     without = []
     for layer, of_layer in by_layer.items():
+        pruner.steps.doing("alone")
         evaluation.start_at(layer)
         for unit in of_layer:
             without.append(point(Repaired.bare(units, [unit])))
@@ -252,6 +254,7 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
     kept, names = [], []
     for layer, of_layer in by_layer.items():
         qualities = []
+        pruner.steps.doing("kept alone")
         calibration.start_at(layer)
         for unit in of_layer:
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))

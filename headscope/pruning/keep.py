@@ -112,6 +112,7 @@ def rehearse(
     few = [padded(task.rows[:_TRIED], loaded.pad_id, loaded.device)]
     sizes: dict[Path, int] = {}
     for option, folder in options.folders:
+        steps.doing(f"try {option}")
         with trial_folder(folder) as room:
             if option != "export":
                 write_model(
@@ -208,6 +209,7 @@ def keep(
 
     with ExitStack() as all_rooms:  # an interrupted run leaves none of them
         for option, folder in options.folders:
+            steps.doing(option)
             with attempt(option, folder), ExitStack() as stack:
                 room = _Room(option, folder, stack, stack.enter_context(whole_folder(folder)))
                 _fill(room, compact, version, inputs, options, result.provenance)
@@ -224,6 +226,7 @@ def keep(
                 speed = benchmark(full, compact, seed=options.seed, progress=progress, graphs=files)
             described = dataclasses.replace(result, speed=speed)
         elif rooms:
+            steps.doing("card")
             with attempt("card", None):
                 lengths, sizes = (min(CARD_TOKENS, full.max_length),), (CARD_BATCH,)
                 card_speed = benchmark(

@@ -151,7 +151,9 @@ class Search:
             return candidates[0]
         half = self.numbers[len(self.numbers) // 2]
         for candidate in candidates:
-            distance = self._distance(self.model(candidate, half))
+            made = self.model(candidate, half)
+            self._pruner.steps.doing("compared")
+            distance = self._distance(made)
             names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, half)
             self.near.append(Near(*names, heads, distance))
             self._pruner.steps.did("compared")
@@ -174,6 +176,7 @@ class Search:
     def allowed(self, candidate: Candidate, number: int) -> bool:
         """Test one number: its loss, and its fidelity where that is asked for."""
         options, made = self._pruner.options, self.model(candidate, number)
+        self._pruner.steps.doing("measured")
         change = self.measure.change_of(made)
         self._pruner.steps.did("measured")
         found = judged(change, 1 if self._task.higher_is_better else -1, self.wanted)
@@ -202,6 +205,7 @@ class Search:
         task = inputs.fidelity
         assert task is not None  # it is read where a least fidelity is asked for
         what = ["fidelity", *name_of(inputs.loaded, made)]
+        self._pruner.steps.doing("fidelity")
         outputs = inputs.work.arrays(
             what, lambda: task.outputs(compact_model(inputs.loaded, units, made))
         )

@@ -176,6 +176,7 @@ class PruneOptions(ResumableOptions):
     ('manual', 13)
     """
 
+    held: ClassVar[tuple[float, float]] = (5.0, 500.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
         "headscope prune demo --fraction 0.5 --save smaller",

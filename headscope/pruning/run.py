@@ -138,6 +138,7 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
         with alone():
             rehearse(loaded, sources, evaluation, options, steps)
     if classify_now:
+        steps.doing("roles")
         classified = classify(loaded, validate=False, seed=options.seed)
         steps.did("roles")
     roles = KnownRoles({}) if classified is None else find_roles(loaded, classified)

@@ -179,6 +179,7 @@ class Pruner:
         for name in self.options.scored:
             what = [list(self.inputs.loaded.stacks), name, context.budget, context.largest]
             run = partial(rank, name, context, normalise=self.options.normalise)
+            self.steps.doing(name)
             ranking = self.inputs.work.ranking(what, run)
             self.steps.did(name)
             rankings[name] = self.evenly(ranking)
@@ -195,12 +196,14 @@ class Pruner:
         run = partial(repair, kind, loaded, calibration, self.context, removed)
         if kind is Repair.surgeon and 0 < len(removed) < len(self.units):
             run = partial(refitted_maps, self.context, removed)
+        self.steps.doing(kind.step)
         made = self.inputs.work.repaired(what, loaded, run)
         self._did(kind.step, made)
         return made
 
     def point(self, made: Repaired) -> Point:
         """Measure one pruned model."""
+        self.steps.doing("measured")
         point = self.measure.point(made)
         self._did("measured", made)
         return point
@@ -249,6 +252,7 @@ def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
         progress=steps,
     )
     roles = inputs.roles.by_place
+    steps.doing("measured")
     measure = Measurer(loaded, inputs.evaluation, units, options.seed, roles, inputs.work)
     steps.did("measured")
     return Pruner(inputs, options, units, counts, context, measure, steps)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from headscope.core.processes import current
-from headscope.core.progress import SECONDS, Progress
+from headscope.core.progress import SECONDS, STEPS, Progress
 from headscope.data.batches import buckets
 from headscope.data.token_rows import padded
 from headscope.models.intervene import gated
@@ -54,6 +54,15 @@ _ELIMINATED = 0.7  # Ranking the neurons of a layer, in seconds.
 _TIMED = {"torch": 30.0, "onnxruntime": 90.0}  # Measuring a table of times, in seconds.
 _CARD = 5.0  # Timing the one input of a card, in seconds.
 _RECENT = 5  # Steps of a kind whose mean time is that of the next one.
+#: What is said of a step while it runs, where its kind is no name of a method, repair or option.
+_DOING = {
+    "measured": "measuring a model",
+    "compared": "comparing ways to prune",
+    "roles": "finding the roles of heads",
+    "round": "choosing units",
+    "table": "timing layers of every size",
+    "speed": "confirming the speed",
+}
 
 
 class Cost(NamedTuple):
@@ -67,7 +76,8 @@ class Steps:
     """Tells how many seconds a run has taken and will take, from the steps that are left.
 
     ``progress`` is told (:data:`~headscope.core.progress.SECONDS`, so far, in all) after every
-    step; in all is more than so far until :meth:`finish`.
+    step; in all is more than so far until :meth:`finish`. Before that it is told which step of how
+    many comes (:data:`~headscope.core.progress.STEPS`).
     """
 
     def __init__(self, progress: Progress, clock: Callable[[], float] = time.monotonic) -> None:
@@ -77,6 +87,7 @@ class Steps:
         self.costs: dict[str, Cost] = {}
         self._parts: list[tuple[str, Counter[str]]] = []
         self._took: dict[str, list[float]] = {}
+        self._done = 0  # Steps that have ended
         #: Passes that were timed, and their seconds; the trial counts as one.
         self._passes, self._seconds = 0.0, 0.0
         #: A step that says itself how far it has come: its kind and share.
@@ -110,10 +121,15 @@ class Steps:
         if self._parts:
             self._parts[0] = (self._parts[0][0], Counter(steps))
 
+    def doing(self, kind: str) -> None:
+        """Say which kind of step begins."""
+        self._say(_DOING.get(kind, kind), 0, 1)
+
     def did(self, kind: str) -> float:
         """Note the end of a step, which began where the last one ended; returns its seconds."""
         now = self._clock()
         seconds, self._mark, self._within = now - self._mark, now, None
+        self._done += 1
         if kind in self.costs:
             passes, fixed = self.costs[kind]
             self._took.setdefault(kind, []).append(seconds)
@@ -127,11 +143,14 @@ class Steps:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Pass on what a long step tells of itself, and count it by its share."""
-        name = self._parts[0][0] if self._parts else ""
-        self._progress(f"{name}, {what}" if name else what, done, total)
+        self._say(what, done, total)
         if what in self.costs and 0 < done < total:
             self._within = (what, done / total)
             self._tell()
+
+    def _say(self, what: str, done: int, total: int) -> None:
+        name = self._parts[0][0] if self._parts else ""
+        self._progress(f"{name}, {what}" if name else what, done, total)
 
     def left(self) -> float:
         """Return the seconds that are left, as far as is known now."""
@@ -159,6 +178,8 @@ class Steps:
     def _tell(self) -> None:
         so_far = self._clock() - self._start
         if self._parts:
+            rest = sum(steps.total() for _, steps in self._parts)
+            self._progress(STEPS, self._done + 1, self._done + max(rest, 1))
             self._progress(SECONDS, int(so_far), max(math.ceil(so_far + self.left()), 2))
 
 

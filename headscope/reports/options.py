@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -237,22 +236,32 @@ class ReportOptions(ClaimsOptions):
     def expected(self) -> dict[str, float]:
         """The steps of every section that is asked for."""
         steps = dict[str, float]()
-        for name in SECTIONS:
-            if name not in (self.only or SECTIONS) or name in self.skip:
-                continue
-            table = (self.settings or {}).get(name, {})
-            own = _expected_of(name, table)
+        for name, options in self._sections():
+            own = options.expected()
+            if name == "insights":
+                share = part_of_sample((self.settings or {}).get(name, {}).get("limit", 256))
+                own = {"half, model": 1.0, "random heads": 44.0 * share}
             steps |= {f"{name}, {step}": cost for step, cost in own.items()}
         return steps
 
+    def needs(self, weights: int) -> tuple[float, dict[str, float]]:
+        """What the section needs that needs most: they run one after the other."""
+        found = [(options.needs(weights)[0], name) for name, options in self._sections()]
+        most, name = max(found, default=(0.0, ""))
+        rest = max((need for need, other in found if other != name), default=0.0)
+        return most, {f"{name} (--skip {name})": rest}
 
-def _expected_of(name: str, table: Mapping[str, Any]) -> dict[str, float]:
-    import headscope
+    def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
+        """Yield the options of every section that is asked for, those of insights by default."""
+        import headscope
 
-    if name == "insights":
-        share = part_of_sample(table.get("limit", 256))
-        return {"half, model": 1.0, "random heads": 44.0 * share}
-    kind: type[ModelOptions] = getattr(headscope, name).options
-    with contextlib.suppress(HeadscopeError, TypeError):  # the run says what is wrong
-        return kind(**{**kind.report_defaults(), **table}).expected()
-    return {}
+        for name in SECTIONS:
+            if name not in (self.only or SECTIONS) or name in self.skip:
+                continue
+            kind: type[ModelOptions] = getattr(headscope, name).options
+            table = {} if name == "insights" else (self.settings or {}).get(name, {})
+            try:
+                options = kind(**{**kind.report_defaults(), **table})
+            except (HeadscopeError, TypeError):  # the run says what is wrong
+                continue
+            yield name, options

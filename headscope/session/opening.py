@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from headscope.core.errors import InputError
+from headscope.core.memory import check_memory
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import load, wrap
 
@@ -15,10 +17,19 @@ from headscope.models.loading import load, wrap
 Model = str | Path | LoadedModel | nn.Module
 
 
-def open_model(model: Model, *, pooling: str | None = None, **options: Any) -> LoadedModel:
-    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory."""
+#: Returns the bytes that a run needs beside a model whose weights take so many, and without parts.
+Needs = Callable[[int], tuple[float, dict[str, float]]]
+
+
+def open_model(
+    model: Model, *, pooling: str | None = None, needs: Needs | None = None, **options: Any
+) -> LoadedModel:
+    """Open a name or folder; pass a :class:`LoadedModel` through; wrap a model in memory.
+
+    Raises InputError where the memory that the run ``needs`` is not free.
+    """
     if isinstance(model, str | Path):
-        return load(str(model), pooling=pooling, **options)
+        model, pooling = load(str(model), pooling=pooling, **options), None
     if not isinstance(model, LoadedModel):
         if not (hasattr(model, "config") and hasattr(model, "parameters")):
             raise InputError(
@@ -26,6 +37,9 @@ def open_model(model: Model, *, pooling: str | None = None, **options: Any) -> L
                 "headscope.load returned, or a transformers model."
             )
         model = wrap(model)
+    if needs is not None and model.device == "cpu":
+        weights = sum(weight.nbytes for weight in model.network.parameters())
+        check_memory(model.name, *needs(weights))
     return model if pooling is None else model.pooled_by(pooling)
 
 

@@ -28,6 +28,8 @@ TASKS = (
     *("fidelity", "mlm", "classification", "similarity", "retrieval", "rerank"),
     *("token-classification", "question-answering", "seq2seq"),
 )
+#: Options that measure random weights too.
+SECOND_MODEL = ("control", "fresh")
 STACKS = ("encoder", "decoder", "cross", "all")
 MODEL = "Model"
 POOLING = Option(
@@ -60,6 +62,9 @@ class ModelOptions:
     examples: ClassVar[tuple[str, ...]] = ()  # Examples at the end of the command's help.
     flags: ClassVar[type | None] = None  # Options that only the command line has.
     in_report: ClassVar[dict[str, Any]] = {}  # Defaults that differ in a report.
+    #: Memory that a run holds beside its model: so many times the model's weights, and MiB; the
+    #: weights once more where an option named in ``SECOND_MODEL`` is set.
+    held: ClassVar[tuple[float, float]] = (0.6, 250.0)
     #: A report computes this section in the widest type of the device, whatever the others use.
     widest_dtype: ClassVar[bool] = False
 
@@ -116,6 +121,16 @@ class ModelOptions:
         """Return the defaults that a report has in place of the class's own."""
         return cls.in_report
 
+    def needs(self, weights: int) -> tuple[float, dict[str, float]]:
+        """Estimate the bytes that the run holds beside a model whose weights take so many.
+
+        Also without the second model, if it can be left out, by what the option for that is called.
+        """
+        times, mib = self.held
+        alone = times * weights + mib * 2**20
+        second = [name for name in SECOND_MODEL if getattr(self, name, False)]
+        return alone + len(second) * weights, {f"{name} (--no-{name})": alone for name in second}
+
     @property
     def loading(self) -> dict[str, Any]:
         """What opening the model takes."""
@@ -124,7 +139,8 @@ class ModelOptions:
             for name, option in options_of(type(self)).items()
             if option.marker.loading
         }
-        return {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
+        return {**given, "needs": self.needs}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, N
 
 @dataclass(frozen=True)
 class Factors:
-    """The four factors of one layer, float64."""
+    """The four factors of one layer, float64 but for :meth:`stored` ones."""
 
     W_Q: Tensor  # (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
     W_K: Tensor
@@ -50,6 +50,16 @@ class Factors:
     def products(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Left and right factor of each product."""
         return {"qk": (self.W_Q, self.W_K), "ov": (self.W_V, self.W_O_T)}
+
+    @classmethod
+    def stored(cls, weights: AttentionWeights) -> Factors:
+        """Take a layer's canonical weights as they are: nothing is held twice."""
+        own = cls(weights.W_Q, weights.W_K, weights.W_V, weights.W_O.mT)
+        return own.each(Tensor.detach)
+
+    def exact(self) -> Factors:
+        """Return them in float64, on the CPU."""
+        return self.each(_exact)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
         """Change each factor."""
@@ -69,14 +79,15 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
 
     With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
     """
-    W_Q, W_K, W_V, W_O = map(_exact, (weights.W_Q, weights.W_K, weights.W_V, weights.W_O))
-    if biases:
-        b_Q, b_V = _exact(weights.b_Q), _exact(weights.b_V)
-        W_Q, W_K, W_V = (
-            torch.cat([W, b[:, None, :]], dim=1)
-            for W, b in ((W_Q, b_Q), (W_K, torch.zeros_like(b_Q)), (W_V, b_V))
-        )
-    return Factors(W_Q, W_K, W_V, W_O.mT)
+    own = Factors.stored(weights).exact()
+    if not biases:
+        return own
+    b_Q, b_V = _exact(weights.b_Q), _exact(weights.b_V)
+    W_Q, W_K, W_V = (
+        torch.cat([W, b[:, None, :]], dim=1)
+        for W, b in ((own.W_Q, b_Q), (own.W_K, torch.zeros_like(b_Q)), (own.W_V, b_V))
+    )
+    return Factors(W_Q, W_K, W_V, own.W_O_T)
 
 
 def _exact(weight: Tensor) -> Tensor:
@@ -287,7 +298,8 @@ class LayerSpectra:
 
 
 def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
-    """Read everything off one layer."""
+    """Read everything off one layer, in float64."""
+    factors = factors.exact()
     whole = factors.concatenated()
     return LayerSpectra(
         matrix_ranks(factors, reading),
@@ -298,7 +310,8 @@ def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     )
 
 
-ReadLayers = Callable[[Iterable[Factors]], Iterator[LayerSpectra]]
+#: Takes factors, or what draws them when their turn comes: at any time few of them are held.
+ReadLayers = Callable[[Iterable[Factors | Callable[[], Factors]]], Iterator[LayerSpectra]]
 
 
 @contextmanager
@@ -312,7 +325,7 @@ def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
     # torch sets a thread's share of the cores when it first asks
     pool = ThreadPoolExecutor(threads, initializer=torch.get_num_threads)
     try:
-        yield partial(pool.map, partial(layer_spectra, reading=reading))
+        yield partial(pool.map, lambda f: layer_spectra(f() if callable(f) else f, reading))
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)

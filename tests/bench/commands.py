@@ -6,7 +6,9 @@ command runs in a process of its own, all in turn, quiet and then, where it take
 minute, beside one spinning program; the table has medians. ``classify`` stands beside its own
 imports and a bare pass over the same sentences. With ``--python PEERS/bin/python`` the peers of
 docs/peers.md are timed too, so that one command writes every ratio anew. PAIRS and CALIBRATION are
-STS-B's test and training parts.
+STS-B's test and training parts. ``--model FOLDER`` measures another model than the demo, and
+``--mark large`` writes its table below that of the demo: seconds and peaks beside those of a bare
+pass, which is the model's own over the same text with all its imports.
 """
 
 import os
@@ -19,11 +21,33 @@ from pathlib import Path
 from peers import machine, table, write_between
 from timing import competitors, cost, in_turn, load, median_cost, options
 
-MARK = "commands"
+BARE_PASS = "imports and a bare pass"
+ATTRIBUTED = ("A man is playing a guitar.", "Somebody makes music.")
+#: What was asked for on two cores.
+GOALS = {
+    "classify": "bare pass + 0.5 s",
+    "rank": "WeightWatcher",
+    **dict.fromkeys(("depth", "flow", "linear", "symmetric"), "12 s"),
+    **{f"{name}, a task of 400 pairs": "60 s" for name in ("linear", "symmetric")},
+    "prune --max-drop 0.5": "120 s",
+    "report, quick": "25 s",
+}
+LARGE_GOALS = {
+    "validate": "8 s",
+    "classify": "1.1 x bare pass + 1 s, 1.6 GB",
+    "rank": "12 s, 1.5 GB",
+    "spectrum": "20 s",
+    "depth": "30 s, 2 GB",
+    "flow": "45 s, 2 GB",
+    "attribute": "12 s",
+    **dict.fromkeys(("linear", "symmetric"), "20 x a bare pass over its text"),
+    "prune --max-drop 0.5": "480 s, 4 GB",
+    "report, quick": "180 s",
+}
 IMPORTS = """
 import headscope.cli.app, headscope.analyses.classify.run, headscope.analyses.classify.view
 import scipy.stats, wordfreq
-from transformers import AutoTokenizer, BertModel
+from transformers import AutoModel, AutoTokenizer
 """
 #: What any script has to do: tokenise, sort by length, and one pass of the model itself.
 BARE = (
@@ -31,10 +55,15 @@ BARE = (
     + """
 import torch
 from headscope.data.corpus import as_corpus
-from headscope.models.source import demo_folder
+from headscope.models.source import find_source
 words = [list(sentence.words) for sentence in as_corpus(TREEBANK)]
-tokenizer = AutoTokenizer.from_pretrained(demo_folder())
-model = BertModel.from_pretrained(demo_folder(), attn_implementation="sdpa").eval()
+words = words[:: max(1, len(words) // LINES)][:LINES]
+folder = find_source(MODEL).folder
+tokenizer = AutoTokenizer.from_pretrained(folder, add_prefix_space=True)
+try:
+    model = AutoModel.from_pretrained(folder, attn_implementation="sdpa").eval()
+except ValueError:
+    model = AutoModel.from_pretrained(folder).eval()
 ids = tokenizer(words, is_split_into_words=True, truncation=True)["input_ids"]
 ids.sort(key=len)
 with torch.inference_mode():
@@ -52,25 +81,31 @@ def commands(given):
     ours = ["-m", "headscope"]
     ewt = ["--treebank", str(given.treebank)] if given.treebank else []
     treebank = repr(str(given.treebank or "")) + " or None"
+    model, goals = given.model, GOALS if given.model == "demo" else LARGE_GOALS
+    bare = BARE.replace("MODEL", repr(model))
+    lines = bare.replace("TREEBANK", "None").replace("LINES", "64")
     found = {
-        "imports": (["-c", IMPORTS], ""),
-        "imports and a bare pass": (["-c", BARE.replace("TREEBANK", treebank)], ""),
-        "classify": ([*ours, "classify", "demo", *ewt], "bare pass + 0.5 s"),
-        "rank": ([*ours, "rank", "demo"], "WeightWatcher"),
+        "imports": ["-c", IMPORTS],
+        BARE_PASS: ["-c", bare.replace("TREEBANK", treebank).replace("LINES", "10**9")],
+        "the same, 64 lines of the sample": ["-c", lines],
+        "validate": [*ours, "validate", model],
+        "classify": [*ours, "classify", model, *ewt],
+        **{name: [*ours, name, model] for name in ("rank", "spectrum", "depth", "flow")},
+        "attribute": [*ours, "attribute", model, *ATTRIBUTED],
+        **{name: [*ours, name, model] for name in ("linear", "symmetric")},
     }
-    for name in ("depth", "flow", "linear", "symmetric"):
-        found[name] = ([*ours, name, "demo"], "12 s")
     if given.pairs:
         task = ["--task", "similarity", "--data", str(given.pairs)]
         for name in ("linear", "symmetric"):
             some = [*task, "--limit", "400"]
-            found[f"{name}, a task of 400 pairs"] = ([*ours, name, "demo", *some], "60 s")
+            if model == "demo":
+                found[f"{name}, a task of 400 pairs"] = [*ours, name, model, *some]
         if given.calibration:
             drop = ["--calibration", str(given.calibration), "--max-drop", "0.5"]
-            words = [*ours, "prune", "demo", *task, *drop]
-            found["prune --max-drop 0.5"] = (words, "120 s")
-    quick = [*ours, "report", "demo", "--config", "configs/quick.toml", "--fresh", "-o", given.room]
-    return {**found, "report, quick": (quick, "25 s")}
+            found["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop]
+    quick = [*ours, "report", model, "--config", "configs/quick.toml", "--fresh", "-o", given.room]
+    found["report, quick"] = quick
+    return {name: (words, goals.get(name, "")) for name, words in found.items()}
 
 
 def measured(jobs, repeats):
@@ -80,6 +115,7 @@ def measured(jobs, repeats):
 
 
 def rows(jobs, quiet, beside):
+    bare = quiet.get(BARE_PASS)
     for name, (_, goal) in jobs.items():
         one, other = quiet[name], beside.get(name)
         yield {
@@ -87,6 +123,9 @@ def rows(jobs, quiet, beside):
             "seconds": f"{one.wall:.1f}",
             "processor seconds": f"{one.cpu:.1f}",
             "peak MiB": f"{one.peak:,.0f}",
+            "of a bare pass": f"{one.wall / bare.wall:.2f} x, {one.peak / bare.peak:.2f} x"
+            if bare
+            else "",
             "beside one program": f"{other.wall / one.wall:.2f} x" if other else "",
             "asked for": goal,
         }
@@ -96,6 +135,7 @@ def main():
     given = options(
         __doc__, "treebank?", "pairs?", "calibration?",
         repeats=3, only=[""], python="", write="", peers="docs/peers.md", busy=1,
+        model="demo", mark="commands",
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as given.room:
         jobs = {
@@ -104,7 +144,8 @@ def main():
             if any(part in name for part in given.only)
         }
         before = load()
-        cost(["-m", "headscope", "classify", "demo", "--limit", "1"])  # files come from the disk
+        # Files come from the disk.
+        cost(["-m", "headscope", "classify", given.model, "--limit", "1"])
         quiet, beside = measured(jobs, given.repeats), {}
         if given.busy:
             short = {name: job for name, job in jobs.items() if quiet[name].wall < 60}
@@ -118,7 +159,7 @@ def main():
     )
     print(text)
     if given.write:
-        write_between(Path(given.write), text, MARK)
+        write_between(Path(given.write), text, given.mark)
     if given.python:
         script = Path(__file__).with_name("peers.py")
         words = [sys.executable, str(script), "--python", given.python, "--write", given.peers]

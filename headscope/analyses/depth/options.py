@@ -30,6 +30,7 @@ class DepthOptions(RunOptions):
     ('post', 7)
     """
 
+    held: ClassVar[tuple[float, float]] = (0.6, 180.0)
     flags: ClassVar[type | None] = DepthFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope depth demo",

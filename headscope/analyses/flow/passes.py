@@ -19,6 +19,7 @@ from headscope.analyses.flow.rollout import Rollout, RolloutSums
 from headscope.analyses.flow.trees import GoldTrees, SameLength, TreeSearch
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
+from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.encode import EncodedSentence, Encoder, placed
@@ -29,8 +30,6 @@ from headscope.models.routing import Router, routed
 from headscope.models.side_by_side import side_by_side
 from headscope.session.texts import counted_batches
 
-#: Bytes of sums up to which batches are read side by side: a batch adds as many, and some wait.
-_SUMS = 1 << 27
 _Half = TypeVar("_Half", RecoverySums, HeldOut)  # What a half of the sentences is added up in.
 
 
@@ -114,6 +113,7 @@ def measure(
         own = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
         spaces.append(LayerSpaces.of(site.weights().W_V.detach().cpu(), own))
     sums, chosen = RecoverySums(spaces), HubSums()
+    del spaces  # the sums have them, until maps are fitted
     search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
     for seen in _run(reader, loaded, sums, 0, seed, name):
         chosen.update(seen.graph, seen.nodes)
@@ -133,6 +133,8 @@ def measure(
         rollout.update(seen.rollout, seen.nodes)
         if search is not None:
             _count_trees(search, seen)
+    held.forget_maps()
+    give_back()
     return Sums(sums.tokens, held, chosen, hubs, search, rollout)
 
 
@@ -184,7 +186,7 @@ def _run(
             yield functools.partial(observer.read, router)
 
     what = f"{name}, {'measuring' if half else 'choosing'}"
-    for seen, added in side_by_side(loaded, drawn(), reading, alone=recovery.nbytes > _SUMS):
+    for seen, added in side_by_side(loaded, drawn(), reading, alone=recovery.alone):
         recovery.add(added)
         del added
         yield seen

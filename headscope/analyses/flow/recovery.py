@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 
@@ -34,6 +34,7 @@ from torch import Tensor
 from headscope.analyses.flow.graph import WordNodes
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
+from headscope.core.memory import give_back
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
 from headscope.stats.spectra import column_basis
@@ -50,6 +51,8 @@ SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 #: Errors that differ by less than this share of what there is to explain are equal: the larger
 #: penalty is taken.
 _EQUAL = 1e-9
+#: Bytes of sums up to which batches are read side by side: a batch adds as many, and some wait.
+SUMS = 1 << 27
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -57,11 +60,9 @@ _TINY = torch.finfo(torch.float64).tiny
 class LayerSpaces:
     """What the values of one layer read, and what random ones would."""
 
-    #: (n_heads, d_in, d_v). Orthonormal columns that span those of each head's W_V; zeros beyond
-    #: its rank.
-    U: Tensor
-    G: Tensor  # (n_heads, d_in, d_v). Random directions, and orthonormal columns that span them.
-    V: Tensor
+    #: (d_in, n_heads, 3 * d_v). G, U and V side by side: random directions; orthonormal columns
+    #: that span those of each head's W_V, zeros beyond its rank; and some that span those of G.
+    maps: Tensor
     sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
 
     @classmethod
@@ -72,17 +73,13 @@ class LayerSpaces:
         wide = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
         G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
         U, V = ((column_basis(part)[0] if len(part) else part.double()) for part in (W_V, G))
-        return cls(U, G, V, torch.linalg.qr(wide)[0])
+        maps = torch.cat([G, U, V], -1).transpose(0, 1)  # so that all heads are one product
+        return cls(maps.contiguous(), torch.linalg.qr(wide)[0])
 
-    @cached_property
-    def maps(self) -> Tensor:
-        """G, U and V side by side, (d_in, n_heads, 3 * d_v)."""
-        return _side_by_side(self.G, self.U, self.V)
-
-
-def _side_by_side(*maps: Tensor) -> Tensor:
-    """Join maps (n_heads, d_in, width), so that all heads are one product: (d_in, n_heads, ...)."""
-    return torch.cat(maps, -1).transpose(0, 1).contiguous()
+    @property
+    def d_v(self) -> int:
+        """Numbers of one head's value."""
+        return self.maps.shape[-1] // 3
 
 
 class _Words:
@@ -171,23 +168,25 @@ class RecoverySums:
     """The sums that ridge maps are fitted from, of all layers."""
 
     def __init__(self, spaces: Sequence[LayerSpaces]) -> None:
-        self._spaces = spaces
+        self._spaces = list(spaces)
         self._fold = torch.zeros(0)
         self.tokens = 0
         self._sums = []
         for space in spaces:
-            n_heads, d_in, d_v = space.U.shape
+            (d_in, n_heads, _), d_v = space.maps.shape, space.d_v
             sizes = n_heads, d_v, d_in, space.sketch.shape[1]
             self._sums.append((RidgeSums(*sizes, (d_v, d_v)), RidgeSums(*sizes, (d_v,))))
 
-    @property
-    def nbytes(self) -> int:
-        """The memory that the sums take."""
-        return sum(part.nbytes for sums in chain(*self._sums) for part in sums.parts)
+        nbytes = sum(part.nbytes for sums in chain(*self._sums) for part in sums.parts)
+        #: Whether they are so large that batches are read one by one, and added where they are.
+        self.alone = nbytes > SUMS
 
     def of_batch(self, nodes: WordNodes, folds: Sequence[int]) -> RecoverySums:
-        """Begin the sums of a batch; ``folds`` are those that its sentences belong to."""
-        own = RecoverySums(self._spaces)
+        """Begin the sums of a batch, where they are held once for all batches that are read.
+
+        ``folds`` are those that its sentences belong to.
+        """
+        own = copy(self) if self.alone else RecoverySums(self._spaces)
         own._fold = torch.tensor(folds, device=nodes.content.device)
         own.tokens = int(nodes.content.sum())
         return own
@@ -195,6 +194,8 @@ class RecoverySums:
     def add(self, other: RecoverySums) -> None:
         """Add the sums of a batch."""
         self.tokens += other.tokens
+        if self.alone:
+            return
         for mine, theirs in zip(chain(*self._sums), chain(*other._sums), strict=True):
             for part, more in zip(mine.parts, theirs.parts, strict=True):
                 part += more
@@ -202,7 +203,7 @@ class RecoverySums:
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
         space, words = self._spaces[site.row], _Words(site, x, nodes, self._fold)
-        d = space.U.shape[-1]
+        d = space.d_v
         states = words.through(space.maps[:, site.heads])
         mixed, value, other = (
             words.read(states[..., :d]),
@@ -224,28 +225,48 @@ class RecoverySums:
         of_random.add_wide(site.heads, [part[:, own] for part in (whole, token)])
 
     def fitted(self) -> HeldOut:
-        """Fit all maps; what they are worth is measured elsewhere."""
-        return HeldOut(self._spaces, [(*a.solve(), *b.solve()) for a, b in self._sums])
+        """Fit all maps, and forget the sums; what the maps are worth is measured elsewhere."""
+        fitted = HeldOut()
+        while self._sums:
+            a, b = self._sums.pop(0)
+            fitted.add_layer(self._spaces.pop(0), [*a.solve(), *b.solve()])
+            del a, b
+            give_back()
+        return fitted
 
 
 class HeldOut:
     """Squared errors of fitted maps on sentences that they were not fitted on."""
 
-    nbytes = 0  # Next to nothing beside a batch.
+    alone = False  # What a batch adds is next to nothing.
 
-    def __init__(self, spaces: Sequence[LayerSpaces], maps: Sequence[Sequence[RidgeMap]]) -> None:
-        self._spaces, self._maps = spaces, maps
-        self._first = np.cumsum([0, *(len(space.U) for space in spaces)])
+    def __init__(self) -> None:
+        self._maps: list[list[RidgeMap]] = []  # Of each layer.
+        #: What all heads of each layer take from a position, side by side: (d_in, n_heads, ...).
+        self._takes: list[Tensor] = []
+        self._first = np.zeros(1, dtype=int)
         self.sums: list[Array] = []
         self._batch = torch.zeros(0)
-        #: What all heads of each layer take from a position, side by side.
-        self._takes = [
-            _side_by_side(
-                *(space.G, of[0].weight.mT, of[4].weight.mT),  # from what they mix
-                *(space.U, space.V, of[1].weight.mT, of[5].weight.mT),  # from one word
-            )
-            for space, of in zip(spaces, maps, strict=True)
-        ]
+
+    def add_layer(self, space: LayerSpaces, maps: Sequence[RidgeMap]) -> None:
+        """Take in the maps of the next layer; those of all its d_in numbers are held once."""
+        d, kept = space.d_v, list(maps)
+        first, last = space.maps[..., :d], space.maps[..., d:]
+        wide = [maps[i].weight.permute(2, 0, 1) for i in (0, 4, 1, 5)]
+        # From what they mix: G and two maps; from one word: U, V and two maps.
+        takes = torch.cat([first, *wide[:2], last, *wide[2:]], -1)
+        for i, place in ((0, 1), (4, 2), (1, 5), (5, 6)):
+            own = takes[..., place * d : (place + 1) * d]
+            kept[i] = replace(maps[i], weight=own.permute(1, 2, 0))
+        self._maps.append(kept)
+        self._takes.append(takes)
+        self._first = np.append(self._first, self._first[-1] + takes.shape[1])
+
+    def forget_maps(self) -> None:
+        """Keep errors and penalties alone, once all is measured."""
+        nothing = torch.zeros(0)
+        self._maps = [[replace(of, weight=nothing) for of in maps] for maps in self._maps]
+        self._takes.clear()
 
     def of_batch(self, nodes: WordNodes, folds: Sequence[int] = ()) -> HeldOut:
         """Begin the errors of a batch."""

@@ -23,6 +23,7 @@ class LinearOptions(EffectOptions):
     True
     """
 
+    held: ClassVar[tuple[float, float]] = (0.6, 450.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope linear demo",
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",

@@ -56,7 +56,7 @@ def with_copying(
     shapes = set()
     for row, layer in enumerate(layers):
         if layer.stack == stack and layer.heads:
-            own = factors[row]
+            own = factors[row].exact()
             W_V = own.W_V[:, :d_model]  # without the row that biases add
             shapes.add(W_V.shape[-1])
             names = (

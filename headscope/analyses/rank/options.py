@@ -25,6 +25,7 @@ class RankOptions(RunOptions):
     (True, True)
     """
 
+    held: ClassVar[tuple[float, float]] = (0.65, 80.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope rank demo",
         "headscope rank demo --text lines.txt -o out/",

@@ -14,6 +14,7 @@ from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
+from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import PlainText, as_plain
 from headscope.models.blocks import gain_and_shift, preceding_norms
@@ -76,7 +77,10 @@ def run(model: Model, options: RankOptions) -> RankResult:
     geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
     with reading_layers(reading) as read:
         found = read(_distinct(factors))
-        drawn = [read(random_factors(like, seed) for seed in seeds) for like in geometries]
+        drawn = [
+            read(functools.partial(random_factors, like, seed) for seed in seeds)
+            for like in geometries
+        ]
         heads, layers = _measure(loaded.sites, factors, folded, found, options.tell)
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
@@ -159,7 +163,9 @@ def _factors(
             weights = site.weights()
             if norm is not None:
                 weights = fold_gain(weights, *gain_and_shift(norm))
-            made[key] = layer_factors(weights, biases=biases)
+            # What needs no arithmetic stays as it is until a layer is read.
+            plain = norm is None and not biases
+            made[key] = Factors.stored(weights) if plain else layer_factors(weights, biases=biases)
         factors[site.row] = made[key]
     return factors, ({site.row: site.row in norms for site in loaded.sites} if fold else {})
 
@@ -200,6 +206,7 @@ def _fresh(
     loaded: LoadedModel, geometries: Sequence[Factors], biases: bool, read: ReadLayers, seed: int
 ) -> ControlRank | None:
     """Control of the architecture as its training starts; None where it cannot be built."""
+    give_back()  # what reading the model has left
     try:
         twin = random_twin(loaded, seed)
     except HeadscopeError:
@@ -258,7 +265,7 @@ def _add_text(
     new_layers = []
     for row, item in enumerate(layers):
         mean, root = covariance.moments(row)
-        own = factors[row]
+        own = factors[row].exact()
         weighted = [weigh(f, root, mean) for f in (own, *(random_factors(own, s) for s in seeds))]
         alone, *random = (product_ranks(f.W_Q, f.W_K, reading) for f in weighted)
         joined = [f.concatenated() for f in weighted]

@@ -23,6 +23,7 @@ class SymmetricOptions(EffectOptions):
     True
     """
 
+    held: ClassVar[tuple[float, float]] = (0.6, 300.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope symmetric demo",
         "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",

@@ -30,6 +30,7 @@ class TransferOptions(RunOptions):
     ('head', 0, 2)
     """
 
+    held: ClassVar[tuple[float, float]] = (4.0, 400.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope transfer demo",
         "headscope transfer ./my-bert --train train.tsv --test test.tsv --sizes 64,256",

@@ -99,12 +99,14 @@ class _Run:
         with self._timed("choosing"):
             self.base = base
             self._price(base)
+            self.steps.doing("round")
             choices, gone, precision, speed = self._choose()
         small = self._build(choices)
         tuning = before = None
         if self.options.tune:
             name, measured = "mix before tuning", self._measured(small, precision)
             before = self._model(name, "mix", small, measured, precision)
+            self.steps.doing("tuning")
             with self._timed("tuning"):
                 share = partial(self._share, "tuning")
                 # Log-probabilities are compared piece by piece: both models need the same pieces.
@@ -216,6 +218,7 @@ class _Run:
             runtime: Runtime = "onnxruntime" if options.runtime == "onnxruntime" else "torch"
             batches = usual_batches(self.calibration.rows, base, (options.batch_size,))
             for precision in ("float32", *(["int8"] if "int8" in self.units else [])):
+                self.steps.doing("table")
                 found[precision] = measure_table(
                     base,
                     batches,
@@ -286,6 +289,7 @@ class _Run:
         )
 
     def _confirmed(self, choices: Sequence[Choice], precision: str) -> Confirmed:
+        self.steps.doing("speed")
         found = self.bench.confirmed(self._build(choices), precision, self.budget)
         self.steps.did("speed")
         return found
@@ -373,6 +377,7 @@ class _Run:
         return self._built[1]
 
     def _measured(self, model: LoadedModel, precision: str) -> Measured:
+        self.steps.doing("measured")
         found = self.bench.measured(model, precision)
         self.steps.did("measured")
         return found

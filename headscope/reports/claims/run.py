@@ -20,7 +20,7 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
-from headscope.core.progress import SECONDS, Progress, part_of, silent
+from headscope.core.progress import SECONDS, STEPS, Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import (
     Corpus,
@@ -130,6 +130,7 @@ class Whole:
             tuning = min(self._expected.get("transfer", 0.0), self._all - self._done)
             others = pace * (self._all - self._done - tuning)
             left = others + min(pace * tuning, max(self._budget - so_far - others, 0.0))
+            self._progress(STEPS, names.index(name) + 1, len(names))
             self._progress(SECONDS, int(so_far), math.ceil(so_far + max(left, 1.0)))
         self._progress(what, done, total)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headscope.core.progress import SECONDS, Overall, clock_text
+from headscope.core.progress import SECONDS, STEPS, Overall, clock_text
 
 
 class Run:
@@ -76,3 +76,29 @@ def test_a_late_run_has_something_left():
     assert [clock_text(value) for value in (None, 5, 400, 3690)] == [
         *("", "about 0:05", "about 6:40", "about 1:01:30")
     ]
+
+
+def test_a_line_of_a_log_says_which_step_of_how_many_and_how_much_is_done():
+    run = Run({"model": 10.0, "control": 10.0, "*0": 10.0, "*1": 10.0})
+    say = run.overall.sentence
+    assert say() == "step 1 of 5, opening and checking the model"
+    run.step("model", 10.0)
+    assert say() == "step 2 of 5, model, 25%, about 0:30 left"
+    run.step("random weights 1 of 2", 10.0, parts=1)  # the control was not needed
+    assert say().startswith("step 4 of 5, random weights 1 of 2, ")
+    run.step("unforeseen, task", 10.0, parts=1)
+    assert say().startswith("step 5 of 5, unforeseen: task, ")
+    run.step("another", 10.0, parts=1)
+    assert say().startswith("step 6 of 6, another, ")
+    run.step("model", 1.0)  # one that comes again has its old number
+    assert say().startswith("step 2 of 6, model, ")
+
+
+def test_a_run_that_counts_its_steps_is_believed_but_in_a_report_it_is_one_step():
+    alone, within = Overall({SECONDS: 1.0}), Overall({"prune, seconds": 1.0, "files": 1.0})
+    for overall, section in ((alone, ""), (within, "prune, ")):
+        overall.tell(f"{section}{STEPS}", 3, 7)
+        overall.tell(f"{section}{SECONDS}", 30, 60)
+        overall.tell(f"{section}measuring a model", 0, 1)
+    assert alone.sentence() == "step 3 of 7, measuring a model, 0%, about 0:30 left"
+    assert within.sentence().startswith("step 2 of 3, prune: measuring a model")

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.core.progress import SECONDS
+from headscope.core.progress import SECONDS, STEPS
 from headscope.core.serialise import from_dict, to_dict
 from headscope.pruning.result import SpeedResult
 from headscope.pruning.speed import _work, benchmark
@@ -54,6 +54,21 @@ def test_everything_that_is_known_to_come_counts_from_the_start():
     """10 passes of 2 s, scales of 8 s, and saving and a benchmark in the part after."""
     run = Run(("", {"measured": 10, "scale": 2}), ("", {"save": 1, "shape 0": 1}))
     assert run.left == 20 + 16 + (4 + 3) + 12
+
+
+def test_it_says_which_step_of_how_many_comes():
+    run = Run(("", {"measured": 2, "scale": 1}), ("", {"save": 1}))
+    run.steps.doing("measured")
+    assert run.said[-1][0] == "measuring a model"
+    counted = [told[1:] for told in run.said if told[0] == STEPS]
+    assert counted == [(1, 4)]
+    run.spend("measured", 1.0)
+    run.steps.expect({})  # the rest of the part was not needed
+    run.spend("measured", 1.0)
+    run.steps.begin()
+    assert [told[1:] for told in run.said if told[0] == STEPS] == [(1, 4), (2, 4), (3, 3), (3, 3)]
+    run.steps.doing("save")
+    assert run.said[-1][0] == "save"
 
 
 def test_what_was_done_prices_what_is_left():

@@ -6,6 +6,7 @@ import torch
 from hand_made import activations
 from torch import Tensor
 
+from headscope.analyses.flow import recovery
 from headscope.analyses.flow.graph import WordNodes
 from headscope.analyses.flow.recovery import (
     FOLDS,
@@ -86,6 +87,12 @@ def held_out(
     return held, spaces
 
 
+def bases(spaces: LayerSpaces) -> dict[str, Tensor]:
+    """G, U and V, (n_heads, d_in, d_v) each."""
+    parts = spaces.maps.transpose(0, 1).split(spaces.d_v, -1)
+    return dict(zip("GUV", parts, strict=True))
+
+
 def ridge_sums(x: Tensor, target: Tensor, sketch: Tensor) -> RidgeSums:
     """Sums of predictors and of one wide target, which stands for both, seen through a sketch."""
     sums = RidgeSums(len(x), x.shape[-1], target.shape[-1], sketch.shape[1], ())
@@ -145,7 +152,7 @@ def test_a_head_without_values_tells_nothing(noise):
     held, spaces = held_out(torch.zeros(1, D, WIDTH), ["drawn"], noise)
     assert held.explained("whole").value[0] == pytest.approx(0.0, abs=0.02)
     assert np.isnan(held.explained("value").value[0])  # there is no space that it reads
-    assert not spaces.U.any()
+    assert not bases(spaces)["U"].any()
     # Not even a little: the map is the mean, whatever the noise.
     x, nodes = sentences(0)
     z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
@@ -168,7 +175,7 @@ def test_every_number_by_a_slow_program():
     """One head, query by query in NumPy: normal equations, folds and means spelled out."""
     W_V = value_map(WIDTH)[None]
     held, spaces = held_out(W_V, ["drawn"])
-    directions = {name: getattr(spaces, name)[0].numpy() for name in ("U", "G", "V")}
+    directions = {name: part[0].numpy() for name, part in bases(spaces).items()}
     fit, test = (_rows(*sentences(seed), W_V, **directions) for seed in (0, 1))
     fold = fit["sentence"] % FOLDS
     for target in TARGETS:
@@ -235,3 +242,19 @@ def test_a_wide_target_is_seen_through_a_few_directions():
     steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
     assert steps.max() <= 1.01  # two steps of the grid
     torch.testing.assert_close(found[0].y, found[1].y)
+
+
+def test_sums_that_are_held_once_are_those_that_are_added(monkeypatch):
+    """Of a large model batches go straight into the sums; maps and errors are the same."""
+    W_V = torch.stack([value_map(WIDTH), value_map(2, seed=5)])
+    usual, _ = held_out(W_V, ["next", "drawn"])
+    monkeypatch.setattr(recovery, "SUMS", 0)
+    once, _ = held_out(W_V, ["next", "drawn"])
+    for target in TARGETS:
+        found, expected = once.explained(target), usual.explained(target)
+        assert found.value == pytest.approx(expected.value, abs=1e-12)
+        assert found.influence == pytest.approx(expected.influence, abs=1e-12)
+    penalties = usual.penalties("whole")
+    usual.forget_maps()
+    assert (usual.penalties("whole") == penalties).all()
+    assert usual.explained("value").value == pytest.approx(once.explained("value").value, abs=1e-12)

@@ -1,0 +1,57 @@
+"""Whether a run fits into the memory that is free, and giving back what was freed."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from headscope.core.errors import InputError
+
+_GROUP = Path("/sys/fs/cgroup")
+_GIB = 1 << 30
+
+
+def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None:
+    """Refuse a run that needs more bytes beside the model ``name`` than are free.
+
+    ``without`` are the bytes that it needs without a part, by what the part is called.
+    """
+    give_back()  # what an earlier run has left
+    free = free_memory()
+    if free is None or needed <= free:
+        return
+    fitting = [f"it fits without {part}" for part, less in without.items() if less <= free]
+    raise InputError(
+        f"This run needs about {needed / _GIB:.1f} GiB of memory beside {name} itself, and "
+        f"{free / _GIB:.1f} GiB are free; {[*fitting, 'free some, or take a larger machine'][0]}."
+    )
+
+
+def free_memory() -> int | None:
+    """Return the bytes that this process may still take, or None where the system does not tell.
+
+    Those of the machine, or of the control group (a container's) if that has fewer.
+    """
+    lines = map(str.split, _text(Path("/proc/meminfo")).splitlines())
+    free = [1024 * int(number) for name, number, *_ in lines if name == "MemAvailable:"]
+    limit, used = _text(_GROUP / "memory.max"), _text(_GROUP / "memory.current")
+    if limit.isdigit() and used.isdigit():
+        numbers = dict(line.split() for line in _text(_GROUP / "memory.stat").splitlines())
+        free.append(int(limit) - int(used) + int(numbers.get("inactive_file", 0)))
+    return min(free, default=None)
+
+
+def give_back() -> None:
+    """Return to the system what was freed between blocks that are in use; only glibc can."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:  # another system, or no control groups
+        return ""

@@ -1,0 +1,93 @@
+"""Into a log, where no bar can be drawn, a run writes now and then which step it is at."""
+
+import re
+import threading
+import time
+
+import pytest
+
+from headscope.cli import output
+
+LINE = re.compile(
+    r"headscope (?P<command>\w+): step (?P<number>\d+) of (?P<count>\d+), (?P<what>[^%]+?)"
+    r"(, (?P<share>\d+)%, about [\d:]+ left)?"
+)
+FEW = ("--length", 12, "--sequences", 2)
+COMMANDS = {
+    "validate": (),
+    "explain": ("the big dog saw a red cat", "--head", "L0H0"),
+    "classify": ("--limit", 16),
+    "rank": (),
+    "spectrum": FEW,
+    "depth": FEW,
+    "flow": ("--limit", 16),
+    "attribute": ("the big dog", "a red cat", "--no-control"),
+    "linear": ("--sentences", 3),
+    "symmetric": ("--sentences", 3),
+    "prune": ("--fraction", 0.5, "--limit", 8, "--calibration-limit", 8, "--repair", "none"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch):
+    monkeypatch.setattr(output, "LOG_EVERY", 0.003)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_its_step(run, model, command):
+    done = run(command, model, *COMMANDS[command])
+    assert done.code == 0, done.stderr
+    said = [LINE.fullmatch(line) for line in done.stderr.splitlines()]
+    assert said
+    assert all(said), done.stderr
+    assert {match["command"] for match in said} == {command}
+    at = [(int(match["number"]), int(match["count"])) for match in said]
+    assert at[0][0] == 1
+    assert all(number <= count for number, count in at)
+    assert [number for number, _ in at] == sorted(number for number, _ in at)
+    shares = [int(match["share"]) for match in said if match["share"]]
+    assert shares == sorted(shares)
+    if command not in ("validate", "explain"):  # these are one step
+        assert at[-1][0] > 1, done.stderr
+
+
+def test_a_report_names_its_sections(run, model, quick, tmp_path):
+    only = ("--only", "classify,rank,prune")
+    done = run("report", model, "--config", quick, *only, "-o", tmp_path / "r")
+    said = [LINE.fullmatch(line) for line in done.stderr.splitlines()]
+    assert all(said), done.stderr
+    assert {match["count"] for match in said} >= {said[0]["count"]}
+    sections = {match["what"].partition(":")[0] for match in said}
+    assert sections >= {"opening and checking the model", "classify", "prune"}
+
+
+def test_quiet_writes_nothing_and_no_writer_is_left(run, model):
+    before = threading.active_count()
+    assert run("classify", model, "--limit", 16, "--quiet").stderr == ""
+    assert run("rank", "/no/such/model").code == 1
+    assert threading.active_count() == before
+
+
+def test_a_step_that_tells_nothing_is_logged_all_the_same(capsys):
+    with output.shown_progress("depth", False, {"model": 1.0}) as tell:
+        tell("model", 1, 4)
+        time.sleep(0.1)
+    said = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
+    assert len(said) > 3
+    assert {(match["number"], match["what"]) for match in said[1:]} == {("2", "model")}
+
+
+def test_a_log_that_was_closed_does_not_end_the_run(monkeypatch):
+    class Closed:
+        def isatty(self):
+            return False
+
+        def write(self, _):
+            raise BrokenPipeError
+
+        flush = write
+
+    monkeypatch.setattr("sys.stderr", Closed())
+    with output.shown_progress("depth", False, {"model": 1.0}) as tell:
+        time.sleep(0.02)
+        tell("model", 1, 1)
