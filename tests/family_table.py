@@ -13,7 +13,7 @@ from torch import Tensor
 import headscope
 from headscope.analyses.depth.measure import VARIANTS
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.blocks import find_blocks, own_states, run_variant
+from headscope.models.blocks import find_blocks, own_run, run_variant
 from headscope.models.families import REFUSED, relative_terms, rotary
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
@@ -59,14 +59,15 @@ def _depth(loaded: LoadedModel) -> str:
     ids = torch.arange(5, 17)[None]
     full = next(variant for variant in VARIANTS if variant.name == "full")
     try:
+        loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
         blocks = find_blocks(loaded)
-        own = own_states(loaded, blocks, ids)
-        router = Router(loaded.sites)
+        own = own_run(loaded, blocks, ids)
+        router = Router(loaded.sites, others=loaded.others)
         with torch.no_grad():
-            ours = list(run_variant(blocks, router, own[0], full))
+            ours = list(run_variant(blocks, router, own, full))
     except UnsupportedModelError:
         return "no"
-    same = len(ours) == len(own) and all(map(_equal, ours, own))
+    same = len(ours) == len(own.states) and all(map(_equal, ours, own.states))
     return "yes" if same else "no"
 
 

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded, PairRow, Row, padded
+from headscope.models.anatomy import Anatomy
 from headscope.models.loaded import LoadedModel
 from headscope.models.readout import Readout, embedding, task_head
-from headscope.models.residual import Contributions, RecordedRun, Stream, record
+from headscope.models.residual import Contributions, RecordedRun, record
 from headscope.models.task_heads import Select
 
 AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
@@ -143,7 +144,7 @@ def margin_of(example: Example, found: Tensor) -> Tensor:
 
 def measure_parts(
     loaded: LoadedModel,
-    stream: Stream,
+    stream: Anatomy,
     examples: Sequence[Example],
     tell: Callable[[int], None] = lambda done: None,
 ) -> Parts:
@@ -170,7 +171,7 @@ def measure_parts(
     return Parts(output_, embeddings, heads_, forward, biases)
 
 
-def measure_tokens(loaded: LoadedModel, stream: Stream, example: Example) -> Tokens:
+def measure_tokens(loaded: LoadedModel, stream: Anatomy, example: Example) -> Tokens:
     """Take one output apart by the tokens that heads read, and that the rest stands at."""
     (_, run, _, parts) = next(iter(_runs(loaded, stream, [example], patterns=True)))
     table = None if parts.cross is None else parts.cross[0].cpu().numpy()
@@ -208,7 +209,7 @@ def _through(readout: Readout, states: Tensor, n: int) -> Tensor:
 
 
 def _runs(
-    loaded: LoadedModel, stream: Stream, examples: Sequence[Example], *, patterns: bool
+    loaded: LoadedModel, stream: Anatomy, examples: Sequence[Example], *, patterns: bool
 ) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions]]:
     """Run examples in batches: places, the run, their outputs, and the parts of every row."""
     kind = examples[0].kind

@@ -36,7 +36,15 @@ from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import as_plain
 from headscope.data.packing import Windows, pack
-from headscope.models.blocks import Block, find_blocks, norm_placement, own_states, run_variant
+from headscope.models.blocks import (
+    Block,
+    Inputs,
+    OwnRun,
+    find_blocks,
+    norm_placement,
+    own_run,
+    run_variant,
+)
 from headscope.models.certificate import TOLERANCES
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
@@ -60,6 +68,7 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     loaded = open_model(model, dtype=dtype or usual, **options.loading)
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
+    loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
     windows = pack(source, loaded, options.length)
     validation = require_valid(loaded, options.validate)
     blocks = find_blocks(loaded)
@@ -77,6 +86,8 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
         validation=validation,
         decomposition=Decomposition(gap, TOLERANCES[loaded.dtype]["hidden"]),
         layer_norm=norm_placement(blocks),
+        stack=loaded.stacks[0],
+        layers=tuple(block.site.layer for block in blocks),
         length=options.length,
         sequences=len(chosen),
         available=len(windows),
@@ -109,12 +120,15 @@ def _measure(
     @contextmanager
     def running(own: LoadedModel) -> Iterator[Callable[[tuple[int, Array]], tuple[Array, float]]]:
         blocks = find_blocks(own)
+        inputs: dict[int, Inputs] = {}  # By the number of windows
 
         def run(item: tuple[int, Array]) -> tuple[Array, float]:
             number, batch = item
             input_ids = torch.from_numpy(windows.batch(batch)).to(own.device)
             proven = proofs is not None and number >= proofs
-            states = own_states(own, blocks, input_ids, first_only=proven)
+            known = inputs.get(len(batch)) if proven else None
+            states = own_run(own, blocks, input_ids, known)
+            inputs[len(batch)] = states.inputs
             return measure_ratios(own, blocks, states)
 
         yield run
@@ -129,7 +143,7 @@ def _measure(
 
 
 def measure_ratios(
-    loaded: LoadedModel, blocks: Sequence[Block], own: Sequence[Tensor]
+    loaded: LoadedModel, blocks: Sequence[Block], own: OwnRun
 ) -> tuple[Array, float]:
     """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
 
@@ -140,10 +154,10 @@ def measure_ratios(
     gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
-            states = list(run_variant(blocks, router, own[0], variant, shared))
+            states = list(run_variant(blocks, router, own, variant, shared))
             ratios.append([numpy(residual_ratio(hidden)) for hidden in states])
             if variant.name == "full":
-                for hidden, model in zip(states, own, strict=len(own) > 1):
+                for hidden, model in zip(states, own.states, strict=len(own.states) > 1):
                     exact = widest(model)
                     largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
                     gap = max(gap, float(largest) if largest.isfinite() else math.inf)
