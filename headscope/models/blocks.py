@@ -193,4 +193,5 @@ def own_run(
     seeing, ended = watch_inputs(loaded.sites, see), suppress(_EnteredError)
     with hooked(hooks), seeing, own, torch.no_grad(), ended:
         loaded.forward(input_ids, torch.ones_like(input_ids))
-    return OwnRun([states[point] for point in sorted(states)], known or inputs)
+    points = range(1 if known else len(blocks) + 1)
+    return OwnRun([states[point] for point in points], known or inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from headscope.analyses.depth.measure import (
     collapsed_after,
     residual_ratio,
 )
-from headscope.analyses.depth.options import DepthOptions
+from headscope.analyses.depth.options import LARGE, WINDOWS, DepthOptions
 from headscope.analyses.depth.result import (
     Curve,
     Decomposition,
@@ -72,14 +73,9 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     windows = pack(source, loaded, options.length)
     validation = require_valid(loaded, options.validate)
     blocks = find_blocks(loaded)
-    chosen = windows.spread(options.sequences)
+    chosen = windows.spread(options.sequences or _windows(loaded))
     curves, gap = _measure(loaded, windows, chosen, options.tell, "model")
-    control = None
-    if options.control:
-        twin = random_twin(loaded, seed)
-        random, _ = _measure(twin, windows, chosen, options.tell, "control", 1)
-        control = DepthControl(**vars(random), seed=seed)
-    return DepthResult(
+    result = DepthResult(
         **vars(curves),
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=source),
@@ -92,8 +88,19 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
         sequences=len(chosen),
         available=len(windows),
         floor=_floor(loaded),
-        control=control,
     )
+    if not options.control:
+        return result
+    twin = random_twin(loaded, seed)
+    del loaded, blocks  # Two models in float64 at a time are the most memory that depth takes.
+    random, _ = _measure(twin, windows, chosen, options.tell, "control", 1)
+    return dataclasses.replace(result, control=DepthControl(**vars(random), seed=seed))
+
+
+def _windows(loaded: LoadedModel) -> int:
+    """Choose the windows that are measured by default: so many that it ends within a minute."""
+    size = sum(parameter.numel() for parameter in loaded.model.parameters())
+    return WINDOWS if size <= LARGE else WINDOWS // 4
 
 
 def _floor(loaded: LoadedModel) -> float:
@@ -154,11 +161,11 @@ def measure_ratios(
     gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
-            states = list(run_variant(blocks, router, own, variant, shared))
-            ratios.append([numpy(residual_ratio(hidden)) for hidden in states])
-            if variant.name == "full":
-                for hidden, model in zip(states, own.states, strict=len(own.states) > 1):
-                    exact = widest(model)
+            ratios.append([])
+            for point, hidden in enumerate(run_variant(blocks, router, own, variant, shared)):
+                ratios[-1].append(numpy(residual_ratio(hidden)))
+                if variant.name == "full" and point < len(own.states):
+                    exact = widest(own.states[point])
                     largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
                     gap = max(gap, float(largest) if largest.isfinite() else math.inf)
     return np.array(ratios), gap
