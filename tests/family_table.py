@@ -13,7 +13,8 @@ from torch import Tensor
 import headscope
 from headscope.analyses.depth.measure import VARIANTS
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.blocks import find_blocks, own_run, run_variant
+from headscope.models.anatomy import take_apart
+from headscope.models.blocks import own_run, run_variant
 from headscope.models.families import REFUSED, relative_terms, rotary
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
@@ -60,7 +61,7 @@ def _depth(loaded: LoadedModel) -> str:
     full = next(variant for variant in VARIANTS if variant.name == "full")
     try:
         loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
-        blocks = find_blocks(loaded)
+        blocks = take_apart(loaded).layers
         own = own_run(loaded, blocks, ids)
         router = Router(loaded.sites, others=loaded.others)
         with torch.no_grad():

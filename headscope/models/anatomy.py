@@ -23,22 +23,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.watched import Call, Place, Seen, near, watch
-
-
-@dataclass(frozen=True)
-class Maps:
-    """The linear maps of a feed-forward network."""
-
-    first: tuple[nn.Module, ...]  # One, or two of a gated network: they read what it reads
-    second: nn.Module  # It returns what the network returns.
-    #: What the second takes where a module makes it of what the only first map returns.
-    activation: nn.Module | None
 
 
 @dataclass(frozen=True)
@@ -50,8 +40,6 @@ class Sublayer:
     after: Place | None
     #: Of a network the modules that make its output, one after the other.
     modules: tuple[Place, ...] = ()
-    parallel: bool = False  # Of a network: it reads what attention reads, not the sum.
-    maps: Maps | None = None  # Of a network: None where it has others than a first and a second
 
 
 @dataclass(frozen=True)
@@ -225,49 +213,31 @@ def _parts(
             out = y if end is None else end.x
             assert out is not None
             # A call that holds a norm of the stream is more than the network.
-            held = [norm for norm in norms if near(state, norm.x) or near(x, norm.x)]
+            held = [norm for norm in norms if near(state, norm.x)]
             plain = [c for c in own if c.start > start and not any(map(c.encloses, held))]
-            network = _network(plain, norms, out, (state, x))
+            network = _network(plain, norms, out, state)
             if network is not None:
                 return tuple(attention), replace(network, after=_place(end))
     return None
 
 
 def _network(
-    own: Sequence[Call], norms: Sequence[Call], out: Tensor, states: tuple[Tensor, Tensor]
+    own: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
 ) -> Sublayer | None:
-    """Find the calls that make what the stream lacks of ``out``, and make them again.
-
-    ``states`` are the stream and, for a network that stands beside attention, what the layer reads.
-    """
-    goal = out - states[0]
+    """Find the calls that make of the stream what it lacks of ``out``, and make them again."""
+    goal = out - state
     for last in (call for call in own if near(goal, call.y, out)):
-        chain: list[Call] = [last]
+        chain = [last]
         while (read := chain[0].x) is not None:
-            for state in states:
-                before = _norm(norms, state, read, end=chain[0].start)
-                reads = before is not None or near(state, read)
-                if reads and near(goal, _again(chain, read), out):
-                    places = tuple(call.place for call in chain)
-                    maps = _maps([c for c in own if c.start >= chain[0].start], read, last.y)
-                    return Sublayer(_place(before), None, places, state is not states[0], maps)
+            before = _norm(norms, state, read, end=chain[0].start)
+            reads = before is not None or near(state, read)
+            if reads and near(goal, _again(chain, read), out):
+                return Sublayer(_place(before), None, tuple(call.place for call in chain))
             source = next((c for c in own if c.end < chain[0].start and near(c.y, read)), None)
             if source is None:
                 break
             chain.insert(0, source)
     return None
-
-
-def _maps(calls: Sequence[Call], read: Tensor, out: Tensor) -> Maps | None:
-    """Find the maps that take what a network takes, and the one that returns what it returns."""
-    first = [call for call in calls if call.is_map and near(read, call.x)]
-    second = next((call for call in calls if call.is_map and near(out, call.y)), None)
-    if second is None or not first or second in first:
-        return None
-    between = (call for call in calls if near(call.y, second.x) and call not in first)
-    activation = next((c for c in between if near(first[-1].y, c.x) and len(first) == 1), None)
-    made_by = None if activation is None else activation.place.module
-    return Maps(tuple(call.place.module for call in first), second.place.module, made_by)
 
 
 def _again(chain: Sequence[Call], x: Tensor) -> Tensor | None:

@@ -6,14 +6,14 @@ What headscope computes itself is held against it elsewhere.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from headscope.attention import AttentionWeights
 from headscope.core.errors import UnsupportedModelError
@@ -21,12 +21,12 @@ from headscope.models import anatomy
 from headscope.models.anatomy import take_apart
 from headscope.models.certificate import TOLERANCES
 from headscope.models.evidence import allowed_keys, beside_heads
-from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
 from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
+from headscope.models.neurons import sizes_of
 from headscope.models.recording import Probe, SiteRecord, run_eager
-from headscope.models.watched import Place, gain_and_shift
+from headscope.models.watched import Kept, Place, gain_and_shift, kept
 
 __all__ = ["Layer", "Linear", "Norm", "Rest", "Run", "every_map", "run_sentence"]
 
@@ -142,9 +142,9 @@ def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], p
     if layer is not None:
         norms = [norm for part in layer.sublayers for norm in (part.before, part.after) if norm]
         places += [layer.enters, layer.leaves, *norms]
-    with _watched(places) as seen, torch.no_grad():
+    with kept(places) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
-    returned = [m.leaving(seen.returned[p]) for m, p in zip(maps, places, strict=False)]
+    returned = [m.leaving(seen[p][1]) for m, p in zip(maps, places, strict=False)]
     own = Heads(*map(site.by_head, returned))
     patterns = {
         other.row: pattern[0]
@@ -165,54 +165,30 @@ def _layer_of(loaded: LoadedModel, site: AttentionSite) -> anatomy.Layer | None:
     return None
 
 
-# --- what modules were called with ----------------------------------------------------------------
-
-
-@dataclass
-class _Seen:
-    """What some calls took and returned."""
-
-    taken: dict[Place, Tensor] = field(default_factory=dict)
-    returned: dict[Place, Tensor] = field(default_factory=dict)
-
-
-@contextmanager
-def _watched(places: Sequence[Place]) -> Iterator[_Seen]:
-    """Keep the first tensor that goes into, and what comes out of, every call of these modules."""
-    seen, turns = _Seen(), Counter[nn.Module]()
-
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        place = Place(module, turns[module])
-        turns[module] += 1
-        if place in places:
-            every = (*args, *kwargs.values())
-            seen.taken[place] = next(value for value in every if isinstance(value, Tensor))
-            seen.returned[place] = output[0] if isinstance(output, tuple) else output
-
-    modules = dict.fromkeys(place.module for place in places)
-    with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
-        yield seen
-
-
-def _rest(layer: anatomy.Layer, record: SiteRecord, seen: _Seen, slack: float) -> Rest | None:
+def _rest(layer: anatomy.Layer, record: SiteRecord, seen: Kept, slack: float) -> Rest | None:
     """Put together what was seen of a layer; None if it is not the plain one that is explained.
 
     Two LayerNorms, two maps and a function between them, put together, must give its output.
     """
     (attention, *others), network = layer.attention, layer.network
     norm = network.before if layer.norm_first else attention.after
-    last, maps = network.before if layer.norm_first else network.after, network.maps
-    if others or norm is None or last is None or maps is None or maps.activation is None:
+    last, parts = network.before if layer.norm_first else network.after, _leaves(network)
+    maps = [part for part in parts if isinstance(part, nn.Linear | Conv1D)]
+    functions = [part for part in parts if part not in maps]
+    if others or norm is None or last is None or len(maps) != 2 or len(functions) != 1:
         return None
+    (up, down), (activation,) = maps, functions
     first, second = norm.module, last.module
     if not (isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)):
         return None
-    layer_in, layer_out = seen.taken[layer.enters], seen.returned[layer.leaves]
+    if sizes_of(up)[1] != sizes_of(down)[0]:
+        return None
+    layer_in, layer_out = seen[layer.enters][0], seen[layer.leaves][1]
     assert record.out is not None
     with torch.no_grad():
         summed = layer_in + record.out
         hidden = first(summed)
-        out = maps.second(maps.activation(maps.first[0](hidden)))
+        out = down(activation(up(hidden)))
         out = summed + out if layer.norm_first else second(hidden + out)
     near = slack * (1 + float(layer_out.abs().max()))
     if out.shape != layer_out.shape or not float((out - layer_out).abs().max()) < near:
@@ -221,14 +197,19 @@ def _rest(layer: anatomy.Layer, record: SiteRecord, seen: _Seen, slack: float) -
         layer.norm_first,
         _norm(first),
         _norm(second),
-        _linear(maps.first[0]),
-        _linear(maps.second),
-        maps.activation,
+        _linear(up),
+        _linear(down),
+        activation,
         layer_in,
-        seen.taken[norm],
-        seen.returned[norm],
+        *seen[norm],
         layer_out,
     )
+
+
+def _leaves(network: anatomy.Sublayer) -> list[nn.Module]:
+    """List the modules of a network that have no modules in them and do something."""
+    every = [module for place in network.modules for module in place.module.modules()]
+    return [m for m in every if not (list(m.children()) or isinstance(m, nn.Dropout))]
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

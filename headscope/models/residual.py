@@ -15,22 +15,20 @@ of all contributions is held against the output in every run.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.anatomy import Anatomy, take_apart
-from headscope.models.hooks import hooked
 from headscope.models.intervene import intervene
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.watched import Place
+from headscope.models.watched import Place, kept
 
 
 @dataclass(frozen=True)
@@ -237,8 +235,6 @@ def record(
     ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument.
     """
     heads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
-    seen: dict[Place, tuple[Tensor, Tensor]] = {}
-    turns: dict[nn.Module, int] = defaultdict(int)
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
@@ -248,18 +244,11 @@ def record(
         heads[site.row] = (z, pattern, v) if patterns else (z, None, None)
         return z
 
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        x = next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
-        y = output[0] if isinstance(output, tuple) else output
-        seen[Place(module, turns[module])] = (x, y)
-        turns[module] += 1
-
     norms = [part.after for layer in anatomy.layers for part in layer.sublayers if part.after]
     ends = [place for layer in anatomy.layers for place in (layer.enters, layer.leaves)]
-    watched = dict.fromkeys(place.module for place in (*norms, *ends, anatomy.end))
-    hooks = [module.register_forward_hook(keep, with_kwargs=True) for module in watched]
     more: dict[str, Any] = dict(decoder or {})
-    with hooked(hooks), intervene(loaded, attention=attend) as router:
+    watching = kept((*norms, *ends, anatomy.end))
+    with watching as seen, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **more)
     layers = []
     for layer in anatomy.layers:

@@ -6,7 +6,8 @@ Whatever headscope knows of a layer's parts, it reads from these calls and not f
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -117,10 +118,9 @@ def watch(loaded: LoadedModel) -> Seen:
     def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         nonlocal events
         start = open_.pop()
-        x = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-        y = output[0] if isinstance(output, tuple) else output
-        if isinstance(y, Tensor):
-            calls.append(Call(Place(module, turns[module]), start, events, x, y))
+        if (y := _first((output,))) is not None:
+            place = Place(module, turns[module])
+            calls.append(Call(place, start, events, _first(args, kwargs), y))
         turns[module] += 1
         events += 1
 
@@ -136,6 +136,33 @@ def watch(loaded: LoadedModel) -> Seen:
         last = loaded.forward(*loaded.pad(ids), *(loaded.pad(ids) if reads else ()))
     in_order = tuple(sorted(calls, key=lambda call: call.start))
     return Seen(in_order, loaded.sites, inputs, last)
+
+
+#: What some calls took and returned first.
+Kept = dict[Place, tuple[Tensor, Tensor]]
+
+
+@contextmanager
+def kept(places: Iterable[Place]) -> Iterator[Kept]:
+    """Keep the first tensor that goes into some calls of one run, and what comes out of them."""
+    wanted, found = set(places), Kept()
+    turns = defaultdict[nn.Module, int](int)
+
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        place = Place(module, turns[module])
+        turns[module] += 1
+        if place in wanted:
+            found[place] = _first(args, kwargs), _first((output,))
+
+    modules = dict.fromkeys(place.module for place in wanted)
+    with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
+        yield found
+
+
+def _first(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Return the first tensor of a call's arguments, or of what it returns; None if none is."""
+    flat = args[0] if args and isinstance(args[0], tuple) else (*args, *(kwargs or {}).values())
+    return next((value for value in flat if isinstance(value, Tensor)), None)
 
 
 def near(a: Tensor, b: Tensor | None, of: Tensor | None = None) -> bool:

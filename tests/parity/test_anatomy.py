@@ -13,7 +13,7 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.anatomy import take_apart
-from headscope.models.blocks import find_blocks, own_run, run_variant
+from headscope.models.blocks import own_run, run_variant
 from headscope.models.loaded import LoadedModel
 from headscope.models.residual import find_stream, record
 from headscope.models.routing import Router
@@ -70,7 +70,7 @@ def theirs(loaded: LoadedModel, tokens: Tensor) -> Any:
 
 
 def ours(loaded: LoadedModel, tokens: Tensor, name: str) -> list[Tensor]:
-    blocks = find_blocks(loaded)
+    blocks = take_apart(loaded).layers
     variant = next(variant for variant in VARIANTS if variant.name == name)
     router = Router(loaded.sites, others=loaded.others)
     with torch.no_grad():
@@ -82,7 +82,7 @@ def test_every_family_is_taken_apart_or_refused_with_the_reason(name):
     loaded = opened(name)
     tokens = ids(loaded)
     if name in REFUSED:
-        for command in (find_blocks, find_stream):
+        for command in (take_apart, find_stream):
             with pytest.raises(UnsupportedModelError, match=REFUSED[name]) as caught:
                 command(loaded)
             assert re.search(rf"layer [01] of .*\({loaded.family}\) apart", str(caught.value))

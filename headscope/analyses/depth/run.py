@@ -37,15 +37,8 @@ from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import as_plain
 from headscope.data.packing import Windows, pack
-from headscope.models.blocks import (
-    Block,
-    Inputs,
-    OwnRun,
-    find_blocks,
-    norm_placement,
-    own_run,
-    run_variant,
-)
+from headscope.models.anatomy import Layer, take_apart
+from headscope.models.blocks import OwnRun, norm_placement, own_run, run_variant
 from headscope.models.certificate import TOLERANCES
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
@@ -72,7 +65,7 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
     windows = pack(source, loaded, options.length)
     validation = require_valid(loaded, options.validate)
-    blocks = find_blocks(loaded)
+    layers = take_apart(loaded).layers
     chosen = windows.spread(options.sequences or _windows(loaded))
     curves, gap = _measure(loaded, windows, chosen, options.tell, "model")
     result = DepthResult(
@@ -81,9 +74,9 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
         provenance=provenance(loaded, command=options.command, seed=seed, data=source),
         validation=validation,
         decomposition=Decomposition(gap, TOLERANCES[loaded.dtype]["hidden"]),
-        layer_norm=norm_placement(blocks),
+        layer_norm=norm_placement(layers),
         stack=loaded.stacks[0],
-        layers=tuple(block.site.layer for block in blocks),
+        layers=tuple(layer.sites[0].layer for layer in layers),
         length=options.length,
         sequences=len(chosen),
         available=len(windows),
@@ -92,8 +85,8 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     if not options.control:
         return result
     twin = random_twin(loaded, seed)
-    del loaded, blocks  # Two models in float64 at a time are the most memory that depth takes.
-    random, _ = _measure(twin, windows, chosen, options.tell, "control", 1)
+    del loaded, layers  # Two models in float64 at a time are the most memory that depth takes.
+    random, _ = _measure(twin, windows, chosen, options.tell, "control")
     return dataclasses.replace(result, control=DepthControl(**vars(random), seed=seed))
 
 
@@ -114,33 +107,23 @@ def _measure(
     chosen: Array,
     progress: Progress,
     name: str,
-    proofs: int | None = None,
 ) -> tuple[DepthCurves, float]:
-    """Run the windows through every variant; also say how far the full one is from the model.
-
-    ``proofs`` is the number of batches that the latter is measured on: by default all.
-    """
+    """Run the windows through every variant; also say how far the full one is from the model."""
     sums, worst, done = DepthSums(loaded.n_layers, _floor(loaded)), 0.0, 0
     at_once = max(1, BATCH_TOKENS // windows.length)
     batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
 
     @contextmanager
-    def running(own: LoadedModel) -> Iterator[Callable[[tuple[int, Array]], tuple[Array, float]]]:
-        blocks = find_blocks(own)
-        inputs: dict[int, Inputs] = {}  # By the number of windows
+    def running(own: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
+        layers = take_apart(own).layers
 
-        def run(item: tuple[int, Array]) -> tuple[Array, float]:
-            number, batch = item
+        def run(batch: Array) -> tuple[Array, float]:
             input_ids = torch.from_numpy(windows.batch(batch)).to(own.device)
-            proven = proofs is not None and number >= proofs
-            known = inputs.get(len(batch)) if proven else None
-            states = own_run(own, blocks, input_ids, known)
-            inputs[len(batch)] = states.inputs
-            return measure_ratios(own, blocks, states)
+            return measure_ratios(own, layers, own_run(own, layers, input_ids))
 
         yield run
 
-    found = side_by_side(loaded, enumerate(batches), running)
+    found = side_by_side(loaded, batches, running)
     for batch, (ratios, gap) in zip(batches, found, strict=True):
         worst, done = max(worst, gap), done + len(batch)
         check_decomposition(loaded, worst)
@@ -150,21 +133,20 @@ def _measure(
 
 
 def measure_ratios(
-    loaded: LoadedModel, blocks: Sequence[Block], own: OwnRun
+    loaded: LoadedModel, layers: Sequence[Layer], own: OwnRun
 ) -> tuple[Array, float]:
     """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
 
-    That is the largest difference, relative to the largest entry where it is above 1, of the states
-    that ``own`` has: the first one at least.
+    That is the largest difference of any state, relative to the largest entry where it is above 1.
     """
     router = Router(loaded.sites, others=loaded.others)
     gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
             ratios.append([])
-            for point, hidden in enumerate(run_variant(blocks, router, own, variant, shared)):
+            for point, hidden in enumerate(run_variant(layers, router, own, variant, shared)):
                 ratios[-1].append(numpy(residual_ratio(hidden)))
-                if variant.name == "full" and point < len(own.states):
+                if variant.name == "full":
                     exact = widest(own.states[point])
                     largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
                     gap = max(gap, float(largest) if largest.isfinite() else math.inf)
