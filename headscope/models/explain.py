@@ -6,24 +6,27 @@ What headscope computes itself is held against it elsewhere.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from headscope.attention import AttentionWeights
-from headscope.models.blocks import Parts, gain_and_shift, layer_around
+from headscope.core.errors import UnsupportedModelError
+from headscope.models import anatomy
+from headscope.models.anatomy import take_apart
 from headscope.models.certificate import TOLERANCES
 from headscope.models.evidence import allowed_keys, beside_heads
-from headscope.models.hooks import hooked
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
 from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
+from headscope.models.neurons import sizes_of
 from headscope.models.recording import Probe, SiteRecord, run_eager
+from headscope.models.watched import Kept, Place, gain_and_shift, kept
 
 __all__ = ["Layer", "Linear", "Norm", "Rest", "Run", "every_map", "run_sentence"]
 
@@ -132,15 +135,17 @@ def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], p
     mask = torch.ones_like(tokens)
     mask[:, len(ids) :] = 0
     probe = Probe("sentence", tokens, mask)
-    around = layer_around(loaded, site)
+    layer = _layer_of(loaded, site)
     maps = every_map(site)[:3]
-    modules = [linear.module for linear in maps]
-    if around is not None:
-        modules += [around[0].layer, around[0].norm_attention, around[0].norm_ffn]
     turn = [other.row for other in loaded.sites if other.module is site.module].index(site.row)
-    with _watched(modules, turn) as seen, torch.no_grad():
+    places = [Place(linear.module, turn) for linear in maps]
+    if layer is not None:
+        norms = [norm for part in layer.sublayers for norm in (part.before, part.after) if norm]
+        places += [layer.enters, layer.leaves, *norms]
+    with kept(places) as seen, torch.no_grad():
         recording = run_eager(loaded, probe, scores=True)
-    own = Heads(*(site.by_head(m.leaving(seen.returned[m.module])) for m in maps))
+    returned = [m.leaving(seen[p][1]) for m, p in zip(maps, places, strict=False)]
+    own = Heads(*map(site.by_head, returned))
     patterns = {
         other.row: pattern[0]
         for other in loaded.sites
@@ -148,69 +153,63 @@ def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], p
     }
     record = recording.site(site)
     slack = max(1e-2, TOLERANCES[loaded.dtype]["hidden"])
-    rest = None if around is None else _rest(*around, record, seen, slack)
+    rest = None if layer is None else _rest(layer, record, seen, slack)
     return Run(Layer(site, record, own, allowed_keys(site, probe), rest), patterns)
 
 
-# --- what modules were called with ----------------------------------------------------------------
+def _layer_of(loaded: LoadedModel, site: AttentionSite) -> anatomy.Layer | None:
+    """Find the parts of one site's layer; None where it cannot be taken apart."""
+    with suppress(UnsupportedModelError):
+        layers = take_apart(loaded).layers
+        return next(layer for layer in layers if site in layer.sites)
+    return None
 
 
-@dataclass
-class _Seen:
-    """What one call of each module took and returned."""
+def _rest(layer: anatomy.Layer, record: SiteRecord, seen: Kept, slack: float) -> Rest | None:
+    """Put together what was seen of a layer; None if it is not the plain one that is explained.
 
-    taken: dict[nn.Module, Tensor] = field(default_factory=dict)
-    returned: dict[nn.Module, Tensor] = field(default_factory=dict)
-
-
-@contextmanager
-def _watched(modules: Sequence[nn.Module], turn: int) -> Iterator[_Seen]:
-    """Keep the first tensor that goes into and comes out of the ``turn``-th call of each module."""
-    seen, calls = _Seen(), Counter[nn.Module]()
-
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        calls[module] += 1
-        if calls[module] == turn + 1:
-            seen.taken[module] = next(iter((*args, *kwargs.values())))
-            seen.returned[module] = output[0] if isinstance(output, tuple) else output
-
-    hooks = (module.register_forward_hook(keep, with_kwargs=True) for module in set(modules))
-    with hooked(hooks):
-        yield seen
-
-
-def _rest(
-    parts: Parts, norm_first: bool, record: SiteRecord, seen: _Seen, slack: float
-) -> Rest | None:
-    """Put together what was seen of a layer; None if its parts do not make up all of it.
-
-    The model's own modules, put together in this order, must give the layer's output.
+    Two LayerNorms, two maps and a function between them, put together, must give its output.
     """
-    norm = parts.norm_ffn if norm_first else parts.norm_attention
-    if norm not in seen.taken or parts.layer not in seen.taken:
+    (attention, *others), network = layer.attention, layer.network
+    norm = network.before if layer.norm_first else attention.after
+    last, parts = network.before if layer.norm_first else network.after, _leaves(network)
+    maps = [part for part in parts if isinstance(part, nn.Linear | Conv1D)]
+    functions = [part for part in parts if part not in maps]
+    if others or norm is None or last is None or len(maps) != 2 or len(functions) != 1:
         return None
-    layer_in, layer_out = seen.taken[parts.layer], seen.returned[parts.layer]
+    (up, down), (activation,) = maps, functions
+    first, second = norm.module, last.module
+    if not (isinstance(first, nn.LayerNorm) and isinstance(second, nn.LayerNorm)):
+        return None
+    if sizes_of(up)[1] != sizes_of(down)[0]:
+        return None
+    layer_in, layer_out = seen[layer.enters][0], seen[layer.leaves][1]
     assert record.out is not None
     with torch.no_grad():
         summed = layer_in + record.out
-        hidden = parts.norm_ffn(summed) if norm_first else parts.norm_attention(summed)
-        out = parts.down(parts.activation(parts.up(hidden)))
-        out = summed + out if norm_first else parts.norm_ffn(hidden + out)
+        hidden = first(summed)
+        out = down(activation(up(hidden)))
+        out = summed + out if layer.norm_first else second(hidden + out)
     near = slack * (1 + float(layer_out.abs().max()))
     if out.shape != layer_out.shape or not float((out - layer_out).abs().max()) < near:
         return None
     return Rest(
-        norm_first,
-        _norm(norm),
-        _norm(parts.norm_ffn),
-        _linear(parts.up),
-        _linear(parts.down),
-        parts.activation,
+        layer.norm_first,
+        _norm(first),
+        _norm(second),
+        _linear(up),
+        _linear(down),
+        activation,
         layer_in,
-        seen.taken[norm],
-        seen.returned[norm],
+        *seen[norm],
         layer_out,
     )
+
+
+def _leaves(network: anatomy.Sublayer) -> list[nn.Module]:
+    """List the modules of a network that have no modules in them and do something."""
+    every = [module for place in network.modules for module in place.module.modules()]
+    return [m for m in every if not (list(m.children()) or isinstance(m, nn.Dropout))]
 
 
 def _norm(norm: nn.LayerNorm) -> Norm:

@@ -16,11 +16,9 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.models.hooks import hooked
@@ -35,6 +33,7 @@ from headscope.models.neurons import (
     lost_neurons,
     sizes_of,
 )
+from headscope.models.watched import Call, watch
 
 
 @dataclass(frozen=True)
@@ -101,54 +100,35 @@ class _Pair:
 
 def _pairs(whole: LoadedModel) -> list[_Pair]:
     """Watch one tiny run: maps that open a width and the map that closes it, after attention."""
+    seen = watch(whole)
     inside = {m for site in whole.sites for m in _maps_of(site)}
-    maps = [m for m in whole.model.modules() if isinstance(m, nn.Linear | Conv1D)]
-    turns = {site.module: _Turns(whole.sites, site.module) for site in whole.sites}
+    writes = sorted(((seen.writes[s.row].start, s) for s in whole.sites), key=lambda w: w[0])
     pairs: list[_Pair] = []
-    last: AttentionSite | None = None
-    opened: list[nn.Module] = []
-    given: Tensor | None = None
-
-    def attention(module: nn.Module, args: object, output: object) -> None:
-        nonlocal last
-        last = turns[module].next()
-
-    def entered(module: nn.Module, args: tuple[Any, ...]) -> None:
-        nonlocal opened, given
-        if module in inside or last is None:
+    opened: list[Call] = []
+    for call in seen.calls:
+        before = [site for start, site in writes if start < call.start]
+        if not call.is_map:
+            continue
+        if call.place.module in inside or not before:
             opened = []
-            return
-        width_in, width_out = sizes_of(module)
-        if opened and args[0] is given:
-            opened.append(module)
-            return
-        if opened:
-            d_model, width = sizes_of(opened[0])
-            alike = all(sizes_of(m) == (d_model, width) for m in opened)
-            halves = len(opened) == 1 and width == 2 * width_in
-            if alike and width_out == d_model and (width == width_in or halves):
-                pairs.append(_Pair(last, tuple(opened), module))
-                opened = []
-                return
-        opened, given = [module], args[0]
-
-    hooks = [module.register_forward_hook(attention) for module in turns]
-    hooks += [module.register_forward_pre_hook(entered) for module in maps]
-    with hooked(hooks):
-        whole.run_tiny()
+        elif opened and call.x is opened[0].x:
+            opened.append(call)
+        elif opened and _closes(call.place.module, [one.place.module for one in opened]):
+            first = tuple(one.place.module for one in opened)
+            pairs.append(_Pair(before[-1], first, call.place.module))
+            opened = []
+        else:
+            opened = [call]
     return pairs
 
 
-class _Turns:
-    """The sites of one module, in the order in which it serves them."""
-
-    def __init__(self, sites: Sequence[AttentionSite], module: nn.Module) -> None:
-        self._sites = [site for site in sites if site.module is module]
-        self._calls = 0
-
-    def next(self) -> AttentionSite:
-        self._calls += 1
-        return self._sites[(self._calls - 1) % len(self._sites)]
+def _closes(second: nn.Module, first: Sequence[nn.Module]) -> bool:
+    """Whether a map takes the width of the maps before it, or half of a fused one, back."""
+    d_model, width = sizes_of(first[0])
+    width_in, width_out = sizes_of(second)
+    alike = all(sizes_of(module) == (d_model, width) for module in first)
+    halves = len(first) == 1 and width == 2 * width_in
+    return alike and width_out == d_model and (width == width_in or halves)
 
 
 def _maps_of(site: AttentionSite) -> list[nn.Module]:

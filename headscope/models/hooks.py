@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -37,15 +36,6 @@ def replaced_forwards(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Itera
                 del vars(module)["forward"]
             else:
                 vars(module)["forward"] = own
-
-
-def run_order(modules: Iterable[nn.Module], run: Callable[[], object]) -> list[nn.Module]:
-    """List the modules in the order in which ``run()`` enters them, each as often as it does."""
-    order: list[nn.Module] = []
-    notes = (m.register_forward_pre_hook(lambda ran, _: order.append(ran)) for m in modules)
-    with hooked(notes), torch.no_grad():
-        run()
-    return order
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

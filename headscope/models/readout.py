@@ -24,8 +24,8 @@ from torch.overrides import TorchFunctionMode
 
 from headscope.models.hooks import hooked, replaced_forwards
 from headscope.models.loaded import LoadedModel
-from headscope.models.residual import Place
 from headscope.models.task_heads import Select
+from headscope.models.watched import Place
 
 _ELEMENTWISE: set[Any] = {
     *(torch.tanh, torch.sigmoid, torch.relu, torch.erf, torch.selu),

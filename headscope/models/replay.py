@@ -6,7 +6,6 @@ one batch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -22,9 +21,8 @@ from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
 from headscope.models.task_heads import Select
+from headscope.models.watched import watch
 
-#: The layer that a site is in: its path up to the first number.
-_LAYER = re.compile(r"(?P<list>.+?)\.(?P<index>\d+)(\.|$)")
 #: The batch that runs, by the identity of its token ids: each thread has one of its own.
 _now: ContextVar[int] = ContextVar("headscope_replayed")
 
@@ -32,7 +30,7 @@ _now: ContextVar[int] = ContextVar("headscope_replayed")
 class Replay:
     """Runs a model again and again on the same batches, with changes from some site on.
 
-    Layers are found by name; where a model has no one list of them (an encoder-decoder model), or
+    Layers are watched; where a model has no one list of them (an encoder-decoder model), or
     runs one module in several layers (ALBERT), everything runs. What is played back is first held
     against the model itself, bit by bit. ``select`` picks the little that the task head gets then.
     """
@@ -52,13 +50,12 @@ class Replay:
         0 where everything has to. What runs in the block goes through :meth:`following`.
         """
         start = self.keep(row)
-        with self._answering(self._below[start] if start else []):
+        with self.answering(self._loaded, start):
             yield start
 
     def keep(self, row: int) -> int:
         """Keep what the layers before a site's return; gives the first row that has to run."""
-        layers = self._below[row] if self._below else []
-        return row if layers and self._recorded(layers, row) else 0
+        return row if self._below and row and self._recorded(row) else 0
 
     @contextmanager
     def playing(
@@ -73,7 +70,9 @@ class Replay:
 
         ``start`` is what :meth:`keep` gave last. What runs goes through :meth:`following`.
         """
-        return self._answering(_layers_below(changed)[start] if start else [])
+        answer: Callable[..., Any] = lambda *_, **__: self._kept[_now.get()]  # noqa: E731
+        layers = self._below[start] if start else []
+        return replaced_forwards(dict.fromkeys(map(changed.model.get_submodule, layers), answer))
 
     def following(self, run: Run) -> Run:
         """Return the same as ``run``, which notes what batch it is at."""
@@ -84,18 +83,19 @@ class Replay:
 
         return noted
 
-    def _recorded(self, layers: Sequence[nn.Module], row: int) -> bool:
-        """Keep what the last of some layers puts out, and say if that can stand in for them all."""
+    def _recorded(self, row: int) -> bool:
+        """Keep what the layer before a row puts out; say if it can stand in for all before."""
 
         def keep(_: nn.Module, args: object, output: object) -> None:
             self._kept[_now.get()] = output
 
         self._kept.clear()
-        with hooked([layers[-1].register_forward_hook(keep)]):
+        last = self._loaded.model.get_submodule(self._below[row][-1])
+        with hooked([last.register_forward_hook(keep)]):
             wanted = [self._last_states(batch, 0) for batch in self.batches]
         same = len(self._kept) == len(self.batches)  # SqueezeBERT calls its layers past hooks
         if same:
-            with self._answering(layers):
+            with self.answering(self._loaded, row):
                 again = [self._last_states(batch, row) for batch in self.batches]
             same = all(map(torch.equal, wanted, again))
         if not same:
@@ -107,21 +107,15 @@ class Replay:
             options = {**batch.decoder_inputs, "select": self._select}
             return self.following(run)(*batch.inputs, **options)[0]
 
-    def _answering(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
-        """Let some layers return what was kept of the batch that runs."""
-        answer: Callable[..., Any] = lambda *_, **__: self._kept[_now.get()]  # noqa: E731
-        return replaced_forwards(dict.fromkeys(layers, answer))
 
-
-def _layers_below(loaded: LoadedModel) -> list[list[nn.Module]]:
-    """List the layers before each site's; nothing where they are not one list."""
-    matches = [_LAYER.match(site.name) for site in loaded.sites]
-    places = [(match["list"], int(match["index"])) for match in matches if match]
-    one_list = len({name for name, _ in places}) == 1 and len(set(places)) == len(loaded.sites)
-    if loaded.encoder_decoder or not one_list or len(places) < len(matches):
+def _layers_below(loaded: LoadedModel) -> list[list[str]]:
+    """Name the layers before each site's; nothing where they are not one row of modules."""
+    if loaded.encoder_decoder:
         return []
-    layers = list(loaded.model.get_submodule(places[0][0]))
-    return [layers[:index] for _, index in places]
+    seen, names = watch(loaded), {module: name for name, module in loaded.model.named_modules()}
+    layers = [names[seen.around([site])[-1].place.module] for site in loaded.sites]
+    one_row = len(set(layers)) == len(layers)
+    return [layers[:row] for row in range(len(layers))] if one_row else []
 
 
 class Prefix:

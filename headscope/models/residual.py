@@ -9,217 +9,27 @@ normalisations, and its product with each write is what that write contributes::
     a decoder          self-attention and cross-attention write one after the other, then f
     a norm, held       N(u) = (u - mean u) g / s + c       RMSNorm: no mean, no c
 
-Which of the two a layer is, and where it keeps its norms, is not read from names but watched in one
-tiny pass: the sum of a layer's input and its attention must enter a norm of the layer, and what the
-layer adds besides must be what one of its modules puts out. A layer with other parts is refused.
-The sum of all contributions is held against the output in every run.
+Which of the two a layer is, and where its norms are, :mod:`~headscope.models.anatomy` says. The sum
+of all contributions is held against the output in every run.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.hooks import hooked
+from headscope.models.anatomy import Anatomy, take_apart
 from headscope.models.intervene import intervene
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Select
-
-_CLOSE = 1e-4  # Of the largest entry: float32 sums in another order; other parts differ by far more
-
-
-class Place(NamedTuple):
-    """One call of a module in every pass: the ``turn``-th, as ALBERT runs one several times."""
-
-    module: nn.Module
-    turn: int
-
-
-@dataclass(frozen=True)
-class StreamLayer:
-    """Where one layer of the model writes to its residual stream."""
-
-    #: Its attention; in a decoder that reads an encoder, self-attention and cross-attention.
-    sites: tuple[AttentionSite, ...]
-    layer: Place  # Its input and output are the stream.
-    #: The norms that the stream itself passes, after each attention and after the feed-forward
-    #: network; empty where the norms stand before the sublayers and the stream passes none.
-    norms: tuple[Place, ...]
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The residual stream of a model: of an encoder-decoder's whole model its decoder's."""
-
-    layers: tuple[StreamLayer, ...]
-    last: Place | None  # The norm after the last layer
-
-    @property
-    def end(self) -> Place:
-        """The module that puts out the last hidden state."""
-        return self.last or self.layers[-1].layer
-
-
-@dataclass(frozen=True)
-class _Call:
-    place: Place
-    start: int
-    x: Tensor | None
-    y: Tensor
-
-
-def find_stream(loaded: LoadedModel) -> Stream:
-    """Find where every layer writes; refuses a model whose layers have parts of another kind."""
-    calls, last_state = _watch(loaded)
-    by_module: dict[nn.Module, list[_Call]] = defaultdict(list)
-    for call in calls:
-        by_module[call.place.module].append(call)
-    names = {module: name for name, module in loaded.model.named_modules()}
-    turns: dict[nn.Module, int] = defaultdict(int)
-    layers: list[StreamLayer] = []
-    before: Tensor | None = None
-    for sites in _sites_by_layer(loaded):
-        found, written, plain = None, [], True
-        for site in sites:
-            own = by_module[site.projections.out.module]
-            turn = turns[site.module]
-            turns[site.module] += 1
-            written += own[turn : turn + 1]
-            plain &= site.projections.out.in_features == site.n_heads * site.d_head
-        parts = names.get(sites[0].module, "").split(".")
-        where = f"{'decoder ' if len(sites) > 1 else ''}layer {sites[0].layer}"
-        if len(written) == len(sites) and plain:
-            for end in range(len(parts) - 1, 0, -1):
-                around = loaded.model.get_submodule(".".join(parts[:end]))
-                for call in by_module[around]:
-                    if call.start < written[0].start:
-                        found = _layer(sites, call, [w.y for w in written], calls) or found
-                if found is not None:
-                    break
-        if found is None:
-            raise _refused(loaded, where)
-        call = by_module[found.layer.module][found.layer.turn]
-        if before is not None and not _near(before, call.x):
-            raise _refused(loaded, f"what stands before {where}")
-        before = call.y
-        layers.append(found)
-    if not layers or before is None:
-        raise _refused(loaded, "the model")
-    if _near(before, last_state):
-        return Stream(tuple(layers), None)
-    norms = [c for c in calls if _is_norm(c.place.module) and _near(before, c.x)]
-    norms = [c for c in norms if _near(last_state, c.y)]
-    if not norms:
-        raise _refused(loaded, "what follows the last layer")
-    return Stream(tuple(layers), norms[-1].place)
-
-
-def _sites_by_layer(loaded: LoadedModel) -> list[tuple[AttentionSite, ...]]:
-    """Group the sites whose writes one layer adds up; of an encoder-decoder, the decoder's."""
-    if not {"decoder", "cross"} <= set(loaded.stacks):
-        return [(site,) for site in loaded.sites]
-    layers: dict[int, list[AttentionSite]] = defaultdict(list)
-    for site in loaded.sites:
-        if site.stack != "encoder":
-            layers[site.layer].append(site)
-    return [tuple(sites) for _, sites in sorted(layers.items())]
-
-
-def _refused(loaded: LoadedModel, where: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"attribute cannot take {where} of {loaded.name} ({loaded.family}) apart into attention, "
-        "feed-forward network and normalisations that follow or precede them, so its output is no "
-        "sum of what heads wrote; use a model of the BERT, ALBERT, DistilBERT, MPNet, GPT-2, BART, "
-        "ModernBERT or T5 kind."
-    )
-
-
-def _watch(loaded: LoadedModel) -> tuple[list[_Call], Tensor]:
-    """Run a few tokens; returns every module's calls in the order of their starts."""
-    calls: list[_Call] = []
-    open_: list[tuple[nn.Module, int]] = []
-    count, turns = 0, defaultdict[nn.Module, int](int)
-
-    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
-        nonlocal count
-        open_.append((module, count))
-        count += 1
-
-    def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        start = open_.pop()[1]
-        x = next((a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), None)
-        y = output[0] if isinstance(output, tuple) else output
-        if isinstance(y, Tensor):
-            calls.append(_Call(Place(module, turns[module]), start, x, y))
-        turns[module] += 1
-
-    modules = [module for module in loaded.model.modules() if module is not loaded.model]
-    hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
-    hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
-    # Tokens whose embedding is not zero: else every sum equals its parts.
-    used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
-    ids = [[used[-1], used[len(used) // 3], used[len(used) // 2]]] if used else [[0, 0, 0]]
-    with hooked(hooks), torch.no_grad():
-        reads = loaded.start_id is not None and "decoder" in loaded.stacks
-        last = loaded.forward(*loaded.pad(ids), *(loaded.pad(ids) if reads else ()))
-    return sorted(calls, key=lambda call: call.start), last
-
-
-def _layer(
-    sites: tuple[AttentionSite, ...],
-    around: _Call,
-    written: Sequence[Tensor],
-    calls: Sequence[_Call],
-) -> StreamLayer | None:
-    """Take the call of a module apart as one layer; None where it is not what we know."""
-    if around.x is None or any(around.x.shape != w.shape for w in (*written, around.y)):
-        return None
-    inside = set(around.place.module.modules())
-    own = [c for c in calls if c.place.module in inside and c.start > around.start]
-    norms = [c for c in own if _is_norm(c.place.module) and c.x is not None]
-    for stream_passes in (True, False):
-        state, passed, norm = around.x, list[_Call](), None
-        for write in written:
-            summed, start = state + write, norm.start if norm else 0
-            norm = next((c for c in norms if c.start > start and _near(summed, c.x)), None)
-            if norm is None:
-                break
-            state = norm.y if stream_passes else summed
-            passed += [norm] * stream_passes
-        if norm is None:
-            continue
-        out: Tensor | None = around.y
-        if stream_passes:
-            last = [c for c in norms if c.start > norm.start and _near(around.y, c.y)]
-            out, passed = last[0].x if last else None, [*passed, *last[:1]]
-        if out is not None and any(_near(out - state, c.y) for c in own if c.start > norm.start):
-            return StreamLayer(sites, around.place, tuple(call.place for call in passed))
-    return None
-
-
-def _near(a: Tensor, *others: Tensor | None) -> bool:
-    """Whether tensors have one shape and, the first two, equal numbers up to rounding."""
-    if any(b is None or b.shape != a.shape for b in others):
-        return False
-    b = others[0]
-    assert b is not None
-    return float((a - b).abs().max()) <= _CLOSE * max(1e-6, float(a.abs().max()))
-
-
-def _is_norm(module: nn.Module) -> bool:
-    named = type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
-    return isinstance(module, nn.LayerNorm) or (named and hasattr(module, "weight"))
-
-
-# --- one batch ------------------------------------------------------------------------------------
+from headscope.models.watched import Place, kept
 
 
 @dataclass(frozen=True)
@@ -392,9 +202,28 @@ class RecordedRun:
         return states, biases
 
 
+def find_stream(loaded: LoadedModel) -> Anatomy:
+    """Find where every layer writes.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a layer cannot be taken apart, or something else than heads writes through their W_O.
+    """
+    anatomy = take_apart(loaded)
+    for site in (site for layer in anatomy.layers for site in layer.sites):
+        if site.projections.out.in_features != site.n_heads * site.d_head:
+            raise UnsupportedModelError(
+                f"The output map of layer {site.layer} of {loaded.name} ({loaded.family}) reads "
+                "something beside its heads, such as a convolution, so that what it writes is no "
+                "sum of what heads wrote."
+            )
+    return anatomy
+
+
 def record(
     loaded: LoadedModel,
-    stream: Stream,
+    anatomy: Anatomy,
     ids: Tensor,
     real: Tensor,
     types: Tensor | None = None,
@@ -409,8 +238,6 @@ def record(
     picks what the task head gets.
     """
     heads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
-    seen: dict[Place, tuple[Tensor, Tensor]] = {}
-    turns: dict[nn.Module, int] = defaultdict(int)
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
@@ -420,35 +247,30 @@ def record(
         heads[site.row] = (z, pattern, v) if patterns else (z, None, None)
         return z
 
-    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        x = next(a for a in (*args, *kwargs.values()) if isinstance(a, Tensor))
-        y = output[0] if isinstance(output, tuple) else output
-        seen[Place(module, turns[module])] = (x, y)
-        turns[module] += 1
-
-    places = [place for layer in stream.layers for place in (layer.layer, *layer.norms)]
-    watched = dict.fromkeys(place.module for place in (*places, stream.end))
-    hooks = [module.register_forward_hook(keep, with_kwargs=True) for module in watched]
+    norms = [part.after for layer in anatomy.layers for part in layer.sublayers if part.after]
+    ends = [place for layer in anatomy.layers for place in (layer.enters, layer.leaves)]
     more: dict[str, Any] = {"select": select, **(decoder or {})}
-    with hooked(hooks), intervene(loaded, attention=attend) as router:
+    watching = kept((*norms, *ends, anatomy.end))
+    with watching as seen, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **more)
     layers = []
-    for layer in stream.layers:
-        (x, y), held = seen[layer.layer], [_held(loaded, p, *seen[p]) for p in layer.norms]
-        attention = []
-        for site in layer.sites:
+    for layer in anatomy.layers:
+        attention, state = list[_Heads](), seen[layer.enters][0]
+        for site, part in zip(layer.sites, layer.attention, strict=True):
             weights = site.weights()
             W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
-            attention.append(_Heads(site, *heads[site.row], W_O, b_O))
-        if layer.norms:
-            added = seen[layer.norms[-1]][0] - seen[layer.norms[-2]][1]
-        else:
-            added = y - x
-            for wrote in attention:
-                added = added - torch.einsum("bhqd,hdm->bqm", wrote.z, wrote.W_O) - wrote.b_O
-        layers.append(_Written(attention, added, held))
-    last = None if stream.last is None else _held(loaded, stream.last, *seen[stream.last])
-    start = seen[stream.layers[0].layer][0]
+            wrote = _Heads(site, *heads[site.row], W_O, b_O)
+            attention.append(wrote)
+            if part.after is None:
+                state = state + torch.einsum("bhqd,hdm->bqm", wrote.z, W_O) + b_O
+            else:
+                state = seen[part.after][1]
+        end = layer.network.after
+        out = seen[layer.leaves][1] if end is None else seen[end][0]
+        held = [_held(loaded, p.after, *seen[p.after]) for p in layer.sublayers if p.after]
+        layers.append(_Written(attention, out - state, held))
+    last = None if anatomy.last is None else _held(loaded, anatomy.last, *seen[anatomy.last])
+    start = seen[anatomy.layers[0].enters][0]
     if decoder is not None:
         real = decoder["decoder_attention_mask"]
     sizes = loaded.n_layers, loaded.n_heads
@@ -458,5 +280,8 @@ def record(
 def _held(loaded: LoadedModel, place: Place, x: Tensor, y: Tensor) -> HeldNorm:
     held = HeldNorm.of(place.module, x, y)
     if held is None:
-        raise _refused(loaded, f"the {type(place.module).__name__}")
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) has a {type(place.module).__name__} that is neither "
+            "a LayerNorm nor an RMSNorm, so attribute cannot hold its scale."
+        )
     return held

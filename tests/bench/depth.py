@@ -18,7 +18,8 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.blocks import find_blocks, own_states, run_variant
+from headscope.models.anatomy import take_apart
+from headscope.models.blocks import own_run, run_variant
 from headscope.models.routing import Router
 
 REFERENCE = {"embeddings": 0.612, "attention 1": 0.018, "attention 2": 0.0}
@@ -27,11 +28,11 @@ REFERENCE |= {"attention+skip 12": 0.449, "full 12": 0.345}
 
 def ratios(loaded, input_ids):
     """Mean ratios, over the windows given, at the points that the reference has."""
-    blocks, curves = find_blocks(loaded), {}
+    layers, curves = take_apart(loaded).layers, {}
     with torch.no_grad():
-        embeddings = own_states(loaded, blocks, input_ids)[0]
+        own = own_run(loaded, layers, input_ids)
         for variant in VARIANTS:
-            states = run_variant(blocks, Router(loaded.sites), embeddings, variant)
+            states = run_variant(layers, Router(loaded.sites), own, variant)
             curves[variant.name] = [float(residual_ratio(hidden).mean()) for hidden in states]
     return [*curves["attention"][:3], curves["attention+skip"][12], curves["full"][12]]
 

@@ -14,7 +14,8 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.analyses.depth.run import check_decomposition, measure_ratios
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
-from headscope.models.blocks import find_blocks, norm_placement, own_states, run_variant
+from headscope.models.anatomy import take_apart
+from headscope.models.blocks import norm_placement, own_run, run_variant
 from headscope.models.certificate import validate_model
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router
@@ -54,13 +55,13 @@ def test_full_variant_is_transformers_own_hidden_states(family):
     loaded = tiny(family)
     with torch.no_grad():
         theirs = loaded.model(input_ids=ids(), output_hidden_states=True)
-    blocks = find_blocks(loaded)
-    own = own_states(loaded, blocks, ids())
+    blocks = take_apart(loaded).layers
+    own = own_run(loaded, blocks, ids())
     full = next(variant for variant in VARIANTS if variant.name == "full")
     with torch.no_grad():
-        ours = list(run_variant(blocks, Router(loaded.sites), own[0], full))
-    assert len(ours) == len(own) == len(loaded.sites) + 1
-    for a, b in zip(ours, own, strict=True):
+        ours = list(run_variant(blocks, Router(loaded.sites), own, full))
+    assert len(ours) == len(own.states) == len(loaded.sites) + 1
+    for a, b in zip(ours, own.states, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
     last = ours[-1]
     if norm_placement(blocks) == "pre":  # a final LayerNorm follows, which is not part of a layer
@@ -71,14 +72,14 @@ def test_full_variant_is_transformers_own_hidden_states(family):
         torch.testing.assert_close(ours[1], theirs.hidden_states[1], rtol=0, atol=1e-12)
     # Placement is watched, not known by name.
     loaded.model.config.model_type = "something-else"
-    assert norm_placement(find_blocks(loaded)) == FAMILIES[family][2]
+    assert norm_placement(take_apart(loaded).layers) == FAMILIES[family][2]
 
 
 def test_layers_that_lost_heads_are_put_together_too():
     """One layer keeps two of its four heads, one keeps none: b_O is all that its attention adds."""
     cut = headscope.remove_heads(tiny("bert"), [(0, 1), (0, 2), *((2, head) for head in range(4))])
-    blocks = find_blocks(cut)
-    ratios, gap = measure_ratios(cut, blocks, own_states(cut, blocks, ids()))
+    blocks = take_apart(cut).layers
+    ratios, gap = measure_ratios(cut, blocks, own_run(cut, blocks, ids()))
     assert gap < 1e-13
     assert ratios[0][3].max() < 1e-14  # attention alone, after the layer without heads
     assert ratios[0][2].min() > 1e-3
@@ -90,7 +91,7 @@ def test_placement_is_right_even_where_attention_gives_nothing():
     for site in loaded.sites:
         nn.init.zeros_(site.projections.out.weight)
         nn.init.zeros_(site.projections.out.bias)
-    assert norm_placement(find_blocks(loaded)) == "post"
+    assert norm_placement(take_apart(loaded).layers) == "post"
 
 
 _SELF = "attention.self.query attention.self.key attention.self.value attention.output.dense"
@@ -186,12 +187,12 @@ def one_layer(
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "electra"])
 def test_variant_is_a_plain_loop(family, variant):
     loaded = tiny(family)
-    blocks = find_blocks(loaded)
-    embeddings = own_states(loaded, blocks, ids(4))[0]
+    blocks = take_apart(loaded).layers
+    own = own_run(loaded, blocks, ids(4))
     pre = FAMILIES[family][2] == "pre"
     with torch.no_grad():
-        ours = list(run_variant(blocks, Router(loaded.sites), embeddings, variant))
-        xs = embeddings[1].tolist()
+        ours = list(run_variant(blocks, Router(loaded.sites), own, variant))
+        xs = own.states[0][1].tolist()
         for layer in range(len(blocks)):
             xs = one_layer(weights_of(loaded, layer), xs, 4, variant.name, pre=pre)
             expected = torch.tensor(xs, dtype=torch.float64)
@@ -218,10 +219,10 @@ def planted(query_key: float) -> LoadedModel:
 @pytest.mark.parametrize("query_key", [0.0, 20.0])
 def test_uniform_attention_collapses_at_once_and_identity_never(query_key):
     loaded = planted(query_key)
-    blocks = find_blocks(loaded)
-    embeddings = own_states(loaded, blocks, ids(12))[0]
+    blocks = take_apart(loaded).layers
+    own = own_run(loaded, blocks, ids(12))
     with torch.no_grad():
-        states = run_variant(blocks, Router(loaded.sites), embeddings, VARIANTS[0])
+        states = run_variant(blocks, Router(loaded.sites), own, VARIANTS[0])
         found = [float(residual_ratio(hidden)[0]) for hidden in states]
     assert found[0] > 0.5
     if query_key:
@@ -235,8 +236,8 @@ def test_a_layer_with_an_unknown_part_is_refused():
     layer = loaded.model.encoder.layer[1]
     plain = layer.feed_forward_chunk
     layer.feed_forward_chunk = lambda y: plain(y) + 1e-6 * y
-    blocks = find_blocks(loaded)
-    _, gap = measure_ratios(loaded, blocks, own_states(loaded, blocks, ids()))
+    blocks = take_apart(loaded).layers
+    _, gap = measure_ratios(loaded, blocks, own_run(loaded, blocks, ids()))
     assert gap > 1e-8
     for wrong in (gap, float("nan"), float("inf"), 1.0):
         with pytest.raises(ValidationFailedError, match="do not give its own hidden states"):
@@ -246,15 +247,16 @@ def test_a_layer_with_an_unknown_part_is_refused():
 def test_unknown_layers_are_named():
     loaded = tiny("bert")
     layer = loaded.model.encoder.layer[1]
-    layer.intermediate.dense = nn.Sequential(layer.intermediate.dense).eval()  # no family has that
+    plain = layer.feed_forward_chunk
+    layer.feed_forward_chunk = lambda y: plain(y) + torch.sin(y)  # no family has that
     assert validate_model(loaded).passed
-    with pytest.raises(UnsupportedModelError, match="layer 1 of a bert model apart"):
-        find_blocks(loaded)
+    with pytest.raises(UnsupportedModelError, match=r"layer 1 of .*\(bert\) apart .*adds besides"):
+        take_apart(loaded)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_other_dtypes_are_put_together_too(dtype):
     loaded = tiny("bert", dtype)
-    blocks = find_blocks(loaded)
-    _, gap = measure_ratios(loaded, blocks, own_states(loaded, blocks, ids()))
+    blocks = take_apart(loaded).layers
+    _, gap = measure_ratios(loaded, blocks, own_run(loaded, blocks, ids()))
     check_decomposition(loaded, gap)

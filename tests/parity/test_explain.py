@@ -129,7 +129,7 @@ EXPECTED = {
     "mobilebert": (9, "", "", False, ("mobilebert",)),
     "roformer, rotated values": (12, "post", "rotated", False, ()),
     "eurobert, shared keys": (9, "", "rotated", False, ("eurobert",)),
-    "xlm, causal": (9, "", "", True, ("xlm",)),
+    "xlm, causal": (12, "post", "", True, ()),
     "gpt2": (12, "pre", "", True, ()),
     "mbart": (12, "pre", "", False, ("decoder",)),
     "t5": (9, "", "bias", False, ("decoder", "t5")),

@@ -13,7 +13,8 @@ from headscope.analyses.depth.result import DepthResult
 from headscope.core.serialise import from_dict, to_json
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.blocks import find_blocks, own_states, run_variant
+from headscope.models.anatomy import take_apart
+from headscope.models.blocks import own_run, run_variant
 from headscope.models.routing import Router
 
 
@@ -61,12 +62,12 @@ def test_untrained_bert_base_gives_the_reference_curve():
     torch.manual_seed(4)
     loaded = headscope.wrap(BertModel(BertConfig()))
     input_ids = torch.randint(0, loaded.vocab_size, (2, 128))
-    blocks = find_blocks(loaded)
-    embeddings = own_states(loaded, blocks, input_ids)[0]
+    layers = take_apart(loaded).layers
+    own = own_run(loaded, layers, input_ids)
     curves = {}
     with torch.no_grad():
         for variant in VARIANTS:
-            states = run_variant(blocks, Router(loaded.sites), embeddings, variant)
+            states = run_variant(layers, Router(loaded.sites), own, variant)
             curves[variant.name] = [float(residual_ratio(hidden).mean()) for hidden in states]
     assert curves["attention"][:4] == pytest.approx([0.612, 0.018, 0.0, 0.0], abs=0.05)
     assert max(curves["attention"][2:]) < 1e-5

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded, PairRow, Row, padded
+from headscope.models.anatomy import Anatomy
 from headscope.models.loaded import LoadedModel
 from headscope.models.readout import Readout, embedding, task_head
-from headscope.models.residual import Contributions, RecordedRun, Stream, record
+from headscope.models.residual import Contributions, RecordedRun, record
 from headscope.models.task_heads import Select
 from headscope.tasks.base import TOKEN_HEADS, one_position
 
@@ -152,7 +153,7 @@ def margin_of(example: Example, found: Tensor) -> Tensor:
 
 def measure_parts(
     loaded: LoadedModel,
-    stream: Stream,
+    stream: Anatomy,
     examples: Sequence[Example],
     tell: Callable[[int], None] = lambda done: None,
 ) -> Parts:
@@ -179,7 +180,7 @@ def measure_parts(
     return Parts(*(np.stack(values) for values in zip(*(item[1] for item in found), strict=True)))
 
 
-def measure_tokens(loaded: LoadedModel, stream: Stream, example: Example) -> Tokens:
+def measure_tokens(loaded: LoadedModel, stream: Anatomy, example: Example) -> Tokens:
     """Take one output apart by the tokens that heads read, and that the rest stands at."""
     (_, run, _, parts, _) = next(iter(_runs(loaded, stream, [example], patterns=True)))
     table = None if parts.cross is None else parts.cross[0].cpu().numpy()
@@ -217,7 +218,7 @@ def _through(readout: Readout, states: Tensor, n: int) -> Tensor:
 
 
 def _runs(
-    loaded: LoadedModel, stream: Stream, examples: Sequence[Example], *, patterns: bool
+    loaded: LoadedModel, stream: Anatomy, examples: Sequence[Example], *, patterns: bool
 ) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions, Tensor | None]]:
     """Run examples in batches: places, the run, their outputs, and the parts of every row.
 

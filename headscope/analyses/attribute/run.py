@@ -46,11 +46,12 @@ from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.core.heads import head_name, layer_name
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
+from headscope.models.anatomy import Anatomy
 from headscope.models.copies import cast, random_twin
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.models.residual import Stream, find_stream
+from headscope.models.residual import find_stream
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -282,7 +283,7 @@ def _groups(
 # --- one example by token -------------------------------------------------------------------------
 
 
-def _tokens(exact: LoadedModel, stream: Stream, opened: Opened) -> Iterator[AttributedToken]:
+def _tokens(exact: LoadedModel, stream: Anatomy, opened: Opened) -> Iterator[AttributedToken]:
     example = opened.examples[0]
     found = measure_tokens(exact, stream, example)
     forward = found.feed_forward.sum(1)
@@ -321,7 +322,7 @@ def _tokens(exact: LoadedModel, stream: Stream, opened: Opened) -> Iterator[Attr
             )
 
 
-def _pairs(exact: LoadedModel, stream: Stream, opened: Opened) -> TokenPairs | None:
+def _pairs(exact: LoadedModel, stream: Anatomy, opened: Opened) -> TokenPairs | None:
     example = opened.examples[0]
     table = measure_tokens(exact, stream, example).table
     if table is None:

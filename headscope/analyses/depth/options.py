@@ -8,6 +8,10 @@ from typing import Annotated, ClassVar
 from headscope.core.options import Option
 from headscope.session.options import DTYPES, MODEL, RunOptions, Text
 
+#: Windows by default: the standard error of a ratio is below 0.01 with so many. Models with more
+#: parameters than LARGE have a quarter of them, so that depth ends within a minute.
+WINDOWS, LARGE = 32, 50_000_000
+
 
 @dataclass(frozen=True)
 class DepthFlags:
@@ -45,10 +49,14 @@ class DepthOptions(RunOptions):
     ] = None
     _: KW_ONLY
     length: Annotated[int, Option(help="Tokens of a window, special tokens included.")] = 128
-    #: With so many the standard error of a ratio is below 0.01.
     sequences: Annotated[
-        int, Option(help="Windows to measure, spread evenly over the text.", at_least=1)
-    ] = 32
+        int | None,
+        Option(
+            help="Windows to measure, spread evenly over the text. Default: 32, or 8 of a model "
+            "with more than 50 million parameters.",
+            at_least=1,
+        ),
+    ] = None
     limit: Annotated[int | None, Option(help="Only the first lines of the text.", at_least=1)] = (
         None
     )
@@ -66,5 +74,5 @@ class DepthOptions(RunOptions):
 
     def expected(self) -> dict[str, float]:
         """The model, and random weights."""
-        share = self.sequences * self.length / (32 * 128)
+        share = (self.sequences or WINDOWS) * self.length / (WINDOWS * 128)
         return {"model": 6.4 * share} | ({"control": 5.5 * share} if self.control else {})

@@ -90,6 +90,8 @@ class DepthResult(Measured, DepthCurves):
     sequences: Annotated[int, Setting()]
     available: int
     floor: float  # Ten times the dtype's precision: smaller ratios are rounding, not residual.
+    stack: str = "encoder"  # Whose layers: an encoder-decoder's encoder alone
+    layers: tuple[int, ...] = ()  # Their original numbers
     control: DepthControl | None = None  # Random weights; None unless it was asked for.
 
     def to_frame(self) -> pandas.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from headscope.analyses.depth.measure import (
     collapsed_after,
     residual_ratio,
 )
-from headscope.analyses.depth.options import DepthOptions
+from headscope.analyses.depth.options import LARGE, WINDOWS, DepthOptions
 from headscope.analyses.depth.result import (
     Curve,
     Decomposition,
@@ -36,7 +37,8 @@ from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import as_plain
 from headscope.data.packing import Windows, pack
-from headscope.models.blocks import Block, find_blocks, norm_placement, own_states, run_variant
+from headscope.models.anatomy import Layer, take_apart
+from headscope.models.blocks import OwnRun, norm_placement, own_run, run_variant
 from headscope.models.certificate import TOLERANCES
 from headscope.models.copies import cast, random_twin
 from headscope.models.loaded import LoadedModel
@@ -60,29 +62,38 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     loaded = open_model(model, dtype=dtype or usual, **options.loading)
     loaded = cast(loaded, dtype) if dtype else loaded
     need_tokenizer(loaded, "depth")
+    loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
     windows = pack(source, loaded, options.length)
     validation = require_valid(loaded, options.validate)
-    blocks = find_blocks(loaded)
-    chosen = windows.spread(options.sequences)
+    layers = take_apart(loaded).layers
+    chosen = windows.spread(options.sequences or _windows(loaded))
     curves, gap = _measure(loaded, windows, chosen, options.tell, "model")
-    control = None
-    if options.control:
-        twin = random_twin(loaded, seed)
-        random, _ = _measure(twin, windows, chosen, options.tell, "control", 1)
-        control = DepthControl(**vars(random), seed=seed)
-    return DepthResult(
+    result = DepthResult(
         **vars(curves),
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=source),
         validation=validation,
         decomposition=Decomposition(gap, TOLERANCES[loaded.dtype]["hidden"]),
-        layer_norm=norm_placement(blocks),
+        layer_norm=norm_placement(layers),
+        stack=loaded.stacks[0],
+        layers=tuple(layer.sites[0].layer for layer in layers),
         length=options.length,
         sequences=len(chosen),
         available=len(windows),
         floor=_floor(loaded),
-        control=control,
     )
+    if not options.control:
+        return result
+    twin = random_twin(loaded, seed)
+    del loaded, layers  # Two models in float64 at a time are the most memory that depth takes.
+    random, _ = _measure(twin, windows, chosen, options.tell, "control")
+    return dataclasses.replace(result, control=DepthControl(**vars(random), seed=seed))
+
+
+def _windows(loaded: LoadedModel) -> int:
+    """Choose the windows that are measured by default: so many that it ends within a minute."""
+    size = sum(parameter.numel() for parameter in loaded.model.parameters())
+    return WINDOWS if size <= LARGE else WINDOWS // 4
 
 
 def _floor(loaded: LoadedModel) -> float:
@@ -96,30 +107,23 @@ def _measure(
     chosen: Array,
     progress: Progress,
     name: str,
-    proofs: int | None = None,
 ) -> tuple[DepthCurves, float]:
-    """Run the windows through every variant; also say how far the full one is from the model.
-
-    ``proofs`` is the number of batches that the latter is measured on: by default all.
-    """
+    """Run the windows through every variant; also say how far the full one is from the model."""
     sums, worst, done = DepthSums(loaded.n_layers, _floor(loaded)), 0.0, 0
     at_once = max(1, BATCH_TOKENS // windows.length)
     batches = [chosen[start : start + at_once] for start in range(0, len(chosen), at_once)]
 
     @contextmanager
-    def running(own: LoadedModel) -> Iterator[Callable[[tuple[int, Array]], tuple[Array, float]]]:
-        blocks = find_blocks(own)
+    def running(own: LoadedModel) -> Iterator[Callable[[Array], tuple[Array, float]]]:
+        layers = take_apart(own).layers
 
-        def run(item: tuple[int, Array]) -> tuple[Array, float]:
-            number, batch = item
+        def run(batch: Array) -> tuple[Array, float]:
             input_ids = torch.from_numpy(windows.batch(batch)).to(own.device)
-            proven = proofs is not None and number >= proofs
-            states = own_states(own, blocks, input_ids, first_only=proven)
-            return measure_ratios(own, blocks, states)
+            return measure_ratios(own, layers, own_run(own, layers, input_ids))
 
         yield run
 
-    found = side_by_side(loaded, enumerate(batches), running)
+    found = side_by_side(loaded, batches, running)
     for batch, (ratios, gap) in zip(batches, found, strict=True):
         worst, done = max(worst, gap), done + len(batch)
         check_decomposition(loaded, worst)
@@ -129,22 +133,21 @@ def _measure(
 
 
 def measure_ratios(
-    loaded: LoadedModel, blocks: Sequence[Block], own: Sequence[Tensor]
+    loaded: LoadedModel, layers: Sequence[Layer], own: OwnRun
 ) -> tuple[Array, float]:
     """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
 
-    That is the largest difference, relative to the largest entry where it is above 1, of the states
-    that ``own`` has: the first one at least.
+    That is the largest difference of any state, relative to the largest entry where it is above 1.
     """
     router = Router(loaded.sites, others=loaded.others)
     gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
     with torch.no_grad(), fast_products(loaded.model):
         for variant in VARIANTS:
-            states = list(run_variant(blocks, router, own[0], variant, shared))
-            ratios.append([numpy(residual_ratio(hidden)) for hidden in states])
-            if variant.name == "full":
-                for hidden, model in zip(states, own, strict=len(own) > 1):
-                    exact = widest(model)
+            ratios.append([])
+            for point, hidden in enumerate(run_variant(layers, router, own, variant, shared)):
+                ratios[-1].append(numpy(residual_ratio(hidden)))
+                if variant.name == "full":
+                    exact = widest(own.states[point])
                     largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
                     gap = max(gap, float(largest) if largest.isfinite() else math.inf)
     return np.array(ratios), gap

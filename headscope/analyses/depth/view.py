@@ -52,6 +52,8 @@ def blocks(result: DepthResult, log: bool = False) -> Iterator[b.Block]:
     """Show whether attention alone collapses, the ratios, and what each part of a layer keeps."""
     yield b.Text(f"{collapse_sentence(result)} {protection_sentence(result)}", "lead")
     yield b.Text(control_sentence(result))
+    if 0 < len(result.layers) < len(layer_numbers(result.provenance["model"])):
+        yield b.Text(f"Measured in the {result.stack} alone; the decoder reads two texts.")
     names = [(name, column) for name, (_, column, _) in reversed(VARIANTS.items())]
     yield _table(
         "How different the tokens still are: ||res(H)|| / ||H||, 0 where all are the same; mean "
@@ -101,7 +103,8 @@ def _table(
 
 
 def _points(result: DepthResult) -> list[str]:
-    return ["embed.", *(f"L{layer}" for layer in layer_numbers(result.provenance["model"]))]
+    layers = result.layers or layer_numbers(result.provenance["model"])
+    return ["embed.", *(f"L{layer}" for layer in layers)]
 
 
 def _ratio(name: str, curves: DepthCurves, point: int) -> str:

@@ -199,7 +199,7 @@ def _left_out(whole: LoadedModel, walk: Walk) -> Iterator[str]:
     if walk.layer.rest is None:
         yield (
             f"What follows attention in a layer of {whole.family} (skip, norm, feed-forward) is "
-            "left out: headscope does not know how to take this family's layer apart."
+            "left out: it is not two LayerNorms and two maps with one function between them."
         )
     if walk.padded is None:
         yield "Padding is left out: the sentence fills all positions that the model has."

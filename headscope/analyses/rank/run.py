@@ -17,7 +17,6 @@ from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelEr
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import PlainText, as_plain
-from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.copies import random_twin
 from headscope.models.families import relative_terms, rotary, unread_positions
 from headscope.models.intervene import watch_inputs
@@ -26,6 +25,7 @@ from headscope.models.layouts.layout import AttentionInput
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import DTYPES
 from headscope.models.routing import Router, routed
+from headscope.models.watched import gain_and_shift, preceding_norms
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches

@@ -282,10 +282,7 @@ class Layout:
     ) -> Any:
         """Do what the module's forward does, with our attention in it."""
         inputs = self.read(site.module, args, kwargs)
-        heads = self.place(site, site.project(inputs), inputs)
-        bias = self.bias(site, heads, inputs)
-        z = attend(*heads, inputs.mask, site.scale, bias)
-        return self.answer(site, z.transpose(1, 2).flatten(2), inputs)
+        return self.answer(site, site.mix(attend, inputs), inputs)
 
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
         """Turn z (batch, pos, n_heads * d_head) into what the module returns."""

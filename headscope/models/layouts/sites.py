@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from headscope.attention import AttentionWeights, project
 from headscope.models.hooks import hooked
 from headscope.models.layouts.layout import (
+    Attend,
     AttentionInput,
     HeadRows,
     Heads,
@@ -112,6 +113,12 @@ class AttentionSite(AttentionModule):
             self.by_head(p.k(inputs.x_k)),
             self.by_head(p.v(inputs.x_v)),
         )
+
+    def mix(self, attend: Attend, inputs: AttentionInput) -> Tensor:
+        """Return every head's z, side by side: (batch, pos, n_heads * d_head)."""
+        heads = self.layout.place(self, self.project(inputs), inputs)
+        bias = self.layout.bias(self, heads, inputs)
+        return attend(*heads, inputs.mask, self.scale, bias).transpose(1, 2).flatten(2)
 
     def canonical(self, inputs: AttentionInput, weights: AttentionWeights) -> Heads:
         """Return what :meth:`project` does, from the canonical weights."""

@@ -252,7 +252,7 @@ def test_the_parts_of_every_family_add_up(name):
     )
     assert float(by_source.heads[:, :2].abs().max()) == 0  # the encoder's
     after = "bart", "marian", "blenderbot-small", "plbart"
-    assert len(stream.layers[0].norms) == (3 if name in after else 0)
+    assert len(run.layers[0].norms) == (3 if name in after else 0)
 
 
 @pytest.mark.parametrize("kind", ["marian", "t5", "bart"])

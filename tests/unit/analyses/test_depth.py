@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from families import BY_NAME
 from scipy import stats
-from tiny_models import WORDS, tiny_bert
+from tiny_models import VOCABULARY, WORDS, tiny_bert, tiny_tokenizer
 from torch import Tensor
 
 import headscope
@@ -19,6 +20,7 @@ from headscope.analyses.depth.measure import (
     collapsed_after,
     residual_ratio,
 )
+from headscope.analyses.depth.view import blocks
 from headscope.data.corpus import as_plain
 
 NAMES = [variant.name for variant in VARIANTS]
@@ -189,3 +191,13 @@ def test_the_number_of_threads_changes_nothing(sequences, tmp_path, monkeypatch)
         torch.set_num_threads(before)
     assert found[0] == found[1] == found[2]
     assert found[0][0][-1] == ("control", sequences, sequences)
+
+
+def test_of_an_encoder_decoder_the_encoder_is_measured_and_said():
+    model = BY_NAME["t5"].model("float64", vocab_size=len(VOCABULARY))
+    loaded = headscope.wrap(model, tiny_tokenizer(38))
+    result = headscope.depth(loaded, length=12, sequences=2, dtype="float32", validate=False)
+    assert (result.stack, result.layers, result.layer_norm) == ("encoder", (0, 1), "pre")
+    assert {len(curve) for curve in result.variants.values()} == {3}
+    shown = [block.text for block in blocks(result) if hasattr(block, "text")]
+    assert any("encoder alone" in text for text in shown)

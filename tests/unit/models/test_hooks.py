@@ -13,12 +13,12 @@ from headscope.analyses.rank.shared_projections import Mixed, share_projections
 from headscope.attention import attention_pattern, stream_attention
 from headscope.core.activations import Activations
 from headscope.core.errors import ValidationFailedError
-from headscope.models.blocks import gain_and_shift, preceding_norms
 from headscope.models.intervene import intervene, watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
 from headscope.models.products import fast_products
 from headscope.models.routing import Router, routed
+from headscope.models.watched import gain_and_shift, preceding_norms
 from headscope.stats.spectra import fold_gain, layer_factors
 
 
