@@ -38,6 +38,7 @@ from headscope.models.anatomy import Layer
 from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionInput, AttentionSite
 from headscope.models.loaded import LoadedModel
+from headscope.models.recording import Softmaxes
 from headscope.models.routing import Router, use_implementation
 from headscope.models.watched import Place, kept
 
@@ -142,7 +143,7 @@ def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> 
     places = [layers[0].enters, *(layer.leaves for layer in layers)]
     # Eager attention is given every mask; other implementations know of some without one.
     eager, seeing = use_implementation(loaded.model, "eager"), watch_inputs(loaded.sites, see)
-    with kept(places) as seen, seeing, eager, torch.no_grad():
+    with kept(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # float64 all through
         loaded.forward(input_ids, torch.ones_like(input_ids))
     states = [seen[layers[0].enters][0], *(seen[layer.leaves][1] for layer in layers)]
     return OwnRun(states, inputs)

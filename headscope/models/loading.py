@@ -116,14 +116,24 @@ def load(
     sha256 = source.sha256 or checkpoint.weights_sha256()
     loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
-    loaded.remarks = tuple(_remarks(source.name, checkpoint, head_weights))
+    loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)
     loaded.pooling = read_pooling(found.folder, width, tokenizer)
     return loaded if pooling is None else loaded.pooled_by(pooling)
 
 
-def _remarks(name: str, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
+def _remarks(loaded: LoadedModel, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
     """Say what users may not expect of how a checkpoint was read."""
+    name, settings = loaded.name, checkpoint.stated.get("sentence_transformers")
+    activation = checkpoint.stated.get("sbert_ce_default_activation_function")
+    if isinstance(settings, dict):
+        activation = settings.get("activation_fn", activation)
+    kind = str(activation or "Identity").rpartition(".")[2][:40]
+    if loaded.task_head == "classification" and kind != "Identity":
+        yield (
+            f"CrossEncoder of sentence-transformers puts {kind} after the logits of {name}; "
+            "headscope measures the logits themselves."
+        )
     if checkpoint.pickled:
         yield (
             f"The weights of {name} are pickled ({checkpoint.weight_files[0].name}): only tensors "

@@ -178,7 +178,7 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
             for name in ("q", "k", "v"):
                 run.seen[name][site.row] = getattr(heads, name)
 
-    softmaxes = _Softmaxes()
+    softmaxes = Softmaxes()
 
     def keep_pattern(site: AttentionSite, output: object) -> None:
         if scores:
@@ -198,7 +198,7 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
     return run
 
 
-class _Softmaxes(TorchFunctionMode):
+class Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
     A module that never asks for a custom attention does not hand its pattern out either. Some

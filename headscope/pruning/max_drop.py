@@ -19,6 +19,7 @@ labels: sentences are the unit there, and they can be as many as one likes.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +66,8 @@ def unseen_examples(task: Task, calibration: Task | None) -> Array:
     """Return the examples of a task that share no sentence with the calibration data, ascending."""
     if calibration is None:
         return np.arange(task.n_examples)
-    seen = {text for row in calibration.rows for text in sentences_of(row)}
+    seen: set[Hashable] = {text for row in calibration.rows for text in sentences_of(row)}
+    seen.update(calibration.data.texts)  # some tasks name their sentences by text, not by tokens
     free = [seen.isdisjoint(texts) for texts in task.sentences]
     return np.flatnonzero(free)
 

@@ -123,9 +123,10 @@ def paired_change(
     for it.
     """
     n, start, value = drawn_units(outputs), value_of(metric, baseline), value_of(metric, outputs)
+    examples = size_of(outputs)
 
     def change(low: float, high: float, p_value: float) -> Change:
-        return Change(value, low, high, level, size_of(outputs), start, value - start, p_value)
+        return Change(value, low, high, level, examples, start, value - start, p_value)
 
     if isinstance(metric, Rate) and CLUSTER not in outputs:
         was, now = (np.asarray(metric.right(o)) > 0.5 for o in (baseline, outputs))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 
 import torch
@@ -63,11 +63,6 @@ class TokenClassification(TokenTask):
         if self._entities:
             need_seqeval()
             self.table = {"entity_f1": CountedF1("entities"), **self.table}
-
-    @property
-    def sentences(self) -> Sequence[Sequence[Hashable]]:
-        """The words of each sentence."""
-        return [(row,) for row in self._words]
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         outputs = super()._read(batch, hidden, logits)

@@ -62,6 +62,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         question["answers"] = [{"text": answer, "answer_start": text.index(answer)}] * (i % 4 > 0)
         paragraphs.append({"context": text, "qas": [question]})
     (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    others = (f"{a} {b} {c}" for a in ("big", "red") for b in ("cat", "dog") for c in MANY[:6])
+    (folder / "others.txt").write_text("\n\n".join(others))
     return folder
 
 
@@ -119,20 +121,18 @@ def test_every_way_of_choosing(case, files, model, tmp_path):
 
 @each_case
 def test_as_many_as_a_largest_drop_allows(case, files, model):
-    data = files / case.file
+    """No example is tested on that has a sentence which heads were chosen on."""
+    data, ranks = files / case.file, case.task in ("retrieval", "rerank")
+    options = {"task": case.task, "methods": ["fisher"], "repairs": ["none"], "max_drop": 90.0}
+    options |= {"calibration_limit": 24, "ablation": False, "roles": False}
+    if not ranks:
+        with pytest.raises(InputError, match="share no sentence with the calibration data"):
+            headscope.prune(model(case), data=data, calibration=data, **options)
     found = headscope.prune(
-        model(case),
-        data=data,
-        calibration=data,
-        task=case.task,
-        methods=["fisher"],
-        max_drop=90.0,
-        calibration_limit=24,
-        ablation=False,
-        roles=False,
-        repairs=["none"],
+        model(case), data=data, calibration=data if ranks else files / "others.txt", **options
     )
     assert found.max_drop is not None
+    assert found.max_drop.left_out == (4 if ranks else 0)
     assert found.max_drop.confirmed.examples + found.max_drop.left_out == 64
     assert found.max_drop.count >= 1
 

@@ -164,18 +164,19 @@ def test_the_heads_of_a_cross_encoder_and_its_activation(plain, numbers, tmp_pat
         made.cross_encoder(**values)(folder)
         loaded = opened(folder)
         assert (loaded.task_head, loaded.network.config.num_labels) == ("classification", 1)
+        assert ("puts Sigmoid after the logits" in " ".join(loaded.remarks)) == bool(i)
         found.append(numbers(loaded))
         equal({name: found[-1][name] for name in ("classify", "report")}, plain)
     equal(found[0], found[1])
 
 
-@pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining"])
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining", "Model"])
 def test_a_whole_head_is_read(head, tmp_path):
-    """As bert-base-uncased stores it; ForPreTraining says itself which class reads its words."""
+    """As bert-base-uncased stores it, whatever class config.json names."""
     folder = made.plain(tmp_path / "model")
     change = made.prefixed("bert.", more=made.head_of_mlm())
     made.tensors(lambda t: made.old_names(change(t)), architectures=[f"Bert{head}"])(folder)
-    assert opened(folder).task_head == ("mlm" if head == "ForMaskedLM" else None)
+    assert opened(folder).task_head == "mlm"
     network = headscope.load(str(folder), task_head="mlm").network
     bias = made.head_of_mlm()["cls.predictions.bias"]
     assert torch.equal(network.get_output_embeddings().bias, bias)

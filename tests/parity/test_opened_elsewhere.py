@@ -246,6 +246,7 @@ def test_a_hostile_list_of_modules_is_not_followed(name, words, tmp_path):
     source, secret = tiny_bert(tmp_path / "source"), tmp_path / "secret"
     secret.mkdir()
     (secret / "config.json").write_text("{}")
+    (secret / "model.safetensors").write_bytes(b"of somebody else")
     path = {"up": "../secret", "root": str(secret), "link": "1_Pooling"}[name]
     kinds = (("Transformer", ""), ("Pooling", path))
     listed = [{"type": f"sentence_transformers.models.{k}", "path": p} for k, p in kinds]

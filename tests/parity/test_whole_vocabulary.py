@@ -120,7 +120,7 @@ def slow_mlm(small_folder: Path, whole_folder: Path, rows: Any) -> tuple[float, 
 def test_a_pruned_masked_language_model_is_scored_over_the_whole_vocabulary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscope.pruning.mix.run.WORDS", 0)
+    monkeypatch.setattr("headscope.pruning.mix.run.COMMON_WORDS", 0)
     folder = tiny_bert(
         tmp_path / "model", task_head="mlm", initializer_range=0.3, max_position_embeddings=200
     )
@@ -155,7 +155,7 @@ def test_a_pruned_masked_language_model_is_scored_over_the_whole_vocabulary(
 def test_a_decoder_is_asked_for_every_piece_that_there_was(
     family: str, tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headscope.pruning.mix.run.WORDS", 0)
+    monkeypatch.setattr("headscope.pruning.mix.run.COMMON_WORDS", 0)
     folder = write_tiny(tmp_path / "model", family)
     if family == "t5":  # transformers decodes no T5 with more layers in the decoder
         model = BY_NAME["t5"].model(

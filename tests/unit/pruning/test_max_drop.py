@@ -36,7 +36,7 @@ class Planted:
         self.options = SimpleNamespace(seed=7, even=even, min_fidelity=None)
         self.units = UNITS
         self.did: list[str] = []
-        self.steps = SimpleNamespace(did=self.did.append)
+        self.steps = SimpleNamespace(did=self.did.append, doing=lambda kind: None)
         self.measure = SimpleNamespace(on=self.on)
         self.made: list[tuple[str, int]] = []
         self.measured: list[tuple[str, int]] = []
