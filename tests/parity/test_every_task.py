@@ -17,6 +17,7 @@ from headscope.show.blocks import Table
 TEXTS = [f"the {a} {b} on the {c}" for a in ("cat", "dog", "mat", "house") for b in ("sat", "ran",
          "was") for c in ("big mat", "red house")]  # fmt: skip
 MANY = [f"{TEXTS[i % 24]} {i}" for i in range(64)]
+OTHERS = [f"{a} {b} {c}" for a in ("big", "red") for b in ("cat", "dog") for c in MANY[:6]]
 TAGS = ("O", "B-PER", "I-PER")
 
 
@@ -62,8 +63,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         question["answers"] = [{"text": answer, "answer_start": text.index(answer)}] * (i % 4 > 0)
         paragraphs.append({"context": text, "qas": [question]})
     (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    others = (f"{a} {b} {c}" for a in ("big", "red") for b in ("cat", "dog") for c in MANY[:6])
-    (folder / "others.txt").write_text("\n\n".join(others))
+    tags = "\n\n".join(
+        "\n".join(f"{w} {TAGS[j % 2]}" for j, w in enumerate(text.split())) for text in OTHERS
+    )
+    (folder / "others.token-classification").write_text(tags)
+    (folder / "others.question-answering").write_text("\n".join(OTHERS))
     return folder
 
 
@@ -129,7 +133,10 @@ def test_as_many_as_a_largest_drop_allows(case, files, model):
         with pytest.raises(InputError, match="share no sentence with the calibration data"):
             headscope.prune(model(case), data=data, calibration=data, **options)
     found = headscope.prune(
-        model(case), data=data, calibration=data if ranks else files / "others.txt", **options
+        model(case),
+        data=data,
+        calibration=data if ranks else files / f"others.{case.task}",
+        **options,
     )
     assert found.max_drop is not None
     assert found.max_drop.left_out == (4 if ranks else 0)

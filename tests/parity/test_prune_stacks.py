@@ -338,8 +338,10 @@ def test_a_stack_alone_is_what_it_is_beside_the_others(files):
         alone = pruned("t5", files, **options, stack=stack.stack)
         assert (alone.curves, alone.scores) == (stack.curves, stack.scores)
         assert (alone.stacks, alone.areas, alone.gaps) == ((), (), ())
-    assert set(bars) == {"seconds", "ablation", *(f"{stack}, ablation" for stack in STACKS)}
-    assert all(steps == sorted(steps) for steps in bars.values())
+    assert {"seconds", "steps", "ablation"} < set(bars)
+    assert {f"{stack}, ablation" for stack in STACKS} < set(bars)
+    for name in ("seconds", "steps"):  # what the bar and the log count by
+        assert bars[name] == sorted(bars[name])
 
 
 def test_roles_are_given_or_asked_for(files):

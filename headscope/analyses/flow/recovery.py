@@ -73,6 +73,8 @@ class LayerSpaces:
         wide = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
         G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
         U, V = ((column_basis(part)[0] if len(part) else part.double()) for part in (W_V, G))
+        wider = [0, G.shape[-1] - U.shape[-1]]  # heads that are wider than the states
+        U, V = (torch.nn.functional.pad(basis, wider) for basis in (U, V))
         maps = torch.cat([G, U, V], -1).transpose(0, 1)  # so that all heads are one product
         return cls(maps.contiguous(), torch.linalg.qr(wide)[0])
 

@@ -171,7 +171,7 @@ class _Run:
             )
         texts, targets = _sides(self._all_texts, task)
         keep = self._kept_words()
-        plan = plan_vocabulary(whole, texts, targets=targets, keep=keep)
+        plan = plan_vocabulary(whole, texts, targets=targets, keep=keep, common=COMMON_WORDS)
         base = whole if plan.rows == plan.rows_before else cut_vocabulary(whole, plan)
         self.bench.plan = plan
         lost = tokens_removed(whole, plan, *_sides(sources.data, task))
