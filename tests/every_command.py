@@ -120,8 +120,9 @@ _ONCE: dict[str, Any] = {"fractions": [0.5], "repairs": ["none"]}
 
 
 def _own_head(loaded: LoadedModel, files: Files) -> Any:
-    task, kind = ("seq2seq", "pairs") if loaded.encoder_decoder else ("mlm", "texts")
-    return _prune(**_ONCE, task=task, kind=kind)(loaded, files)
+    if loaded.encoder_decoder:  # decoding is slow: one method
+        return _prune(**_ONCE, task="seq2seq", kind="pairs", methods=["magnitude"])(loaded, files)
+    return _prune(**_ONCE, task="mlm")(loaded, files)
 
 
 def _save(loaded: LoadedModel, files: Files) -> Any:

@@ -401,12 +401,9 @@ SAME: dict[str, Layout] = {
         says=("at 20 tokens", "gives its Transformer odd"),
     ),
     "ForPreTraining": Layout(
-        tensors(prefixed("bert.", more=head_of_mlm()), architectures=["BertForPreTraining"]),
-        head="mlm",
+        tensors(prefixed("bert.", more=head_of_mlm()), architectures=["BertForPreTraining"])
     ),
-    "a head that config.json does not name": Layout(
-        tensors(lambda t: t | head_of_mlm()), head="mlm"
-    ),
+    "a head that config.json does not name": Layout(tensors(lambda t: t | head_of_mlm())),
     "a part of a head": Layout(tensors(lambda t: t | head_of_mlm("transform"))),
     "no pooler": Layout(tensors(without("pooler", "position_ids"))),
     "files of others beside": Layout(left_over),

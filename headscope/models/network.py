@@ -85,9 +85,8 @@ def load_network(
     """Build the network with its weights, complete, or cut down to the parts ``kept``.
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
-    the network has the head that config.json names if the weights hold it, or a masked-language
-    model's that it does not name (checkpoints of pretraining), else it is the base model. What the
-    weights hold of the head is returned beside it.
+    the network has the head that config.json names if the weights hold it, else it is the base
+    model. What the weights hold of the head is returned beside it.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None
@@ -106,10 +105,6 @@ def load_network(
         if task_head != "auto":
             raise missing_task_head(source.folder, wanted, held.architecture, held)
         network, info = _load(source, checkpoint, None, kept, options)
-    elif task_head == "auto" and _reads_more(network, info["unexpected_keys"]):
-        other = _load(source, checkpoint, "mlm", kept, options)
-        if not _lacking_head(*other):
-            network, info = other
     _check_complete(network, info, source, checkpoint)
     for key in info["missing_keys"]:  # a pooler that no state depends on: no random numbers in it
         if key.startswith(_OPTIONAL_PARTS):
@@ -288,17 +283,6 @@ def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
         for key in sorted(absent)
         if _in_task_head(network, key) and not _is_computed(network, key)
     )
-
-
-def _reads_more(network: Any, unread: Sequence[str]) -> bool:
-    """Whether a masked-language model's head reads weights that a base model has no use for."""
-    if not unread or network.base_model is not network:
-        return False
-    if type(network.config) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
-        return False
-    with torch.device("meta"):
-        shell: Any = class_for("mlm").from_config(copy.deepcopy(network.config))
-    return any(_in_task_head(shell, name) for name, _ in shell.named_parameters() if name in unread)
 
 
 def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:

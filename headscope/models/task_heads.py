@@ -111,8 +111,6 @@ def missing_task_head(
         why, remedy = broken, "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
-    elif weights.unread:
-        remedy += f", or name that class in config.json if {weights.unread[0]} is of its head"
     return InputError(
         f"{folder} has no {_NAMES[task_head]} head: {why}; choose a task that fits it, or {remedy}."
     )

@@ -109,7 +109,7 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
         check_target(folder)
     classified = None if isinstance(options.roles, bool) else read_classification(options.roles)
     sources = open_sources(options)
-    loaded = open_for_tasks(model, **options.loading)
+    loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, options.stack, options.task)
     start = time.monotonic()

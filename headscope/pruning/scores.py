@@ -76,7 +76,7 @@ def scores(
     check_methods((method,))
     needs_labels = (method,) if METHODS[method].needs_labels else ()
     examples, kind = open_calibration(task, calibration, needs_labels)
-    loaded = chosen_stack(open_for_tasks(model, **options), stack, task)
+    loaded = chosen_stack(open_for_tasks(model, task=task, **options), stack, task)
     chosen = make_task(kind, pick(examples, limit, kind, seed), loaded, seed=seed, limit=limit // 2)
     require_valid(loaded, True)
     units = units_of(loaded)
@@ -146,7 +146,7 @@ def measure(
     True
     """
     examples = read_examples(task, data, limit, seed)
-    loaded = chosen_stack(open_for_tasks(model, **options), None, task)
+    loaded = chosen_stack(open_for_tasks(model, task=task, **options), None, task)
     if reference is not None:
         reference = open_for_tasks(reference, pooling=options.get("pooling"))
         reference = chosen_stack(reference, None, task)

@@ -28,7 +28,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
     """Run every section, the scoreboard last, on one model."""
     only, skip = options.only, options.skip
     names = [name for name in SECTIONS if name in (only or SECTIONS) and name not in skip]
-    loaded = open_for_tasks(model, **options.loading)
+    loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):
         loaded.pooling.check()  # before everything else is measured

@@ -111,7 +111,7 @@ class Opened:
             return (line for i, line in enumerate(text) if i in chosen)
 
         source = dataclasses.replace(text, n_lines=lines, read=read)
-        whole = open_for_tasks(model, **options.loading)
+        whole = open_for_tasks(model, task=options.task, **options.loading)
         need_tokenizer(whole, name)
         whole.pooling.check()
         if not whole.sites:  # the certificate says why

@@ -43,9 +43,17 @@ def open_model(
     return model if pooling is None else model.pooled_by(pooling)
 
 
-def open_for_tasks(model: Model, **options: Any) -> LoadedModel:
-    """Open a model as :func:`open_model` does, with the task head that its checkpoint has."""
-    return open_model(model, **{"task_head": "auto", **options})
+def open_for_tasks(model: Model, *, task: str | None = None, **options: Any) -> LoadedModel:
+    """Open a model as :func:`open_model` does, with the task head that its checkpoint names.
+
+    For the task ``mlm`` also with one that the weights hold and config.json does not name.
+    """
+    loaded = open_model(model, **{"task_head": "auto", **options})
+    weights = loaded.head_weights
+    unnamed = loaded.task_head is None and weights is not None and weights.unread
+    if task == "mlm" and unnamed and isinstance(model, str | Path):
+        loaded = open_model(model, **{**options, "task_head": "mlm"})
+    return loaded
 
 
 def need_tokenizer(loaded: LoadedModel, command: str) -> None:

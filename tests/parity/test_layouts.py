@@ -19,6 +19,7 @@ from headscope.core.errors import CheckpointError, CorpusError
 from headscope.models import certificate
 from headscope.models.loaded import LoadedModel, fingerprint
 from headscope.models.source import demo_folder
+from headscope.session.opening import open_for_tasks
 
 Numbers = dict[str, np.ndarray]
 LINES = [
@@ -69,7 +70,7 @@ def _numbers(lines: Path, loaded: LoadedModel) -> Numbers:
     found: Numbers = {}
     heads = headscope.classify(loaded, lines, control=False).to_frame()
     found["classify"] = heads.select_dtypes("number").to_numpy(float)
-    settings = {"spectrum": {"length": 12, "sequences": 2}}
+    settings = {"spectrum": {"length": 12, "sequences": 2, "control": False}}
     report = headscope.report(loaded, only=["spectrum"], settings=settings)
     assert report.spectrum is not None
     found["report"] = report.spectrum.to_frame().select_dtypes("number").to_numpy(float)
@@ -176,7 +177,8 @@ def test_a_whole_head_is_read(head, tmp_path):
     folder = made.plain(tmp_path / "model")
     change = made.prefixed("bert.", more=made.head_of_mlm())
     made.tensors(lambda t: made.old_names(change(t)), architectures=[f"Bert{head}"])(folder)
-    assert opened(folder).task_head == "mlm"
+    assert opened(folder).task_head == ("mlm" if head == "ForMaskedLM" else None)
+    assert open_for_tasks(str(folder), task="mlm").task_head == "mlm"
     network = headscope.load(str(folder), task_head="mlm").network
     bias = made.head_of_mlm()["cls.predictions.bias"]
     assert torch.equal(network.get_output_embeddings().bias, bias)

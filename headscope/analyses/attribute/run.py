@@ -67,7 +67,8 @@ Tell = Callable[[str, int, int], None]
 
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
     """Take one output apart, or many, and remove every head."""
-    loaded = open_for_tasks(model, **options.loading)
+    task = "mlm" if options.of == "token" else None
+    loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "attribute")
     loaded, opened = open_examples(loaded, options)
     validation = require_valid(loaded, options.validate)

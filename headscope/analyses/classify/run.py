@@ -50,7 +50,10 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         removal = causes.CauseSource.read(options.task, options.data, options.ablate_limit, seed)
     chosen = options.frequencies, options.language
     words = None if options.frequencies is None else find_frequencies(corpus, *chosen)
-    opened = (open_for_tasks if options.ablate else open_model)(model, **options.loading)
+    if options.ablate:
+        opened = open_for_tasks(model, task=options.task, **options.loading)
+    else:
+        opened = open_model(model, **options.loading)
     need_tokenizer(opened, "classify")
     if removal is not None:
         check_task(options.task, opened)  # before everything else is measured

@@ -148,7 +148,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     settings: Mapping[str, Mapping[str, Any]] = options.settings or {}
     for name, table in settings.items():
         check_settings(name, table)
-    loaded = open_for_tasks(model, **options.loading)
+    loaded = open_for_tasks(model, task=options.task, **options.loading)
     loaded.pooling.check()
     validation = require_valid(loaded, options.validate)
     thresholds = options.thresholds or InsightThresholds()

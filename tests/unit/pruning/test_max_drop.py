@@ -185,7 +185,7 @@ def task_of(*examples: tuple[tuple[int, ...], ...]) -> Any:
     ]
     every = [row for of_example in rows for row in of_example]
     sentences = [[text for row in own for text in sentences_of(row)] for own in rows]
-    name = SimpleNamespace(name="pairs.csv")
+    name = SimpleNamespace(name="pairs.csv", texts=())
     return SimpleNamespace(sentences=sentences, rows=every, n_examples=len(rows), data=name)
 
 
