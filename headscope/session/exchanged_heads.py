@@ -162,14 +162,10 @@ class Effects:
         self, loaded: LoadedModel, text: PlainText, task: Task | None = None, seed: int = 0
     ) -> None:
         self._loaded, self._task, self._seed = loaded, task, seed
-        self.batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text)]
-        #: The same lines in the same order, in batches that pad less.
-        self._short = [
+        self.batches = [
             loaded.pad(part)
-            for ids, mask in self.batches
-            for part in buckets(
-                [row[own.bool()].tolist() for row, own in zip(ids, mask, strict=True)], SHORT
-            )
+            for _, batch in line_batches(loaded, text)
+            for part in buckets(list(batch), SHORT)
         ]
         self.lines = sum(len(ids) for ids, _ in self.batches)
         self.skipped = text.n_lines - self.lines
@@ -197,11 +193,9 @@ class Effects:
             "tokens": sum(int(mask.sum()) for _, mask in self.batches),
         }
 
-    def measure(
-        self, versions: Sequence[Exchanged], progress: Progress, what: str, *, drawn: bool = False
-    ) -> list[Effect]:
-        """Measure changed versions of the model, each alone; ``drawn`` as in :meth:`cosines`."""
-        cosines = self.cosines(versions, progress, what, drawn=drawn)
+    def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
+        """Measure changed versions of the model, each alone."""
+        cosines = self.cosines(versions, progress, what)
         tasks = self.on_task(versions, progress, what)
         return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
 
@@ -244,16 +238,10 @@ class Effects:
                     progress(f"{what}, task", len(effects), len(versions))
         return [effects[i] for i in range(len(versions))]
 
-    def cosines(
-        self, versions: Sequence[Exchanged], progress: Progress, what: str, *, drawn: bool = False
-    ) -> Array:
-        """Return the cosine of every line to the unchanged model's, (versions, lines).
-
-        What is ``drawn`` at random has numbers for :attr:`batches` as they are, padding included;
-        they serve what enlarges rounding, too, which is another in another batch.
-        """
+    def cosines(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> Array:
+        """Return the cosine of every line to the unchanged model's, (versions, lines)."""
         parts = list[list[Array]]([] for _ in versions)
-        batches = self.batches if drawn else self._short
+        batches = self.batches
         items = [(b, i) for b in range(len(batches)) for i in range(len(versions))]
 
         @contextmanager

@@ -67,7 +67,7 @@ class Row:
 
 
 SMALL = {"length": 16, "sequences": 4}
-FEW = {"sentences": 3, "alone": False, "limit": 20}
+FEW = {"sentences": 3, "limit": 20}
 #: Commands that measure a model: one for each section of a report.
 ROWS = {
     "validate": Row({}),

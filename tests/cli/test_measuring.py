@@ -205,7 +205,7 @@ def test_relative_positions_in_the_config_are_refused(run, copy):
 def test_sentences_of_effects_say_which_way_it_came_out(model):
     loaded = headscope.load(str(model))
     linear = headscope.linear(loaded, sentences=4)
-    symmetric = headscope.symmetric(loaded, sentences=4, alone=False)
+    symmetric = headscope.symmetric(loaded, sentences=4)
     for interval, words in (
         ((0.2, 0.6), "Heads whose keys are more alike lose more"),
         ((-0.6, -0.2), "Heads whose keys are more alike lose less"),

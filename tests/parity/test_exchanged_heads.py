@@ -60,12 +60,12 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
 )
 def test_both_commands_run_on_families_of_every_kind(name):
     loaded = covered(name)
-    symmetric = headscope.symmetric(loaded, LINES, alone=False)
-    linear = headscope.linear(loaded, LINES, alone=False, control=False)
+    symmetric = headscope.symmetric(loaded, LINES)
+    linear = headscope.linear(loaded, LINES, control=False)
     assert symmetric.causal == ("causal" in name)
     assert symmetric.left_out == linear.left_out
     if name == "bart":  # stacks that no text shows
-        whole = headscope.symmetric(opened(name, "float32"), LINES, alone=False)
+        whole = headscope.symmetric(opened(name, "float32"), LINES)
         assert whole.left_out == ("decoder", "cross")
         assert {head.stack for head in whole.heads} == {"encoder"}
     assert linear.bias_left_out == (name in ("t5", "deberta-v2, as v3"))
@@ -91,8 +91,17 @@ def test_removed_heads_are_those_of_a_closed_gate():
     np.testing.assert_allclose(found, np.concatenate(expected), atol=1e-9)
 
 
-def by_loops(model: Any, weigh: Callable[[list[list[float]]], list[list[float]]]) -> Callable:
-    """Run the model with z_i = sum_j weigh(S)_ij v_j in every head, one line at a time."""
+def by_loops(
+    model: Any,
+    weigh: Callable[[list[list[float]], float], list[list[float]]],
+    scales: list[list[float]],
+) -> Callable:
+    """Run the model with z_i = sum_j weigh(S, c)_ij v_j in every head, one line at a time.
+
+    ``scales`` are c by layer and head.
+    """
+
+    layers = [layer.attention.self for layer in model.encoder.layer]
 
     def attention(module: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
         q, k, v = (
@@ -103,7 +112,7 @@ def by_loops(model: Any, weigh: Callable[[list[list[float]]], list[list[float]]]
         for h in range(4):
             n = len(q)
             s = [[float(q[i, h] @ k[j, h]) / 8**0.5 for j in range(n)] for i in range(n)]
-            weights = weigh(s)
+            weights = weigh(s, scales[layers.index(module)][h])
             for i in range(n):
                 for j in range(n):
                     out[i, h] += weights[i][j] * v[j, h]
@@ -111,37 +120,39 @@ def by_loops(model: Any, weigh: Callable[[list[list[float]]], list[list[float]]]
 
     def run(ids: Tensor) -> Tensor:
         with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-            for module in (layer.attention.self for layer in model.encoder.layer):
+            for module in layers:
                 patch.setattr(module, "forward", attention.__get__(module))
             return model(input_ids=ids).last_hidden_state.mean(1)
 
     return run
 
 
-def softmaxed(s: list[list[float]]) -> list[list[float]]:
+def softmaxed(s: list[list[float]], _: float = 1.0) -> list[list[float]]:
     return [torch.softmax(torch.tensor(row, dtype=torch.float64), 0).tolist() for row in s]
 
 
-def made_symmetric(s: list[list[float]]) -> list[list[float]]:
+def made_symmetric(s: list[list[float]], _: float = 1.0) -> list[list[float]]:
     n = range(len(s))
     return softmaxed([[(s[i][j] + s[j][i]) / 2 for j in n] for i in n])
 
 
 def test_all_heads_changed_is_the_model_written_out_in_loops():
     loaded = opened()
-    plain = by_loops(loaded.model, softmaxed)
+    linear = headscope.linear(loaded, LINES, control=False)
+    symmetric = headscope.symmetric(loaded, LINES)
+    by_head = iter([head.error("linear").scale for head in linear.heads])
+    scales = [[next(by_head) for _ in range(4)] for _ in range(3)]
+    plain = by_loops(loaded.model, softmaxed, scales)
     lines = [loaded.tokenizer(line, return_tensors="pt").input_ids for line in LINES]
     own_states = [plain(ids) for ids in lines]
     with torch.no_grad():  # the loops themselves are the model
         states = loaded.model(input_ids=lines[0]).last_hidden_state.mean(1)
     torch.testing.assert_close(own_states[0], states, rtol=0, atol=1e-9)
-    linear = headscope.linear(loaded, LINES, alone=False, control=False)
-    symmetric = headscope.symmetric(loaded, LINES, alone=False)
     for found, weigh in (
-        (linear.form("linear").whole.cosine, lambda s: s),
+        (linear.form("linear").whole_scaled.cosine, lambda s, c: [[c * x for x in r] for r in s]),
         (symmetric.whole["symmetric"].cosine, made_symmetric),
     ):
-        changed = by_loops(loaded.model, weigh)
+        changed = by_loops(loaded.model, weigh, scales)
         expected = [
             float(torch.cosine_similarity(changed(ids), own))
             for ids, own in zip(lines, own_states, strict=True)
@@ -155,8 +166,8 @@ def test_tied_queries_and_keys_make_symmetric_scores_the_models_own():
     loaded = opened()
     for layer in loaded.model.encoder.layer:
         layer.attention.self.key.load_state_dict(layer.attention.self.query.state_dict())
-    found = headscope.symmetric(loaded, LINES)
-    for name in ("symmetric", "pairs", "signs", "noise"):
+    found = headscope.symmetric(loaded, LINES, alone=True)
+    for name in ("symmetric", "pairs", "noise"):
         assert found.whole[name].cosine.value == pytest.approx(1, abs=1e-9), name
     assert found.equivalent_heads.value == pytest.approx(0, abs=1e-6)
     assert all(head.asymmetry.value < 1e-9 for head in found.heads)
@@ -172,7 +183,7 @@ def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
     for part in (attention.query, attention.key):
         part.weight.mul_(0.02)
         part.bias.zero_()
-    found = headscope.linear(loaded, LINES, alone=False, control=False)
+    found = headscope.linear(loaded, LINES, control=False)
     for head in found.heads:
         error = head.error("linear")
         assert error.error.value > error.scaled.value > error.fitted.value
@@ -183,16 +194,16 @@ def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
 
 def test_single_heads_and_sets_are_what_effects_measure():
     loaded = opened()
-    found = headscope.symmetric(loaded, LINES)
+    found = headscope.symmetric(loaded, LINES, alone=True)
     effects = Effects(loaded, as_plain(LINES))
     cosines = effects.cosines([Exchanged(removed, {1: (2,)})], silent, "")[0]
     head = next(h for h in found.heads if h.name == "L1H2")
     assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
     assert [chosen.heads for chosen in found.sets] == [2, 3, 6, 9]
-    assert all(chosen.removed.draws == 5 for chosen in found.sets)
+    assert all(chosen.removed.draws == 3 for chosen in found.sets)
     assert found.whole["symmetric"].draws == 1
     assert found.whole["symmetric"].cosine_std is None
-    assert found.whole["noise"].draws == 5
+    assert found.whole["noise"].draws == 3
     # Fewer than 8 lines tell no interval.
     assert found.heads[0].symmetric.cosine.low is None
     low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)
@@ -213,11 +224,11 @@ def test_a_model_without_some_heads_keeps_their_numbers(tmp_path):
 def test_a_task_stands_beside_the_cosine(tmp_path):
     loaded, data = opened(dtype="float32"), tmp_path / "lines.txt"
     data.write_text("\n".join(LINES))
-    found = headscope.symmetric(loaded, LINES, task="fidelity", data=data, alone=False)
+    found = headscope.symmetric(loaded, LINES, task="fidelity", data=data)
     assert found.task.baseline.value == pytest.approx(1)
     assert found.whole["symmetric"].metric < 1
     assert found.whole_difference.value == pytest.approx(found.whole["symmetric"].metric - 1)
-    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, control=False)
+    linear = headscope.linear(loaded, LINES, task="fidelity", data=data, alone=True, control=False)
     assert linear.heads[0].alone.difference.value < 0
     assert linear.mean_output.metric < 1
 
@@ -228,9 +239,9 @@ def test_the_same_seed_gives_the_same_numbers_and_one_line_no_interval():
     assert symmetric.whole["symmetric"].cosine.interval is None
     assert headscope.linear(loaded, LINES[:1]).heads[0].coherence.interval is None
     for command in (headscope.symmetric, headscope.linear):
-        one, two = (command(loaded, LINES[:2], alone=False, seed=3) for _ in range(2))
+        one, two = (command(loaded, LINES[:2], seed=3) for _ in range(2))
         assert one.to_frame().equals(two.to_frame())
-        other = command(loaded, LINES[:2], alone=False, seed=4)
+        other = command(loaded, LINES[:2], seed=4)
         pick = "sets" if command is headscope.symmetric else "memory"
         assert getattr(one, pick) == getattr(two, pick) != getattr(other, pick)
 

@@ -109,7 +109,7 @@ def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expe
     network = for_claim_0(how)
     loaded = opened(network)
     ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
-    moved = headscope.symmetric(loaded, LINES, alone=False, validate=False)
+    moved = headscope.symmetric(loaded, LINES, validate=False)
     found = judge_asymmetry(Evidence(rank=ranked, symmetric=moved), T)
     judged = tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT))
     assert judged == expected, found.parts
@@ -131,7 +131,7 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
     loaded = headscope.wrap(network, tiny_tokenizer(38))
     with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
         headscope.rank(loaded, validate=False)
-    moved = headscope.symmetric(loaded, LINES[:8], alone=False, validate=False)
+    moved = headscope.symmetric(loaded, LINES[:8], validate=False)
     found = judge_asymmetry(Evidence(symmetric=moved), T)
     assert parts(found)["every head's scores are asymmetric"] == verdict
 

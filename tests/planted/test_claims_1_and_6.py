@@ -223,7 +223,7 @@ def even() -> BertModel:
     ids=["keys", "keys, W_Q x 0.001", "even", "untrained", "untrained, W_Q x 200"],
 )
 def test_parts_of_claim_6(model, verdict, parts, small):
-    found = headscope.linear(wrapped(model()), mixed_lines(16), alone=False, validate=False)
+    found = headscope.linear(wrapped(model()), mixed_lines(16), validate=False)
     judged = judge_interference(Evidence(linear=found), InsightThresholds())
     assert judged.verdict == verdict
     for part, expected in zip(judged.parts, parts, strict=True):
@@ -233,7 +233,7 @@ def test_parts_of_claim_6(model, verdict, parts, small):
 
 
 def test_three_layers_are_too_few():
-    found = headscope.linear(wrapped(of_keys(3)), mixed_lines(8), alone=False, validate=False)
+    found = headscope.linear(wrapped(of_keys(3)), mixed_lines(8), validate=False)
     first = found.correlations[0]
     assert (first.layers, first.spearman.interval, first.p) == (3, None, None)
     assert first.spearman.value > 0.9

@@ -23,9 +23,9 @@ MEASURED = {
     "depth": lambda m: headscope.depth(m, length=32, sequences=4, control=False, validate=False),
     "flow": lambda m: headscope.flow(m, limit=40, control=False, validate=False),
     "linear": lambda m: headscope.linear(
-        m, sentences=4, alone=False, control=False, validate=False
+        m, sentences=4, control=False, validate=False
     ),
-    "symmetric": lambda m: headscope.symmetric(m, sentences=4, alone=False, validate=False),
+    "symmetric": lambda m: headscope.symmetric(m, sentences=4, validate=False),
 }
 #: Ways of choosing heads.
 METHODS = ("magnitude", "fisher-joint", "fisher-relinearised", "roles")

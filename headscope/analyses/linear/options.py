@@ -18,7 +18,7 @@ class LinearOptions(EffectOptions):
     Examples
     --------
     >>> import headscope
-    >>> result = headscope.linear("demo", sentences=4, alone=False, control=False)
+    >>> result = headscope.linear("demo", sentences=4, control=False)
     >>> result.form("linear").whole_scaled.cosine.value < 0.99
     True
     """
@@ -27,11 +27,11 @@ class LinearOptions(EffectOptions):
     examples: ClassVar[tuple[str, ...]] = (
         "headscope linear demo",
         "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",
-        "headscope linear demo --no-alone --task similarity --data stsb-test.csv",
+        "headscope linear demo --task similarity --data stsb-test.csv",
     )
-    in_report: ClassVar[dict[str, Any]] = {"sentences": 12}  # Every head takes a pass over them.
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 12, "alone": True}
 
-    alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = True
+    alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = False
     control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
 
     def expected(self) -> dict[str, float]:

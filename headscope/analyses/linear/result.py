@@ -65,8 +65,7 @@ class LinearForm:
     """One form in all heads."""
 
     mean: Annotated[LinearError, Compare()]  # Mean over heads
-    #: The model with every head in this form; with every head at its best scale.
-    whole: Annotated[Effect, Compare("as it is ")]
+    #: The model with every head in this form at its best scale.
     whole_scaled: Annotated[Effect, Compare("scaled ")]
 
 
@@ -188,7 +187,6 @@ class LinearResult(Measured):
                 **estimated_columns("error", form.mean.error),
                 **estimated_columns("scaled", form.mean.scaled),
                 **estimated_columns("fitted", form.mean.fitted),
-                **effect_columns("whole", form.whole),
                 **effect_columns("whole_scaled", form.whole_scaled),
             }
             for form in self.forms

@@ -77,16 +77,16 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         mean = _of_heads(means, inputs)  # (heads, d_head)
         return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
 
-    versions = [Exchanged(_formula(form, by)) for form in EVERY for by in (None, scales)]
+    versions = [Exchanged(_formula(form, scales)) for form in EVERY]
     versions.append(Exchanged(constant))
-    *whole, mean_output = effects.measure(versions, tell, "all heads", drawn=True)
+    *whole, mean_output = effects.measure(versions, tell, "all heads")
     alone = None
     if options.alone:
         formula = _formula(ALONE, scales)
         positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
         versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
         alone = effects.measure(versions, tell, "linear, head by head")
-    pairs = zip(resamples.means(), whole[::2], whole[1::2], strict=True)
+    pairs = zip(resamples.means(), whole, strict=True)
 
     return LinearResult(
         **opened.common,
@@ -153,14 +153,12 @@ def _read(
     return sums, keys, biased
 
 
-def _formula(form: str, scales: Mapping[int, Array] | None) -> Formula:
-    """Return the formula of heads in a linear form, each times its own best scale if given."""
+def _formula(form: str, scales: Mapping[int, Array]) -> Formula:
+    """Return the formula of heads in a linear form, each times its own best scale."""
 
     def attend(inputs: HeadInputs) -> Tensor:
         parts = (inputs.q, inputs.k, inputs.v)
         y = linear_attention(form, *parts, scale=inputs.scale, mask=inputs.mask)
-        if scales is None:
-            return y
         return y * _of_heads(scales, inputs)[:, EVERY.index(form), None, None].to(y)
 
     return attend

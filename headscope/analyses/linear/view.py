@@ -59,7 +59,7 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
         yield b.Text(
             f"The nearest of the feature maps is {best.mean.form}: error "
             f"{ranged(best.mean.scaled, 2)}, cosine {ranged(best.whole_scaled.cosine)} at its best "
-            f"scale and {ranged(best.whole.cosine)} as it is.",
+            "scale.",
             on=b.PAGE,
         )
     yield from _forms(result)
@@ -106,21 +106,18 @@ def _forms(result: LinearResult) -> Iterator[b.Table]:
     for form in result.forms:
         mean, cosine = form.mean, form.whole_scaled.cosine
         errors = (mean.error.value, mean.scaled.value, mean.fitted.value)
-        row = (mean.form, *errors, form.whole.cosine.value, cosine, form.whole_scaled.metric)
-        rows.append(row)
+        rows.append((mean.form, *errors, cosine, form.whole_scaled.metric))
     constant = result.mean_output
-    rows.append(("constant output", 1.0, 1.0, 1.0, None, constant.cosine, constant.metric))
+    rows.append(("constant output", 1.0, 1.0, 1.0, constant.cosine, constant.metric))
     metric = () if result.task is None else (result.task.metric,)
-    scaled = "similarity, best scale"
-    titles = ("all heads", "error", "best scale", "+ offset", "similarity", scaled, *metric)
-    digits = (0, 2, 2, 2, 3, 2, 2)
+    titles = ("all heads", "error", "best scale", "+ offset", "similarity, best scale", *metric)
+    digits = (0, 2, 2, 2, 2, 2)
     columns = [(title, i, digits[i]) for i, title in enumerate(titles)]
     yield b.Table(columns, rows, on=b.VERBOSE)
     intervals: list[b.Column] = [
         ("all heads", "mean.form", str),
         ("error, best scale", "mean.scaled", 2),
         ("cosine, best scale", "whole_scaled.cosine", 3),
-        ("cosine as it is", "whole.cosine", 3),
     ]
     yield b.Table(intervals, result.forms, on=b.PAGE)
 

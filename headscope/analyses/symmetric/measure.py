@@ -9,8 +9,6 @@ the softmax then does with them unchanged (mask, rows)::
 ``symmetric``  S - A: two tokens attend to each other with the same score
 ``pairs``      S - A', A' = A without its row and column means: how much a token is attended to by
                all (its column) and attends itself (its row) stays, the pairs become symmetric
-``signs``      S - A + A o s, s random signs with s_ij = s_ji: the antisymmetric part as large as it
-               was at every pair, its direction drawn by chance
 ``noise``      S + R, R independent normal numbers: a change of the same size as ``symmetric``
 ``shuffled``   S + f (S'^T - S), S' the scores with the tokens renumbered at random: a step of the
                same size as ``symmetric`` towards scores of the same kind
@@ -39,9 +37,9 @@ from headscope.core.rounding import ROUNDING
 from headscope.core.widest import widest
 
 #: Every change of the scores, those with something random in them, and how often it is drawn.
-CHANGES = ("symmetric", "pairs", "signs", "noise", "shuffled", "even")
-RANDOM = ("signs", "noise", "shuffled")
-DRAWS = 5
+CHANGES = ("symmetric", "pairs", "noise", "shuffled", "even")
+RANDOM = ("noise", "shuffled")
+DRAWS = 3
 
 
 def changed_attention(
@@ -96,9 +94,6 @@ def changed_scores(
         rows = (odd * real[..., None, :]).sum(-1, keepdim=True) / count
         return scores - (odd - rows + rows.mT)
     draw = torch.randn(scores.shape, generator=generator).to(scores)
-    if change == "signs":
-        upper = draw.sign().triu(1)
-        return scores - odd + odd * (upper + upper.mT)
     step = _visible(
         draw if change == "noise" else _renumbered(scores.mT, seen, draw) - scores, seen
     )

@@ -58,7 +58,7 @@ class SymmetricResult(Measured):
 
     #: By layer and head, each changed alone.
     heads: Annotated[tuple[HeadSymmetry, ...], Compare(where="{0.name}")]
-    #: All heads at once: ``symmetric``, ``pairs``, ``signs``, ``noise``, ``shuffled``, ``even``,
+    #: All heads at once: ``symmetric``, ``pairs``, ``noise``, ``shuffled``, ``even``,
     #: ``removed``.
     whole: Annotated[dict[str, DrawnEffect], Compare("{key} ", where="all heads")]
     #: The task's value with all scores symmetric minus the model's own, with its paired interval;

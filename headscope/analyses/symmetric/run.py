@@ -41,7 +41,7 @@ from headscope.stats.statistics import crossed_mean, finite
 Key = tuple[str, str | int]
 Measured = tuple[Array, TaskEffect | None]
 ALONE = ("symmetric", "noise", "removed")  # Changes of each head alone.
-SHARES = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # Shares of the heads that random sets are drawn of.
+SHARES = (1 / 3, 2 / 3)  # Shares of the heads that random sets are drawn of.
 
 
 def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
@@ -149,16 +149,13 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
 def _measured(
     effects: Effects, versions: Mapping[Key, Sequence[Exchanged]], progress: Progress
 ) -> dict[Key, list[Measured]]:
-    """Measure all versions in two passes over the text: those with random numbers apart."""
-    found: dict[Key, list[Measured]] = {}
-    for drawn, what in ((False, "symmetric and removed"), (True, "drawn")):
-        own = {key: part for key, part in versions.items() if (key[0] in RANDOM) == drawn}
-        every = [version for part in own.values() for version in part]
-        cosines = effects.cosines(every, progress, what, drawn=drawn)
-        tasks = effects.on_task(every, progress, what)
-        pairs = zip(cosines, tasks, strict=True)
-        found |= {key: list(itertools.islice(pairs, len(part))) for key, part in own.items()}
-    return found
+    """Measure all versions in one pass over the text."""
+    every = [version for part in versions.values() for version in part]
+    what = "changed heads"
+    pairs = zip(
+        effects.cosines(every, progress, what), effects.on_task(every, progress, what), strict=True
+    )
+    return {key: list(itertools.islice(pairs, len(part))) for key, part in versions.items()}
 
 
 def _drawn(measured: Sequence[Measured]) -> DrawnEffect:

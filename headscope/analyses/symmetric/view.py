@@ -21,7 +21,6 @@ from headscope.stats.estimate import Estimate
 CHANGES = {
     "symmetric": "symmetric scores",
     "pairs": "symmetric pairs, sinks kept",
-    "signs": "control for direction: random signs",
     "noise": "control for size: random change",
     "shuffled": "control for structure: shuffled tokens",
     "even": "even attention",
@@ -31,7 +30,6 @@ CHANGES = {
 _WHOLE = {
     "pairs": (b.SKY, "D"),
     "noise": (b.GREEN, "^"),
-    "signs": (b.PURPLE, "P"),
     "even": (b.GREY, "x"),
 }
 
@@ -53,8 +51,8 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
         shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
     yield b.Text(
         "For comparison, in all heads: a random change of the scores of the same size "
-        f"{said['noise']}{shuffled}; the direction of each pair drawn at random {said['signs']}; "
-        "only pairs made symmetric, keeping how much each token is attended to by all, "
+        f"{said['noise']}{shuffled}; only pairs made symmetric, keeping how much each token is "
+        "attended to by all, "
         f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
         on=b.PAGE,
     )

@@ -120,7 +120,7 @@ def test_orthogonal_keys_are_read_back_better_without_the_softmax():
     attention.key.weight.copy_(torch.eye(width))
     attention.key.bias.zero_()
     loaded = headscope.wrap(model, tiny_tokenizer(width - 1))
-    result = headscope.linear(loaded, LINES, alone=False, control=False)
+    result = headscope.linear(loaded, LINES, control=False)
     assert result.heads[0].coherence.value < 0.01
     assert result.stored.linear.value < 1e-5 < 1e-4 < result.stored.softmax.value
     found = judge_interference(Evidence(linear=result), T)
