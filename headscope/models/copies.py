@@ -7,6 +7,7 @@ import dataclasses
 
 import torch
 
+from headscope.core.memory import give_back
 from headscope.core.once import once
 from headscope.models.compact import cut_like
 from headscope.models.layers import restore, settings_before
@@ -35,20 +36,29 @@ def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:
     return copied if loaded.whole is None else copied.only(loaded.stacks[0])
 
 
-def random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
+def random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> LoadedModel:
     """Initialise the architecture of ``loaded`` afresh, as a control.
 
     What ``loaded`` has lost, the twin lacks too. The global random state is left as it was. A run
-    that keeps its model keeps the first twin that was asked for too.
+    that keeps its model keeps the first twin that was asked for too. With ``instead`` the weights
+    of ``loaded`` are let go first, so that only one model is in memory.
     """
     whole = loaded.whole or loaded
-    first, twin = once(loaded.network, "twin", lambda: (seed, _random_twin(whole, seed)))
-    twin = twin if first == seed else _random_twin(whole, seed)
+    if instead:
+        twin = _random_twin(whole, seed, instead=True)
+    else:
+        first, twin = once(loaded.network, "twin", lambda: (seed, _random_twin(whole, seed)))
+        twin = twin if first == seed else _random_twin(whole, seed)
     twin = dataclasses.replace(twin, pooling=loaded.pooling)
     return twin if loaded.whole is None else twin.only(loaded.stacks[0])
 
 
-def _random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
+def _random_twin(loaded: LoadedModel, seed: int, *, instead: bool = False) -> LoadedModel:
+    parameter = next(loaded.model.parameters())
+    device, dtype = parameter.device, parameter.dtype
+    if instead:
+        loaded.network.to("meta")
+        give_back()
     # On the CPU, so that the twin is the same whatever device the model is on.
     with torch.random.fork_rng(devices=[]), quiet_transformers():
         torch.default_generator.manual_seed(seed)
@@ -56,8 +66,7 @@ def _random_twin(loaded: LoadedModel, seed: int) -> LoadedModel:
         config = copy.deepcopy(loaded.model.config)
         restore(config, settings_before(loaded.model))
         network = type(loaded.model)(config).float()
-    parameter = next(loaded.model.parameters())
-    network = network.to(device=parameter.device, dtype=parameter.dtype)
+    network = network.to(device=device, dtype=dtype)
     cut_like(network, loaded)  # where parts have been removed
     twin = wrap(network, loaded.tokenizer, name=f"{loaded.name} with random weights")
     return dataclasses.replace(twin, revision=loaded.revision)

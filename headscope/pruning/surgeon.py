@@ -3,7 +3,8 @@ r"""Optimal Brain Surgeon on whole heads: an order of removal, and the refit tha
 Unlike gates, which can only turn a head up, W_O as a whole may change: what a head wrote is written
 by the others as far as they know it (:mod:`headscope.pruning.mix.eliminate` has the equations). The
 method walks in eighths of the heads; after each the model is run again as it stands, refitted, and
-*all* heads are ranked anew. The repair refits W_O and b_O of every layer to what attention puts out
+*all* heads are ranked anew. It walks only as far as the sets that are asked for: a search that ends
+early pays for no more. The repair refits W_O and b_O of every layer to what attention puts out
 with all heads on the same input. For a set of the walk no pass is needed: the second moments of the
 two looks on either side of its size are known, and those between them are taken to be linear in the
 number of heads gone. Any other set is refitted to what passes through the whole model, and once
@@ -38,39 +39,54 @@ def surgeon(context: Context) -> Ranking:
 
 
 class SurgeonRanking(Ranking):
-    """A set for each number of units, by the last look at the model with fewer gone."""
+    """A set for each number of units, by the last look at the model with fewer gone.
+
+    Scores, by the smallest set that holds a unit, are of the looks that were made by then.
+    """
 
     def __init__(self, context: Context) -> None:
-        shrinking = _shrinking(context)
-        self._units = _units_of(context, shrinking.layers)
+        self._shrinking = shrinking = _shrinking(context)
+        self._units, self._progress = _units_of(context, shrinking.layers), context.progress
         n = len(context.units)
-        self._layers, self._sizes = shrinking.layers, sorted({n * i // PARTS for i in range(PARTS)})
+        self._layers, sizes = shrinking.layers, sorted({n * i // PARTS for i in range(PARTS)})
+        #: Those that are looked at, at most: no set is larger than the context's largest.
+        self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
         self._paths: list[list[Elimination]] = []
         #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
         self._inputs: list[list[Tensor]] = []
-        most = context.largest or n
-        for i, size in enumerate(self._sizes):
-            if size > 0:
-                chosen = exactly(self._layers, self._paths[-1], size)
-                shrinking.set_counts(self._paths[-1], chosen)
-            self._paths.append(shrinking.paths())
-            self._inputs.append([own.A.float() for own in shrinking.found])
-            context.progress("surgeon", i + 1, len(self._sizes))
-            if size >= most:
-                break
-        values, seen = torch.zeros(n, dtype=torch.float64), set[int]()
-        for count in range(1, n + 1):
+
+    @property
+    def values(self) -> Tensor:  # type: ignore[override]
+        """Scores (n_units,)."""
+        values, seen = torch.zeros(sum(map(len, self._units.values()))).double(), set[int]()
+        for count in range(1, len(values) + 1):
             new = set(self._remove(count)) - seen
             seen |= new
-            values[sorted(new)] = count / n
-        passes = {"forward": len(self._paths), "backward": 2 * len(self._paths)}
-        super().__init__(values, passes=passes)
+            values[sorted(new)] = count / len(values)
+        return values
+
+    @property
+    def passes(self) -> dict[str, int]:  # type: ignore[override]
+        """Passes over the calibration data until now."""
+        return {"forward": len(self._paths), "backward": 2 * len(self._paths)}
 
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go; sets of different sizes need not be nested."""
+        self._look(bisect_left(self._sizes, count))
         return self._remove(count)
 
+    def _look(self, times: int) -> None:
+        """Look at the model at each of the first sizes, where that was not done before."""
+        for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
+            if i > 0:
+                chosen = exactly(self._layers, self._paths[-1], self._sizes[i])
+                self._shrinking.set_counts(self._paths[-1], chosen)
+            self._paths.append(self._shrinking.paths())
+            self._inputs.append([own.A.float() for own in self._shrinking.found])
+            self._progress("surgeon", i + 1, len(self._sizes))
+
     def _remove(self, count: int) -> tuple[int, ...]:
+        self._look(1)
         known = range(len(self._paths))
         place = max((i for i in known if self._sizes[i] < count), default=0)
         paths = self._paths[place]
@@ -85,6 +101,7 @@ class SurgeonRanking(Ranking):
 
     def inputs(self, count: int) -> list[Tensor]:
         """Return A of every layer with ``count`` units gone, between those of two looks."""
+        self._look(bisect_left(self._sizes, count) + 1)
         sizes = self._sizes[: len(self._inputs)]
         after = min(bisect_left(sizes, count), len(sizes) - 1)
         before = max(after - 1, 0)

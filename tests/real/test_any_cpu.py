@@ -22,9 +22,7 @@ MEASURED = {
     "spectrum": lambda m: headscope.spectrum(m, length=32, sequences=4, validate=False),
     "depth": lambda m: headscope.depth(m, length=32, sequences=4, control=False, validate=False),
     "flow": lambda m: headscope.flow(m, limit=40, control=False, validate=False),
-    "linear": lambda m: headscope.linear(
-        m, sentences=4, control=False, validate=False
-    ),
+    "linear": lambda m: headscope.linear(m, sentences=4, control=False, validate=False),
     "symmetric": lambda m: headscope.symmetric(m, sentences=4, validate=False),
 }
 #: Ways of choosing heads.

@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -84,8 +85,9 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     )
     if not options.control:
         return result
-    twin = random_twin(loaded, seed)
-    del loaded, layers  # Two models in float64 at a time are the most memory that depth takes.
+    # Two models in float64 at a time would be the most memory that depth takes.
+    twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
+    del loaded, layers
     random, _ = _measure(twin, windows, chosen, options.tell, "control")
     return dataclasses.replace(result, control=DepthControl(**vars(random), seed=seed))
 

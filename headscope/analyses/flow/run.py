@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,19 +84,20 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         tokens=sums.tokens,
     )
     spectra = {"gaussian": _gaussian(loaded.sites, range(seed, seed + options.control_seeds))}
-    random = None
+    of_heads, random = _head_spectra(loaded.sites), None
+    width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
+    origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
     if options.control:
-        twin = random_twin(loaded, seed)
+        twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
         random = measure(reader, twin, seed, "control", every_tree=False)
         spectra["fresh"] = _untrained(twin.sites)
-    width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
     missing = not_measured(sums, random, width)
     return FlowResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=seed, data=corpus),
+        provenance=origin,
         validation=validation,
         sentences=sentences,
-        heads=_heads(loaded.sites, sums, missing),
+        heads=_heads(loaded.sites, of_heads, sums, missing),
         spectra=spectra,
         recovery=_mean_recovery(sums.held, missing),
         over_directions=_over(sums.held, "whole", "directions", missing),
@@ -199,7 +201,7 @@ def _averaged(draws: Sequence[Spectra], width: int) -> ValueControl:
 
 
 def _heads(
-    sites: Sequence[AttentionSite], sums: Sums, missing: Container[str]
+    sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums, missing: Container[str]
 ) -> tuple[HeadFlow, ...]:
     """Put together what was measured of every head, without the R^2 that are missing."""
     targets = [target for target in TARGETS if target not in missing]
@@ -212,7 +214,7 @@ def _heads(
     )
     trees = _trees_by_head(sums.search, len(names))
     rows: list[HeadFlow] = []
-    for site, spectra in zip(sites, _head_spectra(sites), strict=True):
+    for site, spectra in zip(sites, every, strict=True):
         for i, head in enumerate(site.head_ids):
             n = len(rows)
             recovery = {t: r2[t][n] if t in r2 else Estimate(None) for t in TARGETS}

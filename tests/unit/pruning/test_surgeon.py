@@ -112,6 +112,21 @@ def test_sets_of_the_walk_are_refitted_without_a_pass(planted, monkeypatch):
     assert all(torch.equal(a.maps[row].W, b.maps[row].W) for row in b.maps)
 
 
+def test_a_look_is_made_when_a_set_asks_for_it(planted):
+    context, other = context_of(planted, seed=9), context_of(planted, seed=9)
+    late, whole = surgeon(context), surgeon(other)
+    whole.remove(12)
+    assert late.passes["forward"] == 0
+    assert late.remove(1) == whole.remove(1)
+    assert late.passes == {"forward": 1, "backward": 2}
+    early = late.values
+    refitted_maps(context, (0, 5))  # writes into the same copy of the model
+    assert [late.remove(count) for count in (4, 7, 12)] == [whole.remove(n) for n in (4, 7, 12)]
+    assert late.passes == whole.passes == {"forward": 8, "backward": 16}
+    assert torch.equal(late.values, whole.values)
+    assert early.argmin() == whole.values.argmin()
+
+
 def test_moments_between_two_looks_are_linear_in_the_number_of_heads(planted):
     walk: Any = surgeon(context_of(planted, seed=8))
     # Twelve heads in eight parts: the sixth and the seventh look are at 7 and 9.
