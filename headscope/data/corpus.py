@@ -13,6 +13,7 @@ from pathlib import Path
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.files import (
+    SENTENCES,
     TABLES,
     TRANSLATIONS,
     TREEBANKS,
@@ -232,16 +233,24 @@ class PlainText:
 
 
 def open_plain(path: str | Path | None) -> PlainText:
-    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample."""
+    """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample.
+
+    Of a table its sentences are read, of translations the sources.
+    """
     if path is None:
         return sample_plain()
     path = Path(path)
-    n_lines = sum(1 for _ in read_prose(path))
-    if n_lines == 0:
+
+    def lines() -> Iterator[str]:
+        return (line for _, line in read_prose(path))
+
+    if path.suffix.lower() in TABLES:
+        rows = [cells for _, cells in read_records(path, SENTENCES)]
+        both = [text for row in rows for text in (row["sentence"], row.get("sentence2", ""))]
+        lines = functools.partial(iter, [text for text in both if text.strip()])
+    if (n_lines := sum(1 for _ in lines())) == 0:
         raise CorpusError(f"{path} holds no text; give a file with at least one line.")
-    return PlainText(
-        str(path), sha256_of_file(path), n_lines, lambda: (line for _, line in read_prose(path))
-    )
+    return PlainText(str(path), sha256_of_file(path), n_lines, lines)
 
 
 def as_plain(text: PlainText | str | Path | Sequence[str] | None) -> PlainText:

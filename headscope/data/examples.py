@@ -28,27 +28,29 @@ from headscope.data.corpus import (
     sample_corpus,
     sample_plain,
 )
-from headscope.data.files import TABLES, TRANSLATIONS, TREEBANKS, Columns, Record, read_records
+from headscope.data.files import (
+    FIRST,
+    SECOND,
+    TABLES,
+    TRANSLATIONS,
+    TREEBANKS,
+    Columns,
+    Record,
+    read_records,
+)
 from headscope.data.sentence import Sentence
 
-_FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
-_SECOND = ("sentence2", "text2", "hypothesis", "question2")
 _LABEL = ("label", "labels", "gold_label", "class", "target")
 _SCORE = ("score", "similarity", "similarity_score", "label", "gold")
 _LABELLED = Columns(
-    names={"sentence": _FIRST, "sentence2": _SECOND, "label": _LABEL},
+    names={"sentence": FIRST, "sentence2": SECOND, "label": _LABEL},
     order={2: ("sentence", "label"), 3: ("sentence", "sentence2", "label")},
     needed=("sentence", "label"),
 )
 _PAIRS = Columns(
-    names={"sentence1": _FIRST, "sentence2": _SECOND, "score": _SCORE},
+    names={"sentence1": FIRST, "sentence2": SECOND, "score": _SCORE},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
-)
-_TEXTS = Columns(
-    names={"sentence": _FIRST, "sentence2": _SECOND},
-    order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
-    needed=("sentence",),
 )
 
 
@@ -200,15 +202,8 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
     if path is None:
         return sample_texts(limit, seed)
     path = Path(path)
-    kind = path.suffix.lower()
-    if kind in TABLES:
-        _, rows = _read(path, _TEXTS, "sentence")
-        pairs = [(cells["sentence"], cells.get("sentence2", "")) for _, cells in rows]
-        lines = [text for pair in pairs for text in pair if text.strip()]
-        plain = PlainText(str(path), sha256_of_file(path), len(lines), lambda: iter(lines))
-    else:
-        plain = plain_of(open_treebank(path)) if kind in TREEBANKS else open_plain(path)
-    return _texts(plain, limit, seed)
+    treebank = path.suffix.lower() in TREEBANKS
+    return _texts(plain_of(open_treebank(path)) if treebank else open_plain(path), limit, seed)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:

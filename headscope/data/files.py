@@ -97,6 +97,15 @@ class Columns:
 
 
 #: Pairs of source and target.
+#: What columns with the first and the second sentence of a row may be called.
+FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
+SECOND = ("sentence2", "text2", "hypothesis", "question2")
+#: Sentences without labels; of translations the sources.
+SENTENCES = Columns(
+    names={"sentence": (*FIRST, "source"), "sentence2": SECOND},
+    order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
+    needed=("sentence",),
+)
 TRANSLATIONS = Columns(
     names={"source": ("source",), "target": ("target",)},
     order={2: ("source", "target")},

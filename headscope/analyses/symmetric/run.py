@@ -163,8 +163,10 @@ def _drawn(measured: Sequence[Measured]) -> DrawnEffect:
     cosine = crossed_mean(np.array([cosines for cosines, _ in measured]).T)
     metrics = [on_task.metric for _, on_task in measured if on_task is not None]
     several = len(measured) > 1
+    mean, half = float(cosine.mean), finite(float(cosine.half_width))
+    ends = () if half is None else (max(-1.0, mean - half), min(1.0, mean + half))
     return DrawnEffect(
-        cosine=Estimate.around(float(cosine.mean), finite(float(cosine.half_width))),
+        cosine=Estimate(mean, *ends),
         cosine_std=finite(float(cosine.draw_std)) if several else None,
         draws=len(measured),
         metric=float(np.mean(metrics)) if metrics else None,

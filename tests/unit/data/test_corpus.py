@@ -179,6 +179,29 @@ def test_paths_by_their_suffix_and_sentences_in_memory(tmp_path):
     assert as_plain(text) is text
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("a.tsv", "source\ttarget\nein Haus\ta house\n", ["ein Haus"]),
+        ("a.tsv", "ein Haus\ta house\nein Hund\ta dog\n", ["ein Haus", "ein Hund"]),
+        ("a.csv", "A cat.,A dog.,3.5\n", ["A cat.", "A dog."]),
+        ("a.jsonl", '{"text": "A cat."}\n', ["A cat."]),
+        ("a.txt", "A cat.\tA dog.\n", ["A cat.\tA dog."]),
+    ],
+)
+def test_a_table_as_a_text_is_its_sentences(name, content, lines, tmp_path):
+    path = tmp_path / name
+    path.write_text(content)
+    plain = as_plain(path)
+    assert ([*plain], plain.n_lines) == (lines, len(lines))
+
+
+def test_a_table_without_a_sentence_is_refused(tmp_path):
+    (tmp_path / "a.tsv").write_text("sentence\tlabel\n")
+    with pytest.raises(CorpusError, match="holds no text"):
+        as_plain(tmp_path / "a.tsv")
+
+
 def test_what_holds_no_text_or_cannot_be_read_is_refused(tmp_path):
     for nothing in ([], [""], [Sentence(())]):
         with pytest.raises(CorpusError, match="no sentence"):
