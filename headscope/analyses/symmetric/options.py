@@ -19,7 +19,7 @@ class SymmetricOptions(EffectOptions):
     --------
     >>> import headscope
     >>> result = headscope.symmetric("demo", sentences=2)
-    >>> result.whole["symmetric"].cosine.value < result.heads[0].symmetric.cosine.value
+    >>> result.whole["symmetric"].cosine.value < result.whole["pairs"].cosine.value
     True
     """
 

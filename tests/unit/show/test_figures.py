@@ -300,7 +300,7 @@ def made(documents: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         "classify": [classified, headscope.classify(both, path, **plain)],
         "rank": [headscope.rank(loaded, **ranked)],
         "spectrum": [headscope.spectrum(loaded, **windows)],
-        "symmetric": [headscope.symmetric(loaded, sentences=4, **plain)],
+        "symmetric": [headscope.symmetric(loaded, sentences=4, alone=True, **plain)],
         "prune": [
             headscope.prune(loaded, ablation=True, roles=classified, **few),
             headscope.prune(both, **task),
