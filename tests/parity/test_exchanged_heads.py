@@ -200,10 +200,10 @@ def test_single_heads_and_sets_are_what_effects_measure():
     head = next(h for h in found.heads if h.name == "L1H2")
     assert head.removed.cosine.value == pytest.approx(float(cosines.mean()))
     assert [chosen.heads for chosen in found.sets] == [4, 8]
-    assert all(chosen.removed.draws == 3 for chosen in found.sets)
+    assert all(chosen.removed.draws == 5 for chosen in found.sets)
     assert found.whole["symmetric"].draws == 1
     assert found.whole["symmetric"].cosine_std is None
-    assert found.whole["noise"].draws == 3
+    assert found.whole["noise"].draws == 5
     # Fewer than 8 lines tell no interval.
     assert found.heads[0].symmetric.cosine.low is None
     low, high = boot(np.linspace(0.9, 0.99, 8), 0).interval or (0.0, 0.0)

@@ -39,7 +39,7 @@ from headscope.core.widest import widest
 #: Every change of the scores, those with something random in them, and how often it is drawn.
 CHANGES = ("symmetric", "pairs", "noise", "shuffled", "even")
 RANDOM = ("noise", "shuffled")
-DRAWS = 3
+DRAWS = 5
 
 
 def changed_attention(
