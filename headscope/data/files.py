@@ -96,7 +96,6 @@ class Columns:
         return next((column for column, names in self.names.items() if wanted in names), None)
 
 
-#: Pairs of source and target.
 #: What columns with the first and the second sentence of a row may be called.
 FIRST = ("sentence", "sentence1", "text", "text1", "premise", "question", "question1")
 SECOND = ("sentence2", "text2", "hypothesis", "question2")
@@ -106,6 +105,7 @@ SENTENCES = Columns(
     order={1: ("sentence",), 2: ("sentence", ""), 3: ("sentence", "sentence2", "")},
     needed=("sentence",),
 )
+#: Pairs of source and target.
 TRANSLATIONS = Columns(
     names={"source": ("source",), "target": ("target",)},
     order={2: ("source", "target")},

@@ -129,16 +129,18 @@ def exactly(layers: Sequence[Sublayer], paths: Sequence[Elimination], count: int
 
 def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
     """Refit W_O and b_O of every layer to what all heads put out, on calibration text."""
-    shrinking = _shrinking(context)
+    walk, inputs = context.memo.get(_WALK), None
+    if isinstance(walk, SurgeonRanking) and walk.remove(len(removed)) == tuple(removed):
+        inputs = walk.inputs(len(removed))
+    shrinking = _shrinking(context)  # after the walk, which leaves the model where it looked last
     units = _units_of(context, shrinking.layers)
     gone = set(removed)
     kept = [
         tuple(i for i in range(item.n_units) if units[item.name][i] not in gone)
         for item in shrinking.layers
     ]
-    walk = context.memo.get(_WALK)
-    if isinstance(walk, SurgeonRanking) and walk.remove(len(removed)) == tuple(removed):
-        choices = shrinking.keep(kept, walk.inputs(len(removed)))
+    if inputs is not None:
+        choices = shrinking.keep(kept, inputs)
     else:
         shrinking.keep(kept)  # by what passes through the whole model
         shrinking.refit()  # and once more by what passes through the model as it then stands

@@ -38,7 +38,7 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     """Show all heads at once, random sets of heads, and every head alone."""
     yield b.Text(whole_sentence(result), "lead")
     columns: list[b.Column] = [
-        ("all heads at once", lambda row: CHANGES[row[0]], 0),
+        ("all heads at once", lambda row: CHANGES.get(row[0], row[0]), 0),
         ("similarity to the original", lambda row: row[1].cosine, 3),
         ("draws", lambda row: row[1].draws if row[1].draws > 1 else None, 0),
     ]

@@ -120,7 +120,11 @@ def test_a_look_is_made_when_a_set_asks_for_it(planted):
     assert late.remove(1) == whole.remove(1)
     assert late.passes == {"forward": 1, "backward": 2}
     early = late.values
-    refitted_maps(context, (0, 5))  # writes into the same copy of the model
+    # A set that is not the walk's makes the walk look further, in the same copy of the model: what
+    # is refitted begins with the whole model all the same.
+    made, alone = (refitted_maps(c, (0, 5, 7, 9)) for c in (context, context_of(planted, seed=9)))
+    assert late.passes["forward"] > 1
+    assert all(torch.equal(made.maps[row].W, alone.maps[row].W) for row in alone.maps)
     assert [late.remove(count) for count in (4, 7, 12)] == [whole.remove(n) for n in (4, 7, 12)]
     assert late.passes == whole.passes == {"forward": 8, "backward": 16}
     assert torch.equal(late.values, whole.values)
