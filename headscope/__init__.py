@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from headscope.reports.entries import ReportResult as ReportResult
     from headscope.reports.entries import insights as insights
     from headscope.reports.entries import report as report
+    from headscope.shrinking import ShrinkResult as ShrinkResult
+    from headscope.shrinking import shrink as shrink
 
 __version__ = "0.1.0"
 
@@ -67,6 +69,7 @@ _MODULES = {
     **{f"analyses.{name}": f"{name} {name.title()}Result" for name in _ANALYSES},
     "analyses.validate": "validate ValidationResult",
     "pruning": "prune PruneResult",
+    "shrinking": "shrink ShrinkResult",
     "reports.entries": "report insights ReportResult InsightsResult",
     "pruning.scores": "scores measure",
     "models.loading": "load wrap",

@@ -122,6 +122,8 @@ def made_command(
     """Make a command of a class of options: what ``headscope.NAME`` takes, as flags."""
     shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
     first = [shared.pop("context"), shared.pop("model")]
+    if options.default_model is not None:
+        first[1] = first[1].replace(default="")
     if "validate" in options_of(options) or "output" in options_of(options.flags or options):
         shared = {**inspect.signature(of_every_folder, eval_str=True).parameters, **shared}
     own = [*(parameters_of(options.flags) if options.flags else ()), *parameters_of(options)]
@@ -130,6 +132,8 @@ def made_command(
 
     def command(context: typer.Context, **values: Any) -> None:
         with styled(style_of(values), verbose=values["verbose"]):
+            if options.default_model is not None and not values["model"]:
+                values["model"] = options.default_model(values)
             call = Call(name, options, context, values)
             preflight(options, values, call.arguments())
             (body or Call.run)(call)

@@ -26,10 +26,10 @@ GROUPS = {
         *("validate", "explain", "attribute", "classify", "rank", "spectrum", "depth", "flow"),
         *("symmetric", "linear"),
     ),
-    "Change the model": ("prune", "transfer"),
+    "Change the model": ("prune", "shrink", "transfer"),
     "Publish and compare": ("insights", "report", "compare", "diff", "list", "config"),
 }
-MEASURING = (*SECTIONS, "report")
+MEASURING = (*SECTIONS, "shrink", "report")
 _named = {name for names in GROUPS.values() for name in names}
 GROUPS["Look at heads"] += tuple(name for name in MEASURING if name not in _named)
 EVERY = tuple(name for names in GROUPS.values() for name in names)
@@ -57,6 +57,13 @@ def _insights(call: Call) -> None:
     call.run({**call.arguments(), "settings": settings, "announce": announce})
 
 
+def _shrink(call: Call) -> None:
+    result = call.run()
+    if result.checked and not result.reached:
+        print_note(f"{result.checked} falls short: {result.stopped}", call.values["quiet"])
+        raise typer.Exit(3)
+
+
 def _report(call: Call) -> None:
     from headscope.cli.report import run_report
 
@@ -66,7 +73,7 @@ def _report(call: Call) -> None:
 #: What a command does beyond measuring, writing its folder and printing.
 _BODIES: dict[str, Callable[[Call], Any]] = {
     **{"depth": _depth, "spectrum": _spectrum, "validate": _validate},
-    **{"insights": _insights, "report": _report},
+    **{"insights": _insights, "report": _report, "shrink": _shrink},
 }
 
 

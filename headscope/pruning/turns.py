@@ -10,16 +10,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from headscope.artefacts.onnx_session import Graph
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import own_implementation, use_implementation
+
+
+class Served(Protocol):
+    """A model in a file that a runtime has opened."""
+
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return every output by name."""
+
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 Clock = Callable[[], float]  # Seconds since any moment
@@ -46,7 +56,7 @@ def usual_batches(
 
 @contextmanager
 def passes(
-    models: Sequence[LoadedModel | Graph], batches: Sequence[Padded]
+    models: Sequence[LoadedModel | Served], batches: Sequence[Padded]
 ) -> Iterator[list[list[Pass]]]:
     """Yield what runs each model on each batch, as a user would: without gradients.
 
@@ -62,9 +72,9 @@ def passes(
                 stack.enter_context(use_implementation(model.network, own))
         yield [
             [
-                partial(model.run, *batch.inputs)
-                if isinstance(model, Graph)
-                else partial(_pass, model, batch)
+                partial(_pass, model, batch)
+                if isinstance(model, LoadedModel)
+                else partial(model.run, *batch.inputs)
                 for batch in batches
             ]
             for model in models

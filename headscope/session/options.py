@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -65,6 +65,8 @@ class ModelOptions:
     #: Memory that a run holds beside its model: so many times the model's weights, and MiB; the
     #: weights once more where an option named in ``SECOND_MODEL`` is set.
     held: ClassVar[tuple[float, float]] = (0.6, 250.0)
+    #: Finds the model where the command line may leave it out, from the flags.
+    default_model: ClassVar[Callable[[Mapping[str, Any]], str] | None] = None
     #: A report computes this section in the widest type of the device, whatever the others use.
     widest_dtype: ClassVar[bool] = False
 

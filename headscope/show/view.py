@@ -104,6 +104,7 @@ def next_step(result: Any, why: str, command: str) -> Text:
 #: Where views of commands are that are no analysis.
 _HOMES = {
     "prune": "pruning.view",
+    "shrink": "shrinking.view",
     "insights": "reports.claims.view",
     "compare": "reports.compare",
 }

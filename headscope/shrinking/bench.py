@@ -1,0 +1,240 @@
+"""Every model of a run, measured alike: the metric, the speed, and text of another kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.core.accumulator import Array
+from headscope.core.errors import InputError
+from headscope.data.batches import buckets
+from headscope.data.token_rows import Row, padded
+from headscope.models.loaded import LoadedModel
+from headscope.models.products import fast_products
+from headscope.pruning.confirm_speed import FEWEST, median_interval, ratio_interval
+from headscope.pruning.mix.judge import Judge, Measured
+from headscope.pruning.turns import in_turns, passes
+from headscope.shrinking.distil import loss_of, output_of
+from headscope.shrinking.layers import layers_of
+from headscope.shrinking.options import ShrinkOptions
+from headscope.shrinking.result import Elsewhere, MeasuredModel, Training
+from headscope.shrinking.serving import CALIBRATION, Files, Form, Served
+from headscope.shrinking.text import Texts
+from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.metrics import mean_of
+from headscope.stats.paired_change import interval_of
+from headscope.tasks.base import Task
+
+#: Nearest neighbours, texts that ask for them, and texts that they are looked for among.
+NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
+_BATCHES, _SECONDS = 5, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
+#: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
+RUINED = 0.05
+
+
+class Bench:
+    """Measures models against the whole one, on the same examples and batches."""
+
+    def __init__(
+        self, whole: LoadedModel, task: Task, texts: Texts, options: ShrinkOptions, folder: Path
+    ) -> None:
+        self.whole, self.task, self.texts, self._options = whole, task, texts, options
+        self._folder, self._made = folder, 0
+        self.judge = Judge(whole, task, options.seed)
+        self._tasks: dict[int, Task] = {whole.vocab_size: task}
+        self._full: dict[str, tuple[Tensor, Tensor | None]] = {}
+        self.files_of_whole = self.files(whole)
+        self.calibrated_on = min(CALIBRATION, len(texts.rows(whole)))
+
+    def files(self, model: LoadedModel) -> Files:
+        """Return where a model's files lie, in a folder of their own."""
+        self._made += 1
+        rows = self.texts.rows(model)[:CALIBRATION]
+        texts = [padded([row], model.pad_id, model.device) for row in rows]
+        return Files(model, self._folder / str(self._made), texts)
+
+    def task_of(self, model: LoadedModel) -> Task:
+        """Return the evaluation data as a model with another vocabulary reads them."""
+        if model.vocab_size not in self._tasks:
+            task = self.texts.evaluation_task(model)
+            if task.n_examples != self.task.n_examples:
+                raise InputError(
+                    "Some evaluation texts no longer fit the model once rare words are spelled in "
+                    "more pieces; leave the longest ones out of the data."
+                )
+            task.distance = self.task.distance  # near to the whole model, not to itself
+            self._tasks[model.vocab_size] = task
+        return self._tasks[model.vocab_size]
+
+    # --- the metric -----------------------------------------------------------------------------
+
+    def value(self, model: LoadedModel, served: Served) -> Measured:
+        """Measure a model on the evaluation data as it is served."""
+        task = self.task_of(model)
+        if isinstance(served, LoadedModel):
+            return self.judge.of(task.outputs(served, all_metrics=True))
+        return self.judge.of(task.outputs_of(served, task.batches(model)))
+
+    def distance(self, model: LoadedModel, served: Served, most: int = 256) -> float:
+        """Return the mean loss on calibration text, which chooses; no evaluation text is read."""
+        total, pairs = (
+            0.0,
+            list(zip(self.texts.rows(model), self.texts.rows(self.whole), strict=True))[:most],
+        )
+        pairs.sort(key=lambda pair: len(pair[0]))
+        for first in range(0, len(pairs), 64):
+            part = pairs[first : first + 64]
+            ours, theirs = (
+                padded([pair[side] for pair in part], loaded.pad_id, loaded.device)
+                for side, loaded in ((0, model), (1, self.whole))
+            )
+            with torch.no_grad(), fast_products(self.whole.network), fast_products(model.network):
+                full = output_of(self.whole, theirs)
+                own = output_of(_as_model(model, served), ours)
+                total += float(loss_of(own, full, head=model.task_head is not None).mean()) * len(
+                    part
+                )
+        return total / len(pairs)
+
+    # --- the speed ------------------------------------------------------------------------------
+
+    def times(
+        self, models: Sequence[tuple[LoadedModel, Served]]
+    ) -> list[tuple[Estimate, Estimate]]:
+        """Time models in turns beside the whole one in torch: speed, and milliseconds a text."""
+        places = spread_places(self.task.rows, self._options.batch_size)
+        sides = [(self.whole, self.whole), *models]
+        runs, texts = [], sum(map(len, places))
+        with ExitStack() as stack:
+            for model, served in sides:
+                rows = self.task_of(model).rows
+                batches = [
+                    padded([rows[i] for i in part], model.pad_id, model.device) for part in places
+                ]
+                runs += stack.enter_context(passes([served], batches))
+            spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
+        seed = self._options.seed
+        found = []
+        for i in range(1, len(sides)):
+            speed = Estimate(*ratio_interval(spent[:, 0], spent[:, i], seed=seed))
+            found.append((speed, _milliseconds(spent[:, i], texts, seed)))
+        return [(Estimate(1.0), _milliseconds(spent[:, 0], texts, seed)), *found]
+
+    # --- all of it ------------------------------------------------------------------------------
+
+    def measured(
+        self,
+        files: Files,
+        form: Form,
+        times: tuple[Estimate, Estimate],
+        training: Training | None = None,
+    ) -> MeasuredModel:
+        """Measure one model in one form."""
+        model, served = files.model, files.served(form)
+        found = self.value(model, served)
+        most = found.change.most_lost(1 if self.task.higher_is_better else -1)
+        return MeasuredModel(
+            layers=tuple(name for own in layers_of(model).values() for name in own),
+            rows=model.vocab_size,
+            runtime=form.runtime,
+            precision=form.precision,
+            megabytes=files.megabytes(form),
+            ms=times[1],
+            speed=times[0],
+            value=Estimate(found.value, *(found.ci or (None, None))),
+            change=Estimate(found.change.difference, *(found.change.ci or (None, None))),
+            most_lost=most if np.isfinite(most) else None,
+            elsewhere=self.elsewhere(model, served),
+            training=training,
+        )
+
+    def elsewhere(self, model: LoadedModel, served: Served) -> tuple[Elsewhere, ...]:
+        """Compare a model with the whole one on text of another kind; the whole one with nothing.
+
+        Embeddings by their cosine and by their nearest neighbours among these texts, classes by the
+        share of equal guesses; of other heads nothing is said.
+        """
+        head = self.whole.task_head
+        if (
+            self.whole.encoder_decoder
+            or head not in (None, "classification")
+            or served is self.whole
+        ):
+            return ()
+        found = []
+        for name in self.texts.other:
+            rows = self.texts.other_rows(name, model)
+            if name not in self._full:
+                theirs = _outputs(self.whole, self.whole, self.texts.other_rows(name, self.whole))
+                self._full[name] = theirs, nearest(theirs) if head is None else None
+            ours, (theirs, near) = _outputs(model, served, rows), self._full[name]
+            if near is None:
+                kept = (ours.argmax(-1) == theirs.argmax(-1)).double()
+                item = Elsewhere(name, len(rows), "classes", self._mean(kept), UNKNOWN)
+            else:
+                same = (
+                    (nearest(ours)[:, :, None] == near[:, None, :]).any(dim=2).double().mean(dim=1)
+                )
+                enough = len(rows) >= FEWEST_TEXTS
+                neighbours = self._mean(same) if enough else UNKNOWN
+                cosine = self._mean((ours * theirs).sum(-1))
+                item = Elsewhere(name, len(rows), "cosine", cosine, neighbours)
+            found.append(item)
+        return tuple(found)
+
+    def _mean(self, values: Tensor) -> Estimate:
+        outputs = {"value": values.double().clamp(max=1.0).numpy()}
+        return interval_of(mean_of("value"), outputs, seed=self._options.seed).estimate()
+
+
+def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
+    """Return batches of places that have the evaluation texts' own mixture of lengths.
+
+    Texts sorted by length and cut into batches, as programs do that pad: of these, a few that lie
+    evenly from the shortest to the longest.
+    """
+    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
+    every = [order[first : first + size] for first in range(0, len(order), size)]
+    full = [part for part in every if len(part) == size] or every
+    middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full)
+    return [full[i] for i in sorted({int(middle) for middle in middles})]
+
+
+def _milliseconds(seconds: Array, texts: int, seed: int) -> Estimate:
+    return Estimate(*median_interval(1e3 * seconds / texts, seed=seed))
+
+
+def _as_model(model: LoadedModel, served: Served) -> LoadedModel:
+    """Let a file run in a model's place, with the model's pooling."""
+    return model if isinstance(served, LoadedModel) else _Stand(model, served)  # type: ignore[return-value]
+
+
+class _Stand:
+    """What :func:`output_of` asks of a model, answered by a file."""
+
+    def __init__(self, model: LoadedModel, served: Served) -> None:
+        self.pooling, self.task_head, self.run = model.pooling, model.task_head, served
+
+
+def _outputs(model: LoadedModel, served: Served, rows: Sequence[Row]) -> Tensor:
+    """Return what :func:`output_of` gives of every row, in the order of the rows."""
+    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    with torch.no_grad(), fast_products(model.network):
+        for part in buckets(rows):
+            batch = padded(part, model.pad_id, model.device)
+            outputs = output_of(_as_model(model, served), batch)
+            for i, each in zip(batch.index, outputs, strict=True):
+                found[i] = each
+    return torch.stack(found)
+
+
+def nearest(embeddings: Tensor) -> Tensor:
+    """Return the places of the neighbours of the first texts, (queries, neighbours)."""
+    similarity = embeddings[:QUERIES] @ embeddings.T
+    similarity.fill_diagonal_(-torch.inf)
+    return similarity.topk(min(NEIGHBOURS, len(embeddings) - 1), dim=1).indices

@@ -1,0 +1,102 @@
+"""The card of a saved folder: its headline is that of its file, its snippets run as they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import ModelCardData
+
+from headscope.core.safe_text import markdown, visible
+from headscope.models.loaded import LoadedModel
+from headscope.pruning.card import _ABSOLUTE, _DEMO, _HUB_TASKS, _inherited
+from headscope.show import blocks as b
+from headscope.show.drawing import figure_files
+from headscope.show.figures import figures_of
+from headscope.shrinking.result import ShrinkResult
+from headscope.shrinking.view import answer, blocks, picture
+
+_SENTENCES = {
+    "torch": 'model = SentenceTransformer("FOLDER")',
+    "onnxruntime": 'model = SentenceTransformer("FOLDER", backend="onnx")',
+    "openvino": 'model = SentenceTransformer("FOLDER", backend="openvino"SETTING)',
+}
+_TOKENS = """import numpy as np
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+inputs = tokenizer(["A sentence."], return_tensors="np")"""
+_ALONE = {
+    "onnxruntime": """import onnxruntime
+
+session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")
+asked = [item.name for item in session.get_inputs()]
+output = session.run(None, {name: inputs[name].astype(np.int64) for name in asked})[0]
+print(output.shape)""",
+    "openvino": """import openvino
+
+model = openvino.Core().compile_model("FOLDER/openvino/openvino_model.xml", "CPU"SETTING)
+asked = [port.get_any_name() for port in model.inputs]
+output = model({name: inputs[name].astype(np.int64) for name in asked})[0]
+print(output.shape)""",
+}
+
+
+#: Unasked openvino computes in bfloat16 where the processor can.
+_FLOAT32 = '{"INFERENCE_PRECISION_HINT": "f32"}'
+
+
+def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> tuple[str, bytes]:
+    """Return the card and its picture, a PNG file."""
+    best, saved = result.best, result.saved
+    assert best is not None
+    assert saved is not None
+    source = str(result.provenance["model"]["id"])
+    name = markdown(Path(source).name)
+    base = _DEMO if source == "demo" else None
+    header = ModelCardData(
+        base_model=base,
+        tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
+        library_name="sentence-transformers" if sentences else "transformers",
+        pipeline_tag=_HUB_TASKS.get(result.task),
+        **{key: v for key, v in _inherited(whole).items() if key != "pipeline_tag"},
+    )
+    snippets = []
+    exact = best.form == "openvino float32"
+    setting = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
+    if sentences:
+        snippets.append(
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f'{_SENTENCES[best.runtime]}\nprint(model.encode(["A sentence."]).shape)'
+        )
+    if best.runtime in _ALONE:
+        setting = f", {_FLOAT32}" if exact else ""
+        snippets.append(f"{_TOKENS}\n\n{_ALONE[best.runtime].replace('SETTING', setting)}")
+    else:
+        snippets.append(
+            'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")'
+        )
+    table, texts = [], []
+    for block in blocks(result):
+        if isinstance(block, b.Table):
+            heads = [title for title, *_ in block.columns]
+            rows = [f"| {' | '.join(map(markdown, row))} |" for row in b.table_cells(block)]
+            lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *rows]
+            table.append("\n".join([*([f"{block.title}\n"] if block.title else []), *lines]))
+        elif isinstance(block, b.Text) and block.style in ("control", "warning"):
+            texts.append(markdown(visible(block.text)))
+    command = _ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
+    parts = [
+        f"---\n{header.to_yaml().strip()}\n---",
+        f"# {name}, smaller",
+        f"**{markdown(answer(result))}**",
+        f"The headline is that of `{saved.file}`.",
+        "## Opening it",
+        *(f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in snippets),
+        "## What was measured\n\n![The metric of every model against milliseconds](shrink.png)",
+        *table,
+        "## How it was made",
+        *texts,
+        f"```sh\n{command}\n```\n\nMade by [headscope](https://pypi.org/project/headscope/).",
+    ]
+    files = figure_files(dict(figures_of([picture(result)])))
+    return "\n\n".join(parts) + "\n", files["shrink.png"]

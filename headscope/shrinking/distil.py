@@ -1,0 +1,287 @@
+"""Distillation: a smaller model learns the whole model's own outputs, on text without labels.
+
+The loss is 1 - cosine to the whole model's embedding; for a head the Kullback-Leibler divergence
+from the whole model's probabilities; for a head of one score the squared difference. A tenth of the
+text is held out: the weights that came nearest on it are kept, those before training among them.
+
+References
+----------
+Hinton, Vinyals & Dean 2015, arXiv:1503.02531; of sentence embeddings Reimers & Gurevych 2020,
+arXiv:2004.09813.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headscope.core.files import write_atomically
+from headscope.data.token_rows import Padded, Row, padded
+from headscope.models.compact import as_before
+from headscope.models.loaded import LoadedModel
+from headscope.models.loading import wrap
+from headscope.models.products import fast_products
+from headscope.tasks.base import SPAN_HEAD
+
+RATE, BATCH = 6e-4, 64
+HELD_OUT, MOST_HELD = 10, 512  # One text of so many is held out, and so many at most.
+WARM = 50  # Steps until the full learning rate
+SECONDS = 30.0  # Between two looks at the held-out text
+PATIENCE = 4  # Looks in a row that came no nearer, after which training ends
+_CLEARLY = 0.85  # Of the time of a step in float32
+
+
+@dataclass(frozen=True)
+class Distilled:
+    """A trained model, and how near it came."""
+
+    model: LoadedModel
+    before: float  # Mean loss on held-out text
+    after: float
+    steps: int
+    minutes: float
+    texts: int  # That were trained on
+    ended: str  # ``time``, or ``no nearer``
+    arithmetic: str  # ``float32`` or ``bfloat16``
+
+
+def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
+    """Return what is compared of each text: a unit embedding, or the head's logits.
+
+    (rows, d_model), (rows, classes), (tokens, classes) of a head that speaks of tokens, or
+    (2 rows, pos) of one that says where an answer begins and ends.
+    """
+    masked = batch.masked
+
+    def at_masked(hidden: Tensor) -> Tensor:
+        return hidden[masked[0], masked[1]][None]
+
+    select = at_masked if masked.numel() else None
+    hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
+    if logits is None:
+        return F.normalize(loaded.pooling.embed(hidden.float(), batch.hidden_mask), dim=-1)
+    if loaded.task_head == SPAN_HEAD:
+        padding = ~batch.attention_mask.bool()[..., None]
+        logits = logits.masked_fill(padding, -1e4).transpose(1, 2)
+    return logits.flatten(0, -2).float()
+
+
+def loss_of(ours: Tensor, theirs: Tensor, *, head: bool) -> Tensor:
+    """Return the loss of each row: 1 - cosine, KL(whole || ours), or a squared difference."""
+    if not head:
+        return 1 - (ours * theirs).sum(-1)
+    if theirs.shape[-1] == 1:
+        return (ours - theirs).square().sum(-1)
+    full = theirs.log_softmax(-1)
+    return (full.exp() * (full - ours.log_softmax(-1))).sum(-1)
+
+
+def distil(
+    small: LoadedModel,
+    whole: LoadedModel,
+    rows: tuple[Sequence[Row], Sequence[Row]],
+    minutes: float,
+    *,
+    seed: int = 0,
+    state: State | None = None,
+    tell: Callable[[float], object] = lambda share: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Distilled:
+    """Train ``small`` for some minutes; both models that were given stay as they are.
+
+    Tables of embeddings stay as they are too: most of their rows are in none of the texts.
+
+    Parameters
+    ----------
+    small, whole : LoadedModel
+        What is trained, and what it learns from.
+    rows : (sequence of Row, sequence of Row)
+        The same texts, tokenised for ``small`` and for ``whole``, whose vocabularies may differ.
+    minutes : float
+        Of training, the whole model's outputs included.
+    seed : int
+        Of the held-out texts and the order of the others.
+    state : State, optional
+        Where each half minute is written what is needed to go on; what a run of the same name left
+        there is gone on from.
+    tell, clock : callable
+        Is told which share of the time is over; the clock, for tests.
+    """
+    n, rng = len(rows[0]), random.Random(seed)
+    held = sorted(rng.sample(range(n), max(1, min(MOST_HELD, n // HELD_OUT))))
+    left = sorted(set(range(n)).difference(held)) or held
+    train = sorted(left, key=lambda i: len(rows[0][i]))  # Neighbours in length need little padding.
+    network = copy.deepcopy(small.network)
+    student = as_before(wrap(network, small.tokenizer, name=small.name), small)
+    lesson = Lesson(student, whole, rows)
+    with fast_products(whole.network), _trained(network) as parameters:
+        optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
+        before = lesson.distance(held)
+        run = _Run(network, optimiser, before)
+        run.resume(state)
+        low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
+        begun, looked, waited, share = clock(), clock(), 0, run.share
+        while share < 1 and waited <= PATIENCE:
+            for group in optimiser.param_groups:
+                group["lr"] = RATE * min(1.0, (run.steps + 1) / WARM) * (1 - share)
+            first = rng.randrange(max(1, len(train) - BATCH + 1))
+            optimiser.zero_grad()
+            torch.autograd.backward(lesson.loss(train[first : first + BATCH], low))
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimiser.step()
+            run.steps += 1
+            share = min(1.0, run.share + (clock() - begun) / max(60 * minutes, 1e-9))
+            tell(share)
+            if share >= 1 or clock() - looked > SECONDS:
+                waited = 0 if run.look(lesson.distance(held)) else waited + 1
+                run.save(state, share)
+                looked = clock()
+        network.load_state_dict(run.kept)
+        ended = "time" if share >= 1 else "no nearer"
+    spent = share * minutes
+    kind = "bfloat16" if low else "float32"
+    return Distilled(student, before, run.best, run.steps, spent, len(train), ended, kind)
+
+
+class Lesson:
+    """What a smaller model learns: the whole model's outputs of the same texts."""
+
+    def __init__(
+        self, student: LoadedModel, whole: LoadedModel, rows: tuple[Sequence[Row], Sequence[Row]]
+    ) -> None:
+        self.student, self._whole, self._rows = student, whole, rows
+        self._head = whole.task_head is not None
+        self._known: dict[int, Tensor] = {}
+
+    def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
+        """Return the mean loss of some texts, the student run in bfloat16 if ``low``."""
+        theirs = self._theirs(chosen)
+        batch = self._batch(self.student, self._rows[0], chosen)
+        with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
+            ours = output_of(self.student, batch)
+        return loss_of(ours, theirs, head=self._head).mean()
+
+    def distance(self, chosen: Sequence[int]) -> float:
+        """Return the mean loss of some texts, in float32."""
+        total, ordered = 0.0, sorted(chosen, key=lambda i: len(self._rows[0][i]))
+        with torch.no_grad():
+            for first in range(0, len(ordered), BATCH):
+                part = ordered[first : first + BATCH]
+                total += len(part) * float(self.loss(part))
+        return total / len(chosen)
+
+    def _theirs(self, chosen: Sequence[int]) -> Tensor:
+        """Return the whole model's outputs; those of one row a text are computed only once."""
+        missing = [i for i in chosen if i not in self._known]
+        if missing:
+            with torch.no_grad():
+                batch = self._batch(self._whole, self._rows[1], missing)
+                found = output_of(self._whole, batch)
+            if len(found) != len(missing):  # several rows a text
+                return found if missing == list(chosen) else self._all(chosen)
+            self._known.update(zip(missing, found, strict=True))
+        return torch.stack([self._known[i] for i in chosen])
+
+    def _all(self, chosen: Sequence[int]) -> Tensor:
+        with torch.no_grad():
+            return output_of(self._whole, self._batch(self._whole, self._rows[1], chosen))
+
+    @staticmethod
+    def _batch(loaded: LoadedModel, rows: Sequence[Row], chosen: Sequence[int]) -> Padded:
+        return padded([rows[i] for i in chosen], loaded.pad_id, loaded.device)
+
+
+@dataclass(frozen=True)
+class State:
+    """A file that a run of training goes on from after an interruption."""
+
+    path: Path
+    key: str  # Of everything that the run depends on: a file of another run is not read.
+    removed: tuple[Any, ...] = ()  # The layers that are gone
+
+    def read(self) -> dict[str, Any] | None:
+        """Return what the file holds of the same run; None where there is none."""
+        try:
+            held: dict[str, Any] = torch.load(self.path, weights_only=True)
+        except Exception:  # there is no file, or a damaged one: torch raises many kinds
+            return None
+        return held if held.get("key") == self.key else None
+
+
+class _Run:
+    """How far training has come."""
+
+    def __init__(self, network: Any, optimiser: torch.optim.Optimizer, best: float) -> None:
+        self._network, self._optimiser = network, optimiser
+        self.best, self.steps, self.share = best, 0, 0.0
+        self.kept = copy.deepcopy(network.state_dict())
+
+    def look(self, distance: float) -> bool:
+        """Keep the weights if they are nearer than any before."""
+        if distance >= self.best:
+            return False
+        self.best, self.kept = distance, copy.deepcopy(self._network.state_dict())
+        return True
+
+    def save(self, state: State | None, share: float) -> None:
+        """Write everything that is needed to go on."""
+        if state is None:
+            return
+        held = {
+            "key": state.key,
+            "removed": state.removed,
+            "numbers": [self.best, self.steps, share],
+            "kept": self.kept,
+            "network": self._network.state_dict(),
+            "optimiser": self._optimiser.state_dict(),
+        }
+        file = io.BytesIO()
+        torch.save(held, file)
+        write_atomically(state.path, file.getvalue())
+
+    def resume(self, state: State | None) -> None:
+        """Go on from what the same run left."""
+        if state is not None and (held := state.read()) is not None:
+            self._network.load_state_dict(held["network"])
+            self._optimiser.load_state_dict(held["optimiser"])
+            self.kept = held["kept"]
+            self.best, self.steps, self.share = held["numbers"]
+
+
+@contextmanager
+def _trained(network: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """Yield the parameters that are trained, with gradients switched on while the block runs."""
+    tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
+    parameters = [p for p in network.parameters() if p.is_floating_point() and id(p) not in tables]
+    for p in parameters:
+        p.requires_grad_(True)
+    try:
+        with torch.enable_grad():
+            yield parameters
+    finally:
+        for p in parameters:
+            p.requires_grad_(False)
+
+
+def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
+    """Whether a step is clearly faster in bfloat16, as on processors that multiply it."""
+    if lesson.student.device != "cpu":
+        return False
+    seconds = {}
+    for low in (False, True):
+        for _ in range(2):  # the first one compiles products
+            start = time.perf_counter()
+            torch.autograd.backward(lesson.loss(chosen, low))
+            seconds[low] = time.perf_counter() - start
+    return seconds[True] < _CLEARLY * seconds[False]

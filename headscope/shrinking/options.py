@@ -1,0 +1,188 @@
+"""What ``headscope shrink`` can be asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from headscope.core.errors import InputError, WrongOptionError
+from headscope.core.options import Option
+from headscope.session.options import POOLING, TASKS, RunOptions
+from headscope.shrinking.result import Target
+
+if TYPE_CHECKING:
+    from headscope.data.examples import Examples
+
+    Data = str | Path | Examples
+else:
+    Data = Path
+
+MANIFEST = "headscope.json"  # Of every folder that headscope saved
+RUNTIMES = ("torch", "onnxruntime", "openvino")
+MINUTES = 5.0
+PANEL = "Target"  # Heading in the help
+
+
+def _made_of(values: Mapping[str, Any]) -> str:
+    """Return the model that a folder to check was made of."""
+    folder = values.get("check_folder")
+    if folder is None:
+        raise WrongOptionError("Name the model, or with --check a folder that shrink saved.")
+    try:
+        source = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["source"]
+        return str(source["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise WrongOptionError(
+            f"{folder} does not say which model it was made of; name that model before --check."
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkOptions(RunOptions):
+    """Find the fastest model that loses at most what you allow, by the plainest means.
+
+    First the whole model in other runtimes and in 8 bits, each timed and measured here. Where that
+    does not reach the target, whole layers go, and those that stay are distilled for some minutes
+    from the model's own outputs on text without labels. For a size in megabytes the rows of the
+    vocabulary that no text needs go too.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.shrinking("demo", runtimes=["torch"], limit=64)
+    >>> [str(model.form) for model in result.models]
+    ['torch float32']
+    """
+
+    default_model: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(_made_of)
+    held: ClassVar[tuple[float, float]] = (6.0, 900.0)
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope shrink demo",
+        "headscope shrink demo --task similarity --data dev.csv --text lines.txt --speed 6 "
+        "--save small",
+        "headscope shrink demo --task similarity --data dev.csv --text lines.txt --max-drop 0.5",
+        "headscope shrink demo --task similarity --data dev.csv --text lines.txt --mb 9",
+        "headscope shrink --check small --task similarity --data dev.csv --max-drop 1 "
+        "--min-speed 3",
+    )
+
+    task: Annotated[
+        str,
+        Option(help="What the models are measured by; fidelity needs no labels.", choices=TASKS),
+    ] = "fidelity"
+    data: Annotated[
+        Data | None,
+        Option(
+            help="What they are measured on: text, or a table with labels. Nothing is chosen or "
+            "trained on it. Default: half of the built-in sample."
+        ),
+    ] = None
+    text: Annotated[
+        Sequence[str | Path] | None,
+        Option(
+            help="Text without labels, one sentence a line, to train and to calibrate 8 bits on; "
+            "repeatable. Default: the other half of the built-in sample.",
+            kind=list[Path],
+            metavar="<path>",
+        ),
+    ] = None
+    other_text: Annotated[
+        str | Path | None,
+        Option(
+            help="Text of another kind, on which every model is compared with the whole one too. "
+            "Default: the built-in sample."
+        ),
+    ] = None
+    speed: Annotated[
+        float | None,
+        Option(
+            help="So many times as fast as the whole model in torch.",
+            above=1,
+            why="2 is twice as fast",
+            flags=("--speed", "--min-speed"),
+            panel=PANEL,
+        ),
+    ] = None
+    ms: Annotated[
+        float | None, Option(help="At most so many milliseconds a text.", above=0, panel=PANEL)
+    ] = None
+    mb: Annotated[
+        float | None,
+        Option(help="A file of at most so many megabytes (1e6 bytes).", above=0, panel=PANEL),
+    ] = None
+    max_drop: Annotated[
+        float | None,
+        Option(
+            help="At most this much of the metric is lost, the bad end of the 95% interval "
+            "included. Alone: the fastest model that keeps to it.",
+            at_least=0,
+            why="in the unit of the task's metric (0.5 is half a point of accuracy)",
+            panel=PANEL,
+        ),
+    ] = None
+    minutes: Annotated[
+        float,
+        Option(
+            help="Of training, for each number of layers that is tried; 0 trains nothing.",
+            at_least=0,
+        ),
+    ] = MINUTES
+    runtimes: Annotated[
+        Sequence[str] | None,
+        Option(
+            help="What may serve the model; repeatable. Default: all that are installed.",
+            flags=("--runtime",),
+            choices=RUNTIMES,
+        ),
+    ] = None
+    batch_size: Annotated[
+        int, Option(help="Texts that are run together while models are timed.", at_least=1)
+    ] = 32
+    limit: Annotated[
+        int | None,
+        Option(help="Only so many examples of the data, chosen at random.", at_least=2),
+    ] = None
+    save: Annotated[
+        str | Path | None,
+        Option(help="Folder for the smaller model; opened again and measured."),
+    ] = None
+    check_folder: Annotated[
+        str | Path | None,
+        Option(
+            help="Make nothing: measure this saved folder against the model, and exit with 3 where "
+            "it misses a target.",
+            flags=("--check",),
+        ),
+    ] = None
+    pooling: Annotated[str | None, POOLING] = None
+
+    @property
+    def target(self) -> Target | None:
+        """Which of the targets besides max_drop was given."""
+        named = {"speed": self.speed, "ms": self.ms, "mb": self.mb}
+        return next((Target(n, value) for n, value in named.items() if value is not None), None)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a smaller model was asked for."""
+        return self.target is not None or self.max_drop is not None
+
+    def check(self) -> None:
+        """Refuse two targets, a folder without a target, and a check that would make something."""
+        given = [name for name in ("speed", "ms", "mb") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} are two targets; give one of them.")
+        if self.check_folder is not None and self.save is not None:
+            raise InputError("check measures a folder that is there, and save makes one; give one.")
+        if self.check_folder is not None and not self.searches:
+            raise InputError("check needs something to hold: speed, ms, mb or max_drop.")
+
+    def expected(self) -> dict[str, float]:
+        """Name the steps of a run, with their seconds for the demo model."""
+        steps = {"whole model": 60.0}
+        if self.searches and self.check_folder is None:
+            steps |= {"choosing layers": 10.0, "distilling": 60 * self.minutes, "smaller model": 30}
+        return steps

@@ -1,0 +1,153 @@
+"""What ``headscope shrink`` found: every model that was measured, and the one that was chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headscope.models.validation import ValidationSummary
+from headscope.stats.estimate import UNKNOWN, Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """How near a model stays to the whole one on text of one kind."""
+
+    text: str
+    texts: int
+    of: str  # ``cosine`` or ``classes``
+    nearness: Estimate  # Mean cosine of embeddings, or the share of equal classes
+    #: Share of the ten nearest neighbours among these texts that the whole model finds too; the
+    #: interval is of a mean over the texts that ask.
+    neighbours: Estimate
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a smaller model was distilled."""
+
+    minutes: float
+    steps: int
+    texts: int
+    before: float  # Loss on held-out text
+    after: float
+    ended: str
+    arithmetic: str  # ``float32``, or ``bfloat16`` where the processor is faster in it
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """One model in one runtime and precision."""
+
+    layers: tuple[Any, ...]  # The layers that are left, by their original names
+    rows: int  # Of the vocabulary
+    runtime: str
+    precision: str
+    megabytes: float  # Of its file, or of the weights in torch (1e6 bytes)
+    ms: Estimate  # Milliseconds a text, at this run's pace of the machine
+    speed: Estimate  # Time of the whole model in torch / its time, run in turns
+    value: Estimate
+    change: Estimate  # Paired: value minus the whole model's
+    most_lost: float | None  # The bad end of that interval; None where it is unknown
+    elsewhere: tuple[Elsewhere, ...] = ()
+    training: Training | None = None
+
+    @property
+    def form(self) -> str:
+        """Runtime and precision."""
+        return f"{self.runtime} {self.precision}"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole model in torch, which everything is compared with."""
+        return self.most_lost == 0 and self.form == "torch float32" and not self.elsewhere
+
+
+@dataclass(frozen=True)
+class Target:
+    """What was asked for."""
+
+    name: str  # ``speed``, ``ms`` or ``mb``
+    value: float
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A folder that was written and opened again."""
+
+    folder: str
+    file: str  # That of the headline
+    measured: float  # The metric of that file, opened from the folder
+    opens: str  # What opens ``model.safetensors``
+
+
+@dataclass(frozen=True)
+class ShrinkResult:
+    """Every model that was measured, in the order of the ladder; the first is the whole one."""
+
+    schema: int
+    provenance: dict[str, Any]
+    validation: ValidationSummary
+    task: str
+    metric: str
+    higher_is_better: bool
+    examples: int
+    data: str
+    batch_size: int
+    threads: int
+    target: Target | None
+    max_drop: float | None
+    text: tuple[str, ...]  # That trains and calibrates
+    sentences: int
+    dropped: int  # Sentences of that text that are in the data too, and were left out
+    models: tuple[MeasuredModel, ...]
+    refused: tuple[str, ...] = ()  # Sentences about forms that a runtime refused
+    chosen: int | None = None  # Place in ``models``
+    reached: bool = False
+    stopped: str = ""  # At which rung, and why
+    saved: Saved | None = None
+    checked: str = ""  # The folder that was checked
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> MeasuredModel:
+        """The whole model in torch."""
+        return self.models[0]
+
+    @property
+    def best(self) -> MeasuredModel | None:
+        """The model that was chosen."""
+        return None if self.chosen is None else self.models[self.chosen]
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return a row for each model."""
+        import pandas
+
+        def both(name: str, number: Estimate) -> dict[str, float | None]:
+            return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
+
+        return pandas.DataFrame(
+            [
+                {
+                    "layers": len(model.layers),
+                    "vocabulary": model.rows,
+                    "runtime": model.runtime,
+                    "precision": model.precision,
+                    "megabytes": model.megabytes,
+                    **both("ms", model.ms),
+                    **both("speed", model.speed),
+                    **both(self.metric, model.value),
+                    **both("change", model.change),
+                    **{f"nearness {e.text}": e.nearness.value for e in model.elsewhere},
+                    **{f"neighbours {e.text}": e.neighbours.value for e in model.elsewhere},
+                    "chosen": place == self.chosen,
+                }
+                for place, model in enumerate(self.models)
+            ]
+        )
+
+
+__all__ = ["UNKNOWN", "Elsewhere", "MeasuredModel", "Saved", "ShrinkResult", "Target", "Training"]

@@ -1,0 +1,394 @@
+"""``headscope shrink``: the ladder, rung by rung, until one reaches the target.
+
+1. The whole model in every runtime and precision that there is, timed and measured.
+2. Fewer layers, distilled from the whole model's own outputs.
+3. For a size: fewer rows of the vocabulary, too.
+
+What chooses reads calibration text only; the evaluation data judge what was chosen. The layers of a
+target in speed follow from times, which no example can flatter. For ``max_drop`` alone models are
+tested in an order that is settled beforehand, the easiest first, up to the first that loses too
+much (:mod:`headscope.stats.confirm`), so no correction is due.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from headscope.artefacts.saving import check_target
+from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
+from headscope.core.files import sha256_of
+from headscope.core.serialise import SCHEMA
+from headscope.data.common_words import COMMON_WORDS
+from headscope.models.layers import remove_layers
+from headscope.models.loaded import LoadedModel, fingerprint
+from headscope.models.validation import ValidationSummary
+from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary
+from headscope.session.opening import Model, need_tokenizer, open_for_tasks
+from headscope.session.provenance import provenance
+from headscope.session.validate import require_valid
+from headscope.shrinking.bench import RUINED, Bench
+from headscope.shrinking.check import check
+from headscope.shrinking.distil import Distilled, State, distil
+from headscope.shrinking.judging import amount, extent, keeps, reaches
+from headscope.shrinking.layers import TRIED, counts_of, first_layers, layers_of, nearest_subsets
+from headscope.shrinking.options import ShrinkOptions
+from headscope.shrinking.result import MeasuredModel, ShrinkResult, Training
+from headscope.shrinking.saving import save
+from headscope.shrinking.serving import FORMS, TORCH, Files, Form, installed_runtimes, need_runtimes
+from headscope.shrinking.text import read_all
+
+#: Shares of the layers that models have which are tested for a largest drop, the easiest first.
+SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
+BRIEFLY = 0.1  # Share of the minutes for each of the few sets of layers that are tried
+
+
+def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
+    """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
+    runtimes = tuple(dict.fromkeys(options.runtimes or installed_runtimes()))
+    need_runtimes(runtimes)
+    if options.save is not None:
+        check_target(options.save)
+    texts = read_all(options)
+    whole = open_for_tasks(model, task=options.task, **options.loading)
+    need_tokenizer(whole, "shrink")
+    validation = require_valid(whole, options.validate)
+    task = texts.evaluation_task(whole)
+    texts.rows(whole)  # refuses what does not fit before anything is measured
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(whole, task, texts, options, Path(folder))
+        if options.check_folder is not None:
+            return check(bench, options, lambda **found: _result(bench, validation, **found))
+        ladder = Ladder(bench, options, runtimes)
+        ladder.climb()
+        result = _result(
+            bench,
+            validation,
+            models=tuple(ladder.models),
+            refused=tuple(ladder.refused),
+            chosen=ladder.chosen,
+            reached=ladder.reached,
+            stopped=ladder.stopped,
+        )
+        if options.save is not None and ladder.best is not None and ladder.reached:
+            options.tell("saving", 0, 1)
+            result = save(ladder.best, ladder.form, result, bench, options)
+            ladder.forget()
+        if options.searches and not ladder.reached:
+            raise ArtefactError(ladder.stopped, result=result)
+        return result
+
+
+class Ladder:
+    """What was measured so far, and what was chosen of it."""
+
+    def __init__(self, bench: Bench, options: ShrinkOptions, runtimes: tuple[str, ...]) -> None:
+        self.bench, self.options = bench, options
+        self.models: list[MeasuredModel] = []
+        self.refused: list[str] = []
+        self.chosen: int | None = None
+        self.best: Files | None = None
+        self.reached, self.stopped = False, ""
+        self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
+
+    @property
+    def form(self) -> Form:
+        """The form of the model that was chosen."""
+        assert self.chosen is not None
+        return Form(self.models[self.chosen].runtime, self.models[self.chosen].precision)
+
+    def climb(self) -> None:
+        """Go up the rungs until one reaches the target."""
+        self._whole_model()
+        if not self.options.searches:
+            self.stopped = "No target was given, so nothing was removed."
+            return
+        if self.options.target is None:
+            self._smallest_that_keeps()
+        elif not self._whole_reaches():
+            self._fewer_layers()
+
+    def forget(self) -> None:
+        """Delete what training had written down: the model is saved."""
+        if (state := self._state(self.bench.whole, 0)) is not None:
+            state.path.unlink(missing_ok=True)
+
+    # --- the first rung -------------------------------------------------------------------------
+
+    def _whole_model(self) -> None:
+        """Measure the whole model in every form that a runtime does not refuse."""
+        bench, files = self.bench, self.bench.files_of_whole
+        wanted = self._forms
+        self._forms = []
+        for i, form in enumerate(wanted):
+            self.options.tell("whole model", i, 2 * len(wanted))
+            try:
+                files.served(form)
+            except (UnsupportedModelError, InputError) as error:
+                self.refused.append(str(error))
+            else:
+                self._forms.append(form)
+        times = bench.times([(bench.whole, files.served(form)) for form in self._forms[1:]])
+        for i, form in enumerate(self._forms):
+            self.options.tell("whole model", len(wanted) + i, 2 * len(wanted))
+            self.models.append(bench.measured(files, form, times[i]))
+        # What 8 bits ruin is not offered; calibration text decides, not the evaluation data.
+        lost = {form: bench.distance(bench.whole, files.served(form)) for form in self._forms}
+        ruined = [form for form in self._forms if lost[form] > RUINED]
+        self.refused += [
+            f"{form} ruins {bench.whole.name}: {lost[form]:.2g} from its own outputs on "
+            "calibration text; it is not used."
+            for form in ruined
+        ]
+        speeds = dict(zip(self._forms, self.models, strict=True))
+        self._forms = sorted(
+            (form for form in self._forms if form not in ruined),
+            key=lambda form: -(speeds[form].speed.value or 0.0),
+        )
+        self._lost = lost
+
+    def _whole_reaches(self) -> bool:
+        """Choose the form of the whole model that reaches the target and loses least."""
+        good = [form for form in self._forms if self._reaches(self._model(form))]
+        if not good:
+            return False
+        form = min(good, key=lambda form: self._lost[form])
+        model = self._model(form)
+        if not self._keeps(model):
+            return False
+        self._choose(model, self.bench.files_of_whole)
+        self.stopped = f"The whole model in {form} reaches the target, so nothing was removed."
+        return True
+
+    def _model(self, form: Form) -> MeasuredModel:
+        return next(
+            m for m in self.models if (m.runtime, m.precision) == (form.runtime, form.precision)
+        )
+
+    # --- fewer layers ---------------------------------------------------------------------------
+
+    def _fewer_layers(self) -> None:
+        """Find how many layers reach the target, train that model, measure it."""
+        form = self._forms[0] if self.options.mb is None else self._smallest_form()
+        found = self._that_reaches(form)
+        if found is None:
+            return
+        base, count = found
+        files, training = self._trained(base, count)
+        model = self._measured(files, form, training)
+        self.models.append(model)
+        self.chosen, self.best = len(self.models) - 1, files
+        self.reached = self._reaches(model) and self._keeps(model)
+        what = f"{len(model.layers)} of {len(self.models[0].layers)} layers"
+        if model.rows < self.models[0].rows:
+            what += f" and {model.rows:,} of {self.models[0].rows:,} rows of the vocabulary"
+        if self.reached:
+            self.stopped = f"No form of the whole model reaches the target; {what} in {form} do."
+        elif not self._keeps(model):
+            self.stopped = (
+                f"{what} in {form} reach the target but may lose {amount(model.most_lost)} of "
+                f"{self.bench.task.metric}, more than {self.options.max_drop:g}: allow more, give "
+                "more minutes, or more text of the kind that the model will read."
+            )
+        else:
+            self.stopped = (
+                f"{what} in {form} came nearest to the target and miss it: {extent(model)}."
+            )
+
+    def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:
+        """Return the model to remove layers from and how many stay; None where none reaches."""
+        nearest = ""
+        for base in self._bases(form):
+            for count in self._counts(base, form):
+                small = first_layers(base, count)
+                files = self.bench.files(small)
+                reaches, nearest = self._would_reach(files, form)
+                files.close()
+                if reaches:
+                    return base, count
+        self.stopped = (
+            f"Nothing reaches the target: the nearest, one layer in {form}, has {nearest}; "
+            "ask for less, or allow another runtime."
+        )
+        return None
+
+    def _counts(self, base: LoadedModel, form: Form) -> list[int]:
+        """List the numbers of layers to try, beginning a little above where speed is expected."""
+        counts, speed = counts_of(base), self.options.speed
+        if speed is None or not counts:
+            return counts
+        whole = self._model(form).speed.value or 1.0
+        layers = counts[0] + 1
+        # At best time falls with the layers; the first number that is tried may be too large.
+        return [count for count in counts if whole * layers / count >= 0.95 * speed] or counts[-1:]
+
+    def _bases(self, form: Form) -> Iterator[LoadedModel]:
+        """Yield the whole model and, for a size, the one with a smaller vocabulary."""
+        whole, texts = self.bench.whole, self.bench.texts
+        yield whole
+        if self.options.mb is None or not texts.plain or whole.task_head in ("mlm", "seq2seq"):
+            return
+        plan = plan_vocabulary(whole, list(texts.training.texts), common=COMMON_WORDS)
+        if plan.rows < plan.rows_before:
+            yield cut_vocabulary(whole, plan)
+
+    def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:
+        """Whether a model of this size, not yet trained, is fast or small enough."""
+        model, bench = files.model, self.bench
+        served = files.served(form)
+        if self.options.mb is not None:
+            size = files.megabytes(form)
+            return size <= self.options.mb, f"{size:.1f} MB"
+        speed, ms = bench.times([(model, served)])[1]
+        if self.options.ms is not None:
+            return (ms.high or ms.value or 0) <= self.options.ms, f"{ms.value:.2f} ms a text"
+        assert self.options.speed is not None
+        return (speed.low or 0.0) >= self.options.speed, f"{speed.value:.2f} times the speed"
+
+    def _smallest_form(self) -> Form:
+        return min(self._forms, key=lambda form: self._model(form).megabytes)
+
+    def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
+        """Choose which layers stay, and distil what is left."""
+        options, bench, minutes = self.options, self.bench, self.options.minutes
+        state = self._state(base, count)
+        if state is not None and (held := state.read()) is not None:
+            removed = tuple(held["removed"])
+            found = self._distilled(remove_layers(base, removed), minutes, state)
+            return bench.files(found.model), _training(found, minutes)
+
+        def distance(model: LoadedModel) -> float:
+            return bench.distance(model, model, most=128)
+
+        sets = nearest_subsets(
+            base, count, distance, lambda i, n: options.tell("choosing layers", i, n)
+        )[:TRIED]
+        if minutes == 0:
+            return bench.files(remove_layers(base, sets[0])), None
+        brief = [
+            self._distilled(remove_layers(base, removed), BRIEFLY * minutes) for removed in sets
+        ]
+        best = min(range(len(sets)), key=lambda i: brief[i].after)
+        if state is not None:
+            state = dataclasses.replace(state, removed=sets[best])
+        rest = minutes * (1 - BRIEFLY * len(sets))
+        found = self._distilled(brief[best].model, rest, state)
+        found = dataclasses.replace(
+            found, before=brief[best].before, steps=found.steps + brief[best].steps
+        )
+        return bench.files(found.model), _training(found, minutes)
+
+    def _distilled(
+        self, small: LoadedModel, minutes: float, state: State | None = None
+    ) -> Distilled:
+        bench, options = self.bench, self.options
+        return distil(
+            small,
+            bench.whole,
+            (bench.texts.rows(small), bench.texts.rows(bench.whole)),
+            minutes,
+            seed=options.seed,
+            state=state,
+            tell=lambda share: options.tell("distilling", round(1000 * share), 1000),
+        )
+
+    def _state(self, base: LoadedModel, count: int) -> State | None:
+        """Return where training is written down, beside the folder that is to be saved."""
+        if self.options.save is None:
+            return None
+        options, texts, folder = self.options, self.bench.texts, Path(self.options.save)
+        what = (
+            *(self.bench.whole.name, fingerprint(self.bench.whole.network), base.vocab_size, count),
+            *(texts.training.sha256, len(texts.training), options.minutes, options.seed),
+        )
+        return State(folder.with_name(f".{folder.name}.training"), sha256_of(repr(what)))
+
+    def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
+        self.options.tell("smaller model", 0, 1)
+        times = self.bench.times([(files.model, files.served(form))])[1]
+        return self.bench.measured(files, form, times, training)
+
+    # --- the fastest that keeps to a loss -------------------------------------------------------
+
+    def _smallest_that_keeps(self) -> None:
+        """Test ever fewer layers, in an order settled beforehand, up to the first refusal."""
+        form = self._forms[0]
+        first = self._model(form)
+        if not self._keeps(first):
+            kept = [f for f in self._forms if self._keeps(self._model(f))]
+            form = kept[0] if kept else TORCH
+            self._choose(self._model(form), self.bench.files_of_whole)
+            self.stopped = (
+                f"The whole model in {first.form} may lose {amount(first.most_lost)} already, so "
+                f"no layer was removed."
+            )
+            return
+        self._choose(first, self.bench.files_of_whole)
+        self.stopped = f"The whole model in {form} keeps to it."
+        longest = max(map(len, layers_of(self.bench.whole).values()))
+        counts = sorted({max(1, round(share * longest)) for share in SHARES}, reverse=True)
+        for count in (count for count in counts if count < longest):
+            files, training = self._trained(self.bench.whole, count)
+            model = self._measured(files, form, training)
+            self.models.append(model)
+            if not self._keeps(model):
+                self.stopped = (
+                    f"{len(model.layers)} layers may lose {amount(model.most_lost)}, more than "
+                    f"{self.options.max_drop:g}, so fewer were not tried."
+                )
+                files.close()
+                return
+            self.best, self.chosen = files, len(self.models) - 1
+            self.stopped = "The smallest model that is tried keeps to it."
+
+    # --- what is held against a target ----------------------------------------------------------
+
+    def _choose(self, model: MeasuredModel, files: Files) -> None:
+        self.chosen, self.best, self.reached = self.models.index(model), files, True
+
+    def _reaches(self, model: MeasuredModel) -> bool:
+        return reaches(model, self.options)
+
+    def _keeps(self, model: MeasuredModel) -> bool:
+        return keeps(model, self.options)
+
+
+def _training(found: Distilled, minutes: float) -> Training:
+    return Training(
+        minutes=minutes,
+        steps=found.steps,
+        texts=found.texts,
+        before=found.before,
+        after=found.after,
+        ended=found.ended,
+        arithmetic=found.arithmetic,
+    )
+
+
+def _result(bench: Bench, validation: ValidationSummary, **found: object) -> ShrinkResult:
+    import torch
+
+    options, texts, task = bench.texts.options, bench.texts, bench.task
+    return ShrinkResult(
+        schema=SCHEMA,
+        provenance=provenance(
+            bench.whole, command=options.command, seed=options.seed, data=task.data
+        ),
+        validation=validation,
+        task=task.name,
+        metric=task.metric,
+        higher_is_better=task.higher_is_better,
+        examples=task.n_examples,
+        data=task.data.name,
+        batch_size=options.batch_size,
+        threads=torch.get_num_threads(),
+        target=options.target,
+        max_drop=options.max_drop,
+        text=texts.names or (texts.training.name,),
+        sentences=len(texts.training),
+        dropped=texts.dropped,
+        warnings=(*texts.warnings, *task.notes),
+        **found,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,331 @@
+"""A model in the form in which it is served: a runtime and a precision, one file, opened from disk.
+
+=============  ==============  ====================================================================
+runtime        precision       how it is made
+=============  ==============  ====================================================================
+torch          float32         the model itself, attention by SDPA
+onnxruntime    float32         one ONNX graph, pooling or task head in it
+onnxruntime    int8 dynamic    weights in 8 bits, activations rounded while it runs; no text needed
+onnxruntime    int8            both in 8 bits, ranges of activations taken from calibration text
+openvino       float32         the ONNX graph, converted; told to compute in float32
+openvino       bfloat16        the same file as openvino opens it unasked, where the processor can
+openvino       int8            the same by nncf, ranges of activations taken from calibration text;
+                               what is not in 8 bits is computed as openvino does unasked
+=============  ==============  ====================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.artefacts.onnx_graph import HIDDEN, INPUTS, LOGITS, quantize, write_graph
+from headscope.artefacts.onnx_session import Graph
+from headscope.artefacts.opened_again import reason
+from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.data.token_rows import Padded
+from headscope.models.loaded import LoadedModel
+from headscope.models.task_heads import Joined, Select
+from headscope.pruning.mix.judge import megabytes_of
+
+RUNTIMES = ("torch", "onnxruntime", "openvino")
+#: Packages that each runtime needs, and the extra that brings them.
+_NEEDS = {
+    "onnxruntime": (("onnx", "onnxscript", "onnxruntime"), "export"),
+    "openvino": (("onnx", "onnxscript", "openvino", "nncf"), "export,openvino"),
+}
+CALIBRATION = 300  # Texts that ranges of activations are taken from
+
+
+@dataclass(frozen=True, order=True)
+class Form:
+    """What runs a model, and in which numbers."""
+
+    runtime: str
+    precision: str  # ``float32``, ``bfloat16``, ``int8`` or ``int8 dynamic``
+
+    def __str__(self) -> str:
+        return f"{self.runtime} {self.precision}"
+
+    @property
+    def file(self) -> str:
+        """Where it lies in a folder: where sentence-transformers' backends look for it."""
+        ending = {"int8": "_qint8_calibrated", "int8 dynamic": "_qint8_dynamic"}
+        if self.runtime == "torch":
+            return "model.safetensors"
+        if self.runtime == "onnxruntime":
+            return f"onnx/model{ending.get(self.precision, '')}.onnx"
+        name = "_qint8_quantized" if self.precision == "int8" else ""
+        return f"openvino/openvino_model{name}.xml"
+
+    @property
+    def default_file(self) -> str:
+        """Where the one form of a saved folder lies: sentence-transformers opens it unasked."""
+        return Form(self.runtime, "float32").file
+
+
+TORCH = Form("torch", "float32")
+FORMS = (
+    TORCH,
+    Form("onnxruntime", "float32"),
+    Form("onnxruntime", "int8 dynamic"),
+    Form("onnxruntime", "int8"),
+    Form("openvino", "float32"),
+    Form("openvino", "bfloat16"),
+    Form("openvino", "int8"),
+)
+
+
+def need_runtimes(runtimes: Sequence[str]) -> None:
+    """Refuse a runtime whose packages are missing, before anything is measured."""
+    for runtime in runtimes:
+        packages, extra = _NEEDS.get(runtime, ((), ""))
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if missing:
+            raise InputError(
+                f"The runtime {runtime} needs {' and '.join(missing)}; install the extra with "
+                f"pip install 'headscope[{extra}]', or leave the runtime out with --runtime."
+            )
+
+
+def installed_runtimes() -> tuple[str, ...]:
+    """List the runtimes whose packages are there."""
+
+    def there(runtime: str) -> bool:
+        return all(importlib.util.find_spec(name) for name in _NEEDS.get(runtime, ((), ""))[0])
+
+    return tuple(filter(there, RUNTIMES))
+
+
+class OpenVinoModel:
+    """An OpenVINO file, opened from disk, called as a loaded model is.
+
+    Unasked openvino computes in bfloat16 on processors that multiply it, whatever the file holds.
+    """
+
+    def __init__(self, path: Path, precision: str) -> None:
+        import openvino
+
+        config = {"INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
+        if precision == "float32":
+            config["INFERENCE_PRECISION_HINT"] = "f32"
+        self._compiled = openvino.Core().compile_model(str(path), "CPU", config)
+        self.inputs = tuple(port.get_any_name() for port in self._compiled.inputs)
+        self.outputs = tuple(port.get_any_name() for port in self._compiled.outputs)
+        used = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        if precision == "bfloat16" and used != "bf16":
+            raise UnsupportedModelError(
+                "openvino computes in float32 on this processor, which does not multiply bfloat16."
+            )
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        select: Select | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run it as :meth:`LoadedModel.run` runs a model: hidden state and logits."""
+        outputs = self.run(input_ids, attention_mask, token_type_ids)
+        return outputs[HIDDEN], selected(outputs.get(LOGITS), select)
+
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return every output by name."""
+        given = named_inputs(self.inputs, input_ids, attention_mask, token_type_ids)
+        found = self._compiled(given)
+        return {name: torch.from_numpy(np.array(found[name])) for name in self.outputs}
+
+
+Served = LoadedModel | Graph | OpenVinoModel
+
+
+def selected(logits: Tensor | None, select: Select | None) -> Tensor | None:
+    """Pick from logits what ``select`` picks from states: a graph's head has read everything."""
+    if logits is None or select is None or logits.dim() != 3:
+        return logits
+    return select.of_logits(logits) if isinstance(select, Joined) else select(logits)
+
+
+def named_inputs(
+    names: Sequence[str], ids: Tensor, mask: Tensor, types: Tensor | None
+) -> dict[str, Any]:
+    """Return the inputs that a file asks for."""
+    types = torch.zeros_like(ids) if types is None else types
+    named = dict(zip(INPUTS, (ids, mask, types), strict=True))
+    return {name: named[name].cpu().numpy() for name in names}
+
+
+class Files:
+    """The files of one model, each written into ``folder`` when it is first asked for.
+
+    ``texts`` are batches of one text, from which ranges of activations are taken.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        folder: Path,
+        texts: Sequence[Padded],
+        *,
+        written: Mapping[Form, Path] | None = None,
+    ) -> None:
+        self.model, self._folder, self._texts = model, folder, texts
+        self._written = written or {}
+        self._open: dict[Form, Served] = {TORCH: model}
+
+    def path(self, form: Form) -> Path:
+        """Return the file of a form; raises UnsupportedModelError where a runtime refuses."""
+        path = self._written.get(form, self._folder / form.file)
+        if path.exists() or form == TORCH:
+            return path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        graph = self._folder / Form("onnxruntime", "float32").file
+        if not graph.exists():
+            graph.parent.mkdir(parents=True, exist_ok=True)
+            typed = self._texts[0].token_type_ids is not None
+            write_graph(self.model, graph, typed=typed)
+        if form.precision == "float32" and form.runtime == "onnxruntime":
+            return graph
+        with _refusals(self.model, form), quietly():
+            _WRITERS[form](graph, path, self._texts)
+        return path
+
+    def served(self, form: Form) -> Served:
+        """Return a model opened from its file; the one in memory for torch."""
+        if form not in self._open:
+            path = self.path(form)
+            with _refusals(self.model, form):
+                self._open[form] = (
+                    Graph(path)
+                    if form.runtime == "onnxruntime"
+                    else OpenVinoModel(path, form.precision)
+                )
+        return self._open[form]
+
+    def megabytes(self, form: Form) -> float:
+        """Return what a form takes on the disk; of torch its weights in memory (1e6 bytes)."""
+        if form == TORCH:
+            return megabytes_of(self.model)
+        return sum(file.stat().st_size for file in parts_of(self.path(form))) / 1e6
+
+    def close(self) -> None:
+        """Let go of everything that is open, and delete the files."""
+        self._open = {TORCH: self.model}
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """List the files of one graph: its own, and those with weights beside it."""
+    parts = (path, path.with_suffix(".bin"), path.with_name(f"{path.name}.data"))
+    return [part for part in parts if part.is_file()]
+
+
+def _onnx_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+    """Quantise with ranges of activations from ``texts``, weights per output column."""
+    from onnxruntime import quantization as q
+
+    prepared = path.with_suffix(".prepared")
+    session = Graph(graph)
+    feeds = iter([session.feed(*batch.inputs) for batch in texts])
+
+    class Reader(q.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> Any:
+            return next(feeds, None)
+
+    q.shape_inference.quant_pre_process(str(graph), str(prepared), skip_symbolic_shape=True)
+    q.quantize_static(
+        str(prepared),
+        str(path),
+        Reader(),
+        quant_format=q.QuantFormat.QDQ,
+        op_types_to_quantize=["MatMul", "Gemm"],
+        weight_type=q.QuantType.QInt8,
+        activation_type=q.QuantType.QUInt8,
+        per_channel=True,
+        extra_options={"MatMulConstBOnly": True},
+    )
+    prepared.unlink()
+
+
+def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+    import openvino
+
+    openvino.save_model(_converted(graph), str(path), compress_to_fp16=False)
+
+
+def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+    import nncf
+    import openvino
+
+    model = _converted(graph)
+    names = [port.get_any_name() for port in model.inputs]
+    items = [named_inputs(names, *_three(batch)) for batch in texts]
+    small = nncf.quantize(
+        model,
+        nncf.Dataset(items),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(items),
+    )
+    openvino.save_model(small, str(path), compress_to_fp16=False)
+
+
+def _three(batch: Padded) -> tuple[Tensor, Tensor, Tensor | None]:
+    return batch.input_ids, batch.attention_mask, batch.token_type_ids
+
+
+def _converted(graph: Path) -> Any:
+    """Read an ONNX file."""
+    import openvino
+
+    return openvino.convert_model(str(graph))
+
+
+_WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {
+    Form("onnxruntime", "int8 dynamic"): lambda graph, path, texts: quantize(graph, path),
+    Form("onnxruntime", "int8"): _onnx_int8,
+    Form("openvino", "float32"): _openvino,
+    Form("openvino", "bfloat16"): _openvino,
+    Form("openvino", "int8"): _openvino_int8,
+}
+
+
+@contextmanager
+def _refusals(model: LoadedModel, form: Form) -> Iterator[None]:
+    """Turn whatever a runtime raises into one sentence."""
+    try:
+        yield
+    except (InputError, UnsupportedModelError):
+        raise
+    except Exception as error:
+        raise UnsupportedModelError(
+            f"{form.runtime} refuses {model.name} in {form.precision}: {reason(error)}"
+        ) from error
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Keep the remarks and progress bars of converters off the terminal."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,201 @@
+"""What is shown of ``shrink``: the answer, every model that was measured, and one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from headscope.core.heads import layer_name
+from headscope.pruning.metric_words import METRIC_NAMES, SHORT_NAMES, amount, change_words, number
+from headscope.show import blocks as b
+from headscope.show.cells import joined, model_line
+from headscope.show.view import next_step, view
+from headscope.shrinking.result import MeasuredModel, ShrinkResult
+from headscope.stats.estimate import Estimate
+
+_COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
+
+
+def answer(result: ShrinkResult) -> str:
+    """Say in one or two sentences what came of it, loss in domain and nearness elsewhere."""
+    best = result.best
+    if best is None:
+        keeps = [model for model in result.models[1:] if _loses_nothing(model)]
+        if not keeps:
+            return "No other form of the whole model is without a measurable loss."
+        fast = max(keeps, key=lambda model: model.speed.value or 0.0)
+        return (
+            f"Without removing anything, {fast.form} is {fast.speed.value:.1f} times as fast as "
+            f"torch: {_change(result, fast)}{_also(fast)}."
+        )
+    what = description(result, best)
+    return (
+        f"{what}: {best.speed.value:.1f} times as fast, {best.megabytes:.1f} MB in place of "
+        f"{result.whole.megabytes:.1f}, {_change(result, best)}{_also(best)}."
+    )
+
+
+def description(result: ShrinkResult, model: MeasuredModel) -> str:
+    """Name a model: ``3 of 6 layers (L0, L1, L5) in openvino int8``."""
+    parts = "The whole model"
+    if len(model.layers) < len(result.whole.layers):
+        parts = f"{len(model.layers)} of {len(result.whole.layers)} layers"
+        names = (
+            layer_name(n) if isinstance(n, int) else layer_name(n[1], n[0]) for n in model.layers
+        )
+        parts += f" ({', '.join(names)})"
+    if model.rows < result.whole.rows:
+        parts += f" and {model.rows:,} of {result.whole.rows:,} rows of the vocabulary"
+    trained = "" if model.training is None else f", distilled for {model.training.minutes:g} min"
+    return f"{parts}{trained}, in {model.form}"
+
+
+def _change(result: ShrinkResult, model: MeasuredModel) -> str:
+    return (
+        f"{SHORT_NAMES.get(result.metric, result.metric)} "
+        f"{number(model.value.value, result.metric)} after "
+        f"{number(result.whole.value.value, result.metric)}; "
+        f"{change_words(result.metric, model.change.value, model.change.interval)}"
+    )
+
+
+def _also(model: MeasuredModel) -> str:
+    """Say in the same sentence what it does to text of another kind."""
+    parts = []
+    for item in model.elsewhere:
+        if item.nearness.value is None:
+            continue
+        text = f"{item.nearness.value:.1%} of the classes are the whole model's"
+        if item.of == "cosine":
+            text = f"the mean cosine to the whole model's embeddings is {item.nearness.value:.3f}"
+        if item.neighbours.value is not None:
+            text += f", and {item.neighbours.value:.0%} of the ten nearest neighbours are the same"
+        parts.append(f"on {item.text} {text}")
+    return "; " + joined(parts) if parts else ""
+
+
+def _loses_nothing(model: MeasuredModel) -> bool:
+    """Whether the interval of the change holds zero, or lies above it."""
+    return (
+        model.change.interval is not None
+        and model.most_lost is not None
+        and (model.change.interval[0] <= 0 <= model.change.interval[1] or model.most_lost < 0)
+    )
+
+
+def blocks(result: ShrinkResult) -> Iterator[b.Block]:
+    """Show the answer, the table, the picture, and what everything rests on."""
+    yield b.Text(answer(result), "lead" if result.best is None or result.reached else "failed")
+    yield b.Text(result.stopped)
+    yield _table(result)
+    yield picture(result)
+    names = {e.text for model in result.models for e in model.elsewhere}
+    for name in sorted(names):
+        yield _elsewhere(result, name)
+    yield b.Text(" ".join(_how(result)), "control")
+    for sentence in result.refused:
+        yield b.Text(sentence, "soft")
+    for warning in result.warnings:
+        yield b.Text(warning, "warning")
+    if result.saved is not None:
+        yield b.Text(
+            f"Saved in {result.saved.folder}: opened again, {result.saved.file} has "
+            f"{number(result.saved.measured, result.metric)}."
+        )
+    yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
+    if result.best is None:
+        yield next_step(result, "fewer layers, distilled:", "shrink {} --speed 6 --text TEXT")
+
+
+def _table(result: ShrinkResult) -> b.Table:
+    digits = {"cosine": 4, "loss": 3}.get(result.metric, 2)
+    metric = SHORT_NAMES.get(result.metric, result.metric).removeprefix("the ")
+    columns: list[b.Column] = [
+        ("model", _short(result), str),
+        ("served by", "form", str),
+        ("MB", "megabytes", 1),
+        ("ms a text", "ms", 2),
+        ("times as fast", "speed", 2),
+        (metric, lambda model: model.value.value, digits),
+        ("change (95%)", "change", digits),
+    ]
+    return b.Table(columns, result.models)
+
+
+def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
+    def name(model: MeasuredModel) -> str:
+        layers = f"{len(model.layers)} of {len(result.whole.layers)} layers"
+        parts = "whole" if len(model.layers) == len(result.whole.layers) else layers
+        words = f", {model.rows:,} rows" if model.rows < result.whole.rows else ""
+        chosen = " *" if model is result.best else ""
+        return f"{parts}{words}{chosen}"
+
+    return name
+
+
+def _elsewhere(result: ShrinkResult, name: str) -> b.Table:
+    def of(model: MeasuredModel, field: str) -> Estimate:
+        found = next((e for e in model.elsewhere if e.text == name), None)
+        return Estimate(None) if found is None else getattr(found, field)
+
+    first = next(e for model in result.models for e in model.elsewhere if e.text == name)
+    title = f"On text of another kind: {name} ({first.texts:,} texts)"
+    columns: list[b.Column] = [
+        ("model", _short(result), str),
+        ("served by", "form", str),
+        ("nearness to the whole model", lambda model: of(model, "nearness"), 3),
+        ("ten neighbours kept", lambda model: of(model, "neighbours"), 3),
+    ]
+    return b.Table(columns, [model for model in result.models if model.elsewhere], title)
+
+
+def picture(result: ShrinkResult) -> b.Chart:
+    """Draw the metric against milliseconds a text, a point for every model."""
+    series = [
+        b.Series(
+            runtime,
+            [model.ms.value for model in models],
+            [model.value for model in models],
+            "points",
+            _COLOURS[runtime],
+        )
+        for runtime in _COLOURS
+        if (models := [model for model in result.models if model.runtime == runtime])
+    ]
+    if (best := result.best) is not None:
+        series.append(
+            b.Series("chosen", [best.ms.value], [best.value.value], "points", b.VERMILION, "*")
+        )
+    return b.Chart(
+        "Every model that was measured",
+        "milliseconds a text",
+        METRIC_NAMES.get(result.metric, result.metric),
+        series,
+        "The metric against milliseconds a text; the table has the numbers",
+        "shrink",
+        levels={"whole model": result.whole.value.value or 0.0},
+        x_scale="log",
+    )
+
+
+def _how(result: ShrinkResult) -> Iterator[str]:
+    yield (
+        f"Measured on {result.data}: {result.examples:,} examples. Times of batches of "
+        f"{result.batch_size} texts with the examples' own lengths, all models in turns, "
+        f"{result.threads} threads; speeds are against torch float32."
+    )
+    dropped = f", {result.dropped:,} of the data left out" if result.dropped else ""
+    text = joined([str(name) for name in result.text])
+    yield f"Trained and calibrated on {text}: {result.sentences:,} texts without labels{dropped}."
+    for model in result.models:
+        if (t := model.training) is not None:
+            ended = " (it came no nearer)" if t.ended == "no nearer" else ""
+            yield (
+                f"{len(model.layers)} layers: {t.steps:,} steps in {t.minutes:g} minutes{ended}, "
+                f"{t.arithmetic}; distance on held-out text {t.before:.4f} before, {t.after:.4f} "
+                "after."
+            )
+    if result.max_drop is not None:
+        yield f"At most {amount(result.max_drop, result.metric)} may be lost."
+
+
+VIEW = view("A smaller model", blocks, {"models": ShrinkResult.to_frame})

@@ -1,0 +1,360 @@
+"""The rungs of ``shrink``, each against an answer that was planted or that is made another way."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import entropy
+from tiny_models import WORDS, tiny_bert
+from transformers import BertConfig, BertForSequenceClassification
+
+import headscope
+from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
+from headscope.data.token_rows import encode_rows, padded
+from headscope.models.layers import remove_layers
+from headscope.shrinking import distil as d
+from headscope.shrinking import serving
+from headscope.shrinking.bench import spread_places
+from headscope.shrinking.judging import keeps, reaches
+from headscope.shrinking.layers import kept_of_each, nearest_subsets
+from headscope.shrinking.options import ShrinkOptions
+from headscope.shrinking.result import MeasuredModel
+from headscope.stats.estimate import Estimate
+
+_rng = np.random.default_rng(0)
+_PIECES = [word for word in WORDS if not word.startswith("#")]
+
+
+def sentences(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return list(dict.fromkeys(" ".join(rng.choice(_PIECES, rng.integers(4, 9))) for _ in range(n)))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """Four layers, the third of which returns what it is given."""
+    folder = tiny_bert(tmp_path_factory.mktemp("bert") / "model", layers=4)
+    model = headscope.load(str(folder))
+    third = model.model.encoder.layer[2]
+    for linear in (third.attention.output.dense, third.output.dense):
+        linear.weight.data.zero_()
+        linear.bias.data.zero_()
+    return headscope.wrap(model.network, model.tokenizer, name=str(folder))
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory):
+    base = tmp_path_factory.mktemp("text")
+    for i, name in enumerate(("train", "judge", "other")):
+        (base / f"{name}.txt").write_text("\n".join(sentences(90, i)) + "\n")
+    return base
+
+
+def outputs(model, texts):
+    rows = list(encode_rows(model, texts, None))
+    with torch.no_grad():
+        return d.output_of(model, padded(rows, model.pad_id, model.device))
+
+
+# --- distillation ---------------------------------------------------------------------------------
+
+
+def test_the_loss_of_each_kind_of_head():
+    ours, theirs = _rng.normal(size=(2, 5, 3))
+    loss = d.loss_of(torch.tensor(ours), torch.tensor(theirs), head=True).numpy()
+    expected = [entropy(softmax(t), softmax(o)) for o, t in zip(ours, theirs, strict=True)]
+    np.testing.assert_allclose(loss, expected)
+    one = d.loss_of(torch.tensor(ours[:, :1]), torch.tensor(theirs[:, :1]), head=True)
+    np.testing.assert_allclose(one, (ours[:, 0] - theirs[:, 0]) ** 2)
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (ours, theirs)]
+    cosine = d.loss_of(*map(torch.tensor, unit), head=False)
+    np.testing.assert_allclose(cosine, 1 - np.einsum("ij,ij->i", *unit), atol=1e-12)
+
+
+def rows_of(*models):
+    return tuple(list(encode_rows(model, sentences(120), None)) for model in models)
+
+
+def clock(step=1.0):
+    ticks = itertools.count()
+    return lambda: step * next(ticks)
+
+
+def test_a_smaller_model_comes_nearer_and_the_others_stay_as_they_are(bert):
+    small = remove_layers(bert, [1])
+    before = {name: tensor.clone() for name, tensor in small.network.state_dict().items()}
+    found = d.distil(small, bert, rows_of(small, bert), 5.0, clock=clock(), tell=lambda share: None)
+    assert found.steps > 50
+    assert found.after < 0.5 * found.before
+    assert all(torch.equal(t, before[n]) for n, t in small.network.state_dict().items())
+    table = found.model.model.embeddings.word_embeddings.weight
+    assert torch.equal(table, small.model.embeddings.word_embeddings.weight)
+    held = 1 - (outputs(found.model, sentences(50, 9)) * outputs(bert, sentences(50, 9))).sum(-1)
+    far = 1 - (outputs(small, sentences(50, 9)) * outputs(bert, sentences(50, 9))).sum(-1)
+    assert held.mean() < far.mean()  # and so on texts that nobody has trained on
+
+
+def test_weights_that_came_no_nearer_are_not_kept(bert, monkeypatch):
+    further = itertools.count(1)
+    monkeypatch.setattr(d.Lesson, "distance", lambda lesson, chosen: float(next(further)))
+    small = remove_layers(bert, [1])
+    found = d.distil(small, bert, rows_of(small, bert), 30.0, clock=clock())
+    assert (found.after, found.ended) == (found.before, "no nearer")
+    for name, tensor in found.model.network.state_dict().items():
+        assert torch.equal(tensor, small.network.state_dict()[name])
+
+
+def test_training_goes_on_from_what_an_interrupted_run_left(bert, tmp_path):
+    small, shares = remove_layers(bert, [1]), []
+
+    def interrupt(share):
+        if share > 0.5:
+            raise KeyboardInterrupt
+
+    state = d.State(tmp_path / "state", "this run", (1,))
+    rows = rows_of(small, bert)
+    with pytest.raises(KeyboardInterrupt):
+        d.distil(small, bert, rows, 5.0, state=state, clock=clock(), tell=interrupt)
+    held = state.read()
+    assert held is not None
+    assert held["removed"] == (1,)
+    d.distil(small, bert, rows, 5.0, state=state, clock=clock(), tell=shares.append)
+    assert 0.3 < shares[0] < 0.6
+    assert dataclasses.replace(state, key="another run").read() is None
+    state.path.write_bytes(b"damaged")
+    assert state.read() is None
+
+
+def test_a_classifier_learns_its_whole_model_s_probabilities(tmp_path):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 3}
+    sizes |= {"num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 32}
+    config = BertConfig(**sizes, num_labels=3, initializer_range=0.3)
+    headed = headscope.wrap(
+        BertForSequenceClassification(config).eval(),
+        headscope.load(str(tiny_bert(tmp_path / "model"))).tokenizer,
+    )
+    small = remove_layers(headed, [1])
+    found = d.distil(small, headed, rows_of(small, headed), 5.0, clock=clock())
+    assert found.after < 0.7 * found.before
+
+
+# --- which layers -----------------------------------------------------------------------------
+
+
+def test_the_layer_that_does_nothing_goes_first(bert):
+    full = outputs(bert, sentences(40))
+
+    def distance(model):
+        return float((1 - (outputs(model, sentences(40)) * full).sum(-1)).mean())
+
+    looked = []
+    sets = nearest_subsets(bert, 3, distance, lambda i, n: looked.append((i, n)))
+    assert sets[0] == (2,)
+    assert looked == [(i, 4) for i in range(4)]
+    every = {
+        gone: distance(remove_layers(bert, gone)) for gone in itertools.combinations(range(4), 2)
+    }
+    assert nearest_subsets(bert, 2, distance, lambda i, n: None) == sorted(every, key=every.get)
+
+
+def test_one_at_a_time_where_there_are_many_subsets(bert, monkeypatch):
+    monkeypatch.setattr("headscope.shrinking.layers.MOST_SUBSETS", 1)
+    costs = {0: 3.0, 1: 2.0, 2: 0.0, 3: 1.0}
+
+    def distance(model):
+        left = {site.layer for site in model.sites}
+        return sum(cost for layer, cost in costs.items() if layer not in left)
+
+    sets = nearest_subsets(bert, 2, distance, lambda i, n: None)
+    assert [set(gone) for gone in sets] == [{2, 3}, {2, 1}, {2, 0}]
+
+
+def test_both_stacks_of_an_encoder_decoder_get_shorter(tmp_path):
+    from tiny_models import write_translator
+
+    model = headscope.load(str(write_translator(tmp_path / "marian")), task_head="seq2seq")
+    kept = kept_of_each(model, 1)
+    assert set(kept) == {"encoder", "decoder"}
+    assert set(kept.values()) == {1}
+
+
+# --- runtimes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", serving.FORMS, ids=str)
+def test_every_form_puts_out_what_the_model_does(bert, form, tmp_path):
+    rows = list(encode_rows(bert, sentences(20), None))
+    files = serving.Files(bert, tmp_path, [padded([row], bert.pad_id, bert.device) for row in rows])
+    batch = padded(rows[:5], bert.pad_id, bert.device)
+    try:
+        served = files.served(form)
+    except UnsupportedModelError:
+        if form.precision != "bfloat16":
+            raise
+        pytest.skip("this processor does not multiply bfloat16")
+    if form != serving.TORCH:
+        hidden, logits = served(*batch.inputs)
+        assert logits is None
+        real = batch.attention_mask.bool()
+        expected = bert.run(*batch.inputs)[0]
+        limit = 1e-5 if form.precision == "float32" else 0.25
+        assert (hidden[real] - expected[real]).abs().max() < limit
+        assert files.path(form).is_file()
+        assert files.megabytes(form) < 1.3 * files.megabytes(serving.TORCH) + 0.5
+
+
+def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch):
+    monkeypatch.setattr(serving.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"openvino needs .*nncf.*headscope\[export,openvino\]"):
+        serving.need_runtimes(["torch", "openvino"])
+    assert serving.installed_runtimes() == ("torch",)
+
+
+# --- what is held against a target ------------------------------------------------------------
+
+
+_SPEED, _MS = Estimate(3.0, 2.9, 3.1), Estimate(1.0, 0.9, 1.1)
+
+
+def model(speed=_SPEED, ms=_MS, most_lost=0.4):
+    return MeasuredModel(
+        *((0, 1), 100, "openvino", "int8", 20.0, ms, speed),
+        *(Estimate(80.0), Estimate(-0.1, -0.4, 0.2), most_lost),
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "held"),
+    [
+        ({"speed": 2.9}, True),
+        ({"speed": 2.95}, False),
+        ({"ms": 1.1}, True),
+        ({"ms": 1.05}, False),
+        ({"mb": 20}, True),
+        ({"mb": 19}, False),
+        ({"max_drop": 0.4}, True),
+        ({"max_drop": 0.39}, False),
+    ],
+)
+def test_the_bad_end_of_the_interval_counts(asked, held):
+    options = ShrinkOptions(**asked)
+    assert (reaches(model(), options) and keeps(model(), options)) is held
+
+
+def test_what_is_unknown_reaches_nothing():
+    unknown = model(Estimate(9.0), Estimate(0.1), None)
+    for asked in ({"speed": 2.0}, {"ms": 5.0}):
+        assert not reaches(unknown, ShrinkOptions(**asked))
+    assert not keeps(unknown, ShrinkOptions(max_drop=50.0))
+
+
+def test_batches_have_the_lengths_of_the_examples():
+    rows = [[0] * n for n in _rng.permutation(np.repeat([3, 5, 9, 20, 40], 20))]
+    places = spread_places(rows, 10)
+    assert [sorted({len(rows[i]) for i in part}) for part in places] == [[3], [5], [9], [20], [40]]
+    assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
+
+
+# --- a run ------------------------------------------------------------------------------------
+
+
+def shrink(bert, lines, **options):
+    texts = {"data": lines / "judge.txt", "text": [lines / "train.txt"]}
+    return headscope.shrink(
+        bert, **{**texts, "other_text": lines / "other.txt", "runtimes": ["torch"], **options}
+    )
+
+
+def test_two_of_the_layers_distilled_saved_and_checked(bert, lines, tmp_path):
+    folder = tmp_path / "small"
+    result = shrink(
+        bert, lines, mb=0.8 * shrink(bert, lines).whole.megabytes, minutes=0.05, save=folder
+    )
+    best = result.best
+    assert result.reached
+    assert best is not None
+    assert best.training is not None
+    assert len(best.layers) < 4
+    assert best.megabytes <= 0.8 * result.whole.megabytes
+    assert result.saved is not None
+    assert result.saved.measured == pytest.approx(best.value.value, abs=1e-6)
+    again = headscope.load(str(folder))
+    assert [site.layer for site in again.sites] == list(best.layers)
+    held = shrink(bert, lines, text=None, check_folder=folder, max_drop=1.0)
+    assert (held.reached, len(held.models)) == (True, 2)
+    missed = shrink(bert, lines, text=None, check_folder=folder, mb=0.01)
+    assert not missed.reached
+    assert "0.01 MB was asked for" in missed.stopped
+    assert "AutoModel" in (folder / "README.md").read_text()
+
+
+def test_text_of_another_kind_and_its_neighbours(bert, lines, monkeypatch):
+    monkeypatch.setattr("headscope.shrinking.bench.NEIGHBOURS", 3)
+    result = shrink(bert, lines, mb=0.8 * shrink(bert, lines).whole.megabytes, minutes=0)
+    best = result.best
+    assert best is not None
+    (found,) = best.elsewhere
+    small = remove_layers(bert, sorted(set(range(4)) - set(best.layers)))
+    train, judge = (
+        set((lines / f"{name}.txt").read_text().splitlines()) for name in ("train", "judge")
+    )
+    other = [x for x in (lines / "other.txt").read_text().splitlines() if x not in train | judge]
+    texts = [*other, *dict.fromkeys((lines / "judge.txt").read_text().splitlines())]
+    near = []
+    for each in (bert, small):
+        e = np.array([outputs(each, [text])[0].double().numpy() for text in texts])
+        s = e @ e.T
+        near.append(
+            [
+                sorted((j for j in range(len(s)) if j != i), key=lambda j: -s[i, j])[:3]
+                for i in range(len(s))
+            ]
+        )
+    share = [len(set(a) & set(b)) / 3 for a, b in zip(*near, strict=True)]
+    assert found.among == len(texts)
+    assert found.neighbours.value == pytest.approx(np.mean(share), abs=0.02)
+    full, own = outputs(bert, other), outputs(small, other)
+    assert found.nearness.value == pytest.approx(float((full * own).sum(-1).mean()), abs=1e-5)
+
+
+def test_without_a_target_nothing_is_removed(bert, lines):
+    result = shrink(bert, lines)
+    assert (len(result.models), result.chosen, result.saved) == (1, None, None)
+    assert result.whole.speed.value == 1.0
+
+
+def test_sentences_that_judge_neither_train_nor_calibrate(bert, lines, tmp_path):
+    both = tmp_path / "both.txt"
+    judge = (lines / "judge.txt").read_text()
+    both.write_text((lines / "train.txt").read_text() + judge)
+    result = shrink(bert, lines, text=[both])
+    assert result.dropped == len(set(judge.splitlines()))
+    with pytest.raises(InputError, match="nothing but sentences of the evaluation data"):
+        shrink(bert, lines, text=[lines / "judge.txt"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"speed": 2.0, "mb": 3.0}, "are two targets"),
+        ({"check_folder": "there", "save": "here"}, "check measures a folder"),
+        ({"check_folder": "there"}, "check needs something to hold"),
+        ({"check_folder": "nowhere", "mb": 1.0}, "There is no folder nowhere"),
+    ],
+)
+def test_wrong_input(bert, lines, options, words):
+    with pytest.raises(InputError, match=words):
+        shrink(bert, lines, **options)
+
+
+def test_a_target_that_nothing_reaches_names_the_nearest_and_keeps_what_was_measured(bert, lines):
+    with pytest.raises(ArtefactError, match="Nothing reaches the target: the nearest") as error:
+        shrink(bert, lines, mb=0.001)
+    assert error.value.result is not None
+    assert len(error.value.result.models) == 1
+    assert math.isfinite(error.value.result.whole.megabytes)
