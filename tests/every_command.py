@@ -148,6 +148,15 @@ def _report(loaded: LoadedModel, files: Files) -> Any:
     return headscope.report(loaded, settings=settings)
 
 
+def _shrink(loaded: LoadedModel, files: Files) -> Any:
+    """Leave out a layer; nothing is trained, and nothing exported."""
+    kind, task = ("pairs", "seq2seq") if loaded.encoder_decoder else ("texts", "fidelity")
+    megabytes = sum(p.nbytes for p in loaded.network.parameters()) / 1e6
+    few: dict[str, Any] = {"runtimes": ["torch"], "mb": megabytes - 1e-6, "minutes": 0}
+    read = {"data": files.of(kind), "text": [files.of(kind, other=True)]}
+    return headscope.shrink(loaded, task=task, limit=6, **read, **few)
+
+
 _MIX: dict[str, Any] = {"units": ["heads", "neurons"], "fractions": [0.2], "controls": False}
 #: Largest losses with which the search ends at once, whatever random heads do.
 _DROP: dict[str, Any] = {
@@ -175,6 +184,7 @@ COMMANDS = (
     Command("prune --max-drop", _prune(**_DROP)),
     Command("prune --units heads,neurons", _prune(**_MIX)),
     Command("prune --save", _save, slow=True),
+    Command("shrink", _shrink),
     Command("transfer", lambda m, f: headscope.transfer(m, **_TRAIN)),
     Command("report", _report, slow=True),
 )

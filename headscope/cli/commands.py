@@ -26,7 +26,7 @@ GROUPS = {
         *("validate", "explain", "attribute", "classify", "rank", "spectrum", "depth", "flow"),
         *("symmetric", "linear"),
     ),
-    "Change the model": ("prune", "shrink", "transfer"),
+    "Change the model": ("prune", "shrink", "export", "transfer"),
     "Publish and compare": ("insights", "report", "compare", "diff", "list", "config"),
 }
 MEASURING = (*SECTIONS, "shrink", "report")

@@ -95,7 +95,7 @@ class Bench:
             )
             with torch.no_grad(), fast_products(self.whole.network), fast_products(model.network):
                 full = output_of(self.whole, theirs)
-                own = output_of(_as_model(model, served), ours)
+                own = output_of(as_model(model, served), ours)
                 total += float(loss_of(own, full, head=model.task_head is not None).mean()) * len(
                     part
                 )
@@ -209,7 +209,7 @@ def _milliseconds(seconds: Array, texts: int, seed: int) -> Estimate:
     return Estimate(*median_interval(1e3 * seconds / texts, seed=seed))
 
 
-def _as_model(model: LoadedModel, served: Served) -> LoadedModel:
+def as_model(model: LoadedModel, served: Served) -> LoadedModel:
     """Let a file run in a model's place, with the model's pooling."""
     return model if isinstance(served, LoadedModel) else _Stand(model, served)  # type: ignore[return-value]
 
@@ -227,7 +227,7 @@ def _outputs(model: LoadedModel, served: Served, rows: Sequence[Row]) -> Tensor:
     with torch.no_grad(), fast_products(model.network):
         for part in buckets(rows):
             batch = padded(part, model.pad_id, model.device)
-            outputs = output_of(_as_model(model, served), batch)
+            outputs = output_of(as_model(model, served), batch)
             for i, each in zip(batch.index, outputs, strict=True):
                 found[i] = each
     return torch.stack(found)

@@ -33,7 +33,13 @@ from headscope.shrinking.bench import RUINED, Bench
 from headscope.shrinking.check import check
 from headscope.shrinking.distil import Distilled, State, distil
 from headscope.shrinking.judging import amount, extent, keeps, reaches
-from headscope.shrinking.layers import TRIED, counts_of, first_layers, layers_of, nearest_subsets
+from headscope.shrinking.layers import (
+    counts_of,
+    first_layers,
+    layers_of,
+    nearest_subsets,
+    spread_evenly,
+)
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel, ShrinkResult, Training
 from headscope.shrinking.saving import save
@@ -42,7 +48,9 @@ from headscope.shrinking.text import read_all
 
 #: Shares of the layers that models have which are tested for a largest drop, the easiest first.
 SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
-BRIEFLY = 0.1  # Share of the minutes for each of the few sets of layers that are tried
+#: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
+#: minutes that each of them has.
+NEAREST, BRIEFLY = 2, 0.15
 
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
@@ -54,6 +62,11 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     texts = read_all(options)
     whole = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(whole, "shrink")
+    if whole.encoder_decoder and options.task != "seq2seq":
+        raise InputError(
+            f"{whole.name} is an encoder-decoder model; shrink measures what it writes: choose the "
+            "task seq2seq, with pairs of source and target."
+        )
     validation = require_valid(whole, options.validate)
     task = texts.evaluation_task(whole)
     texts.rows(whole)  # refuses what does not fit before anything is measured
@@ -150,16 +163,26 @@ class Ladder:
         self._lost = lost
 
     def _whole_reaches(self) -> bool:
-        """Choose the form of the whole model that reaches the target and loses least."""
+        """Take the form of the whole model that reaches the target and loses least, if any does.
+
+        Calibration text says which that is: it is the only one whose loss is tested, and if that is
+        too much, fewer layers would lose more.
+        """
         good = [form for form in self._forms if self._reaches(self._model(form))]
         if not good:
             return False
         form = min(good, key=lambda form: self._lost[form])
         model = self._model(form)
-        if not self._keeps(model):
-            return False
         self._choose(model, self.bench.files_of_whole)
+        self.reached = self._keeps(model)
         self.stopped = f"The whole model in {form} reaches the target, so nothing was removed."
+        if not self.reached:
+            self.stopped = (
+                f"The whole model in {form} reaches the target but may lose "
+                f"{amount(model.most_lost)} of {self.bench.task.metric}, more than "
+                f"{self.options.max_drop:g}, and fewer layers would lose more: allow more, or give "
+                "more examples."
+            )
         return True
 
     def _model(self, form: Form) -> MeasuredModel:
@@ -264,9 +287,11 @@ class Ladder:
 
         sets = nearest_subsets(
             base, count, distance, lambda i, n: options.tell("choosing layers", i, n)
-        )[:TRIED]
+        )
         if minutes == 0:
             return bench.files(remove_layers(base, sets[0])), None
+        even = set(spread_evenly(base, count))
+        sets = [*sets[:NEAREST], *(gone for gone in sets[NEAREST:] if set(gone) == even)]
         brief = [
             self._distilled(remove_layers(base, removed), BRIEFLY * minutes) for removed in sets
         ]

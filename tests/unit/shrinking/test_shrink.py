@@ -20,7 +20,7 @@ from headscope.shrinking import distil as d
 from headscope.shrinking import serving
 from headscope.shrinking.bench import spread_places
 from headscope.shrinking.judging import keeps, reaches
-from headscope.shrinking.layers import kept_of_each, nearest_subsets
+from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel
 from headscope.stats.estimate import Estimate
@@ -171,7 +171,12 @@ def test_one_at_a_time_where_there_are_many_subsets(bert, monkeypatch):
         return sum(cost for layer, cost in costs.items() if layer not in left)
 
     sets = nearest_subsets(bert, 2, distance, lambda i, n: None)
-    assert [set(gone) for gone in sets] == [{2, 3}, {2, 1}, {2, 0}]
+    assert [set(gone) for gone in sets] == [{2, 3}, {2, 1}, {2, 0}]  # the second is spread evenly
+
+
+@pytest.mark.parametrize(("count", "gone"), [(3, (2,)), (2, (1, 2)), (1, (1, 2, 3))])
+def test_layers_spread_evenly_have_the_first_and_the_last(bert, count, gone):
+    assert spread_evenly(bert, count) == gone
 
 
 def test_both_stacks_of_an_encoder_decoder_get_shorter(tmp_path):
