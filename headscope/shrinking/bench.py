@@ -32,7 +32,7 @@ from headscope.tasks.base import Task
 
 #: Nearest neighbours, texts that ask for them, and texts that they are looked for among.
 NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
-_BATCHES, _SECONDS = 5, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
+_BATCHES, _SECONDS = 3, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
 #: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
 RUINED = 0.05
 
@@ -133,6 +133,8 @@ class Bench:
         form: Form,
         times: tuple[Estimate, Estimate],
         training: Training | None = None,
+        *,
+        elsewhere: bool = True,
     ) -> MeasuredModel:
         """Measure one model in one form."""
         model, served = files.model, files.served(form)
@@ -149,7 +151,7 @@ class Bench:
             value=Estimate(found.value, *(found.ci or (None, None))),
             change=Estimate(found.change.difference, *(found.change.ci or (None, None))),
             most_lost=most if np.isfinite(most) else None,
-            elsewhere=self.elsewhere(model, served),
+            elsewhere=self.elsewhere(model, served) if elsewhere else (),
             training=training,
         )
 

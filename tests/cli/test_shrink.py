@@ -1,4 +1,4 @@
-"""``headscope shrink`` and ``headscope export`` as a user types them, with right and wrong input."""
+"""``headscope shrink`` and ``headscope export`` as a user types them."""
 
 import json
 import re
@@ -22,9 +22,9 @@ def files(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def small(files, headscope):
+def small(files, run):
     """A folder that holds two of three layers, served by openvino in 8 bits."""
-    ended = headscope(
+    ended = run(
         *("shrink", files / "model", "--data", files / "judge.txt", "--text", files / "train.txt"),
         *("--runtime", "openvino", "--max-drop", 1, "--minutes", 0, "--save", files / "small"),
         *("--format", "json"),
@@ -47,8 +47,8 @@ def test_the_file_of_the_headline_lies_where_its_users_look(files, small):
 
 
 @pytest.mark.parametrize(("bound", "code"), [(["--max-drop", 1], 0), (["--mb", 0.001], 3)])
-def test_a_gate_for_ci_names_its_model_by_the_folder(files, small, headscope, bound, code):
-    ended = headscope(
+def test_a_gate_for_ci_names_its_model_by_the_folder(files, small, run, bound, code):
+    ended = run(
         *("shrink", "--check", files / "small", "--data", files / "judge.txt", *bound), "-q"
     )
     assert ended.code == code, ended.stderr
@@ -68,8 +68,8 @@ def test_a_gate_for_ci_names_its_model_by_the_folder(files, small, headscope, bo
         (["export", "MODEL", "openvino", "--precision", "int8-dynamic"], "float32 and int8"),
     ],
 )
-def test_wrong_input_ends_with_one_sentence(files, headscope, words, said):
-    ended = headscope(*(files / "model" if word == "MODEL" else word for word in words))
+def test_wrong_input_ends_with_one_sentence(files, run, words, said):
+    ended = run(*(files / "model" if word == "MODEL" else word for word in words))
     assert ended.code != 0
     assert said in " ".join(ended.stderr.replace("│", " ").split())
     assert "Traceback" not in ended.stderr
@@ -82,9 +82,9 @@ def test_wrong_input_ends_with_one_sentence(files, headscope, words, said):
         (["openvino", "--precision", "int8"], "openvino/openvino_model_qint8_quantized.xml"),
     ],
 )
-def test_a_saved_model_gets_another_runtime_s_file(files, headscope, words, file):
+def test_a_saved_model_gets_another_runtime_s_file(files, run, words, file):
     before = json.loads((files / "model" / "config.json").read_text())
-    ended = headscope("export", files / "model", *words)
+    ended = run("export", files / "model", *words)
     assert ended.code == 0, ended.stderr
     assert (files / "model" / file).is_file()
     assert "differ from the model's in torch by" in ended.flat
