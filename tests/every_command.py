@@ -157,7 +157,6 @@ def _shrink(loaded: LoadedModel, files: Files) -> Any:
     return headscope.shrink(loaded, task=task, limit=6, **read, **few)
 
 
-_MIX: dict[str, Any] = {"units": ["heads", "neurons"], "fractions": [0.2], "controls": False}
 #: Largest losses with which the search ends at once, whatever random heads do.
 _DROP: dict[str, Any] = {
     "max_drop": 1.0,
@@ -182,7 +181,6 @@ COMMANDS = (
     Command("prune --task mlm, seq2seq", _own_head),
     Command("prune --task similarity", _prune(**_ONCE, task="similarity", kind="scored", limit=12)),
     Command("prune --max-drop", _prune(**_DROP)),
-    Command("prune --units heads,neurons", _prune(**_MIX)),
     Command("prune --save", _save, slow=True),
     Command("shrink", _shrink),
     Command("transfer", lambda m, f: headscope.transfer(m, **_TRAIN)),

@@ -121,6 +121,10 @@ class _Quoting(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
+            option = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+            options = getattr(getattr(headscope, str(self.name), None), "options", None)
+            if moved := getattr(options, "moved", {}).get(option):
+                raise typer.BadParameter(moved, ctx) from None
             extra = re.search(r"unexpected extra argument\S* \((.*)\)", str(error))
             if extra is None:
                 raise

@@ -7,8 +7,7 @@ themselves (BERT's, the ``final_logits_bias`` of BART), the second table of Mobi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,22 +81,3 @@ def cut_outputs(
         if isinstance(item.module, nn.Linear):
             width = "in_features" if item.axis else "out_features"
             setattr(item.module, width, len(kept))
-
-
-@contextmanager
-def filled_outputs(network: Any, whole: Any, kept: Sequence[int], rows: int) -> Iterator[None]:
-    """Let a cut network put out the whole vocabulary while the block runs.
-
-    Rows that it has are its own; those that went are the whole network's.
-    """
-    own = output_rows(network, len(kept))
-    full = {(item.place, item.name): item.tensor for item in output_rows(whole, rows)}
-    try:
-        for item in own:
-            at = torch.tensor(kept, device=item.tensor.device)
-            filled = full[item.place, item.name].detach().to(item.tensor, copy=True)
-            item.write(filled.index_copy_(item.axis, at, item.tensor.detach()))
-        yield
-    finally:
-        for item in own:
-            item.write(item.tensor)

@@ -6,7 +6,7 @@ tokens, the frame that is put around a text, ids in the configuration. The rows 
 their order and get new ids, and calibration texts are read as before, piece by piece. Any other
 text that needs a removed piece is spelled by smaller ones, which the model may read less well:
 :func:`tokens_removed` counts how often. A model that puts out its vocabulary loses the same rows
-there. Its loss falls for free then; :mod:`headscope.models.whole_vocabulary` measures it fairly.
+there; its loss over fewer rows falls for free, so it cannot be compared with the whole one's.
 """
 
 from __future__ import annotations

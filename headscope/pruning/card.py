@@ -25,14 +25,11 @@ from headscope.pruning.metric_words import (
     scheme_words,
     span,
 )
-from headscope.pruning.mix import view as mix
-from headscope.pruning.mix.result import budget_words
 from headscope.pruning.result import ExportedModel, Point, PruneResult, SpeedResult
 
 CARD = "README.md"
-PICTURE = "mix.png"  # Of a mix, beside the card
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
-_HUB_TASKS = {
+HUB_TASKS = {
     "similarity": "sentence-similarity",
     "classification": "text-classification",
     "mlm": "fill-mask",
@@ -43,7 +40,7 @@ _HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
-_DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
+DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
 #: How a folder is opened, by what opens it; FOLDER stands for its path.
@@ -72,7 +69,7 @@ _OPEN = {
 }
 _LIBRARY = {"import headscope": "headscope", "onnxruntime": "onnx"}
 #: A path of the machine that the command ran on; its last part is enough.
-_ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
+ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
 
 
 @dataclass(frozen=True)
@@ -93,14 +90,10 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
     kept = result.kept
     assert kept is not None  # nothing is written otherwise
     points = result.curve(kept.method, kept.repair).points
-    point = points[-1]  # of a mix there is one, whose heads may all have stayed
-    if result.smaller is None:
-        point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
+    point = next(p for p in points if p.heads_removed and p.fraction == kept.fraction)
     source = _base(result) or str(result.provenance["model"]["id"])
     name = markdown(source.rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
-    if result.smaller is not None:
-        title = f"{name}, smaller: {budget_words(result.smaller.budget, result.smaller.wanted)}"
     codes = list(_OPEN[facts.opens])
     if facts.sentences:
         first = "import headscope\n" if facts.opens == "import headscope" else ""
@@ -124,7 +117,6 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
         "## Opening it\n\n" + "\n\n".join(opening),
         "## Heads removed\n\n" + "\n".join(_heads_table(point, loaded)),
         "## What it costs\n\n" + "\n".join(_metric_table(result, point, facts)),
-        *_weighed(result),
         *([] if result.speed is None else [_speed(result.speed)]),
         "## How it was made\n\n" + "\n".join(_made(result)),
     ]
@@ -157,7 +149,7 @@ def _header(
             certainty["fidelity"] = round(near.value, 4)
             certainty["fidelity_interval"] = ends(near.ci)
             certainty["min_fidelity"] = near.wanted
-    task = _HUB_TASKS[result.task]
+    task = HUB_TASKS[result.task]
     evaluation = EvalResult(
         task_type=task,
         dataset_type="file",
@@ -181,13 +173,13 @@ def _header(
         else _LIBRARY.get(facts.opens, "transformers"),
         model_name=title,
         eval_results=[evaluation],
-        **{"pipeline_tag": task, **_inherited(loaded)},
+        **{"pipeline_tag": task, **inherited_header(loaded)},
     )
     text: str = data.to_yaml().strip()
     return text
 
 
-def _inherited(loaded: LoadedModel) -> dict[str, Any]:
+def inherited_header(loaded: LoadedModel) -> dict[str, Any]:
     """Read what the source's card says of language and license; nothing if it cannot be read."""
     card = None if loaded.folder is None else loaded.folder / CARD
     if card is None or not card.is_file():
@@ -209,7 +201,7 @@ def _base(result: PruneResult) -> str | None:
     """Return the hub id of the source; None for a folder, which the hub would not know."""
     name = str(result.provenance["model"]["id"])
     if name == "demo":
-        return _DEMO
+        return DEMO
     return name if is_hub_id(name) and "/" in name and not Path(name).exists() else None
 
 
@@ -229,22 +221,8 @@ def _answer(result: PruneResult, point: Point) -> str:
     return f"**{text[0].upper()}{text[1:]}.**"
 
 
-def _weighed(result: PruneResult) -> Iterator[str]:
-    """Show a mix beside what it was weighed with, as a picture and in numbers."""
-    if result.smaller is None:
-        return
-    heads, *rows = mix.table(result)
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    lines += [f"| {' | '.join(map(markdown, row))} |" for row in rows]
-    alt = "The metric of the mix and of each kind of unit alone, against cost"
-    text = "\n".join(lines)
-    yield f"## What it was weighed with\n\n![{alt}]({PICTURE})\n\n{text}"
-
-
 def _what(result: PruneResult, point: Point, facts: CardFacts) -> str:
     made_by = "Made by [headscope](https://pypi.org/project/headscope/)."
-    if result.smaller is not None:
-        return "\n\n".join([mix.verdict(result), *mix.sentences(result), made_by])
     metric, full = result.metric, result.baseline.value
     lost = "are gone from the weights" if facts.form != "dense" else "are zeros"
     change = change_words(metric, point.difference, point.difference_ci, point.level)
@@ -341,16 +319,7 @@ def _made(result: PruneResult) -> Iterator[str]:
         f", weights SHA-256 `{weights}`" if weights else ""
     )
     if kept is not None:
-        what = "Heads" if result.smaller is None else "Units"
-        how = f"`{kept.method}`, repair `{kept.repair}`"
-        if result.smaller is not None:
-            how += " (by the Gauss-Newton matrix, second maps refitted)"
-        yield f"* {what} chosen by {how}"
-    if result.smaller is not None and (tuned := result.smaller.tuned) is not None:
-        yield (
-            f"* Distilled from the whole model's own outputs for {tuned.minutes:.1f} minutes on "
-            f"{tuned.sentences:,} sentences of {markdown(Path(visible(tuned.text)).name)}"
-        )
+        yield f"* Heads chosen by `{kept.method}`, repair `{kept.repair}`"
     if (chosen := result.calibration) is not None:
         how = "with labels" if chosen.labels else "no labels used"
         data = _data(chosen.name, chosen.sha256)
@@ -361,7 +330,7 @@ def _made(result: PruneResult) -> Iterator[str]:
         f"{name} {result.provenance[name]}" for name in ("headscope", "torch", "transformers")
     )
     yield f"* {versions}; seed {result.provenance['seed']}"
-    command = _ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
+    command = ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
     yield f"\n```sh\n{command}\n```"
 
 

@@ -15,83 +15,19 @@ What holds for longer than the whole run (a machine that is slow for minutes) no
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from scipy.special import ndtr, stdtrit
 
 from headscope.core.accumulator import Array
-from headscope.core.errors import InputError
 from headscope.core.rounding import EPS
-from headscope.pruning.latency_result import Confirmed
-from headscope.pruning.turns import Clock, Pass, in_turns
 
 #: Pairs of runs: at least; at most, and seconds after which no more are started.
 FEWEST, _MOST, _SECONDS = 30, 240, 20.0
 _BLOCKS = (4, 6)  # Blocks that all pairs are cut into: at least, and at most
 _SPANS = 4  # Autocorrelation times that a block has
 _RESAMPLES, _BEYOND = (2000, 10_000), 5  # At least and at most; beyond either end
-
-
-def confirm_speed(
-    whole: Sequence[Pass],
-    cut: Sequence[Pass],
-    *,
-    target: float | None = None,
-    weights: Sequence[float] | None = None,
-    fewest: int = FEWEST,
-    seconds: float = _SECONDS,
-    seed: int = 0,
-    clock: Clock = time.perf_counter,
-    did: Callable[[int], object] = lambda pairs: None,
-) -> Confirmed:
-    """Time two models in turns and say how many times as fast the second one is.
-
-    Parameters
-    ----------
-    whole, cut : sequence of callable
-        What runs each model on each batch, such as :func:`~headscope.pruning.turns.passes` yields:
-        models in torch, graphs, or anything else that can be called. Both have the same batches.
-    target : float, optional
-        The ratio that was asked for: reached if the lower end of the interval is at least that.
-    weights : sequence of float, optional
-        What a pass over each batch counts in a run's time (1 each by default).
-    fewest : int
-        Pairs of runs at least, 30 or more. More are made until ``seconds`` are over, 240 at most.
-    seed : int
-        Of the resamples.
-    clock, did : callable
-        The clock, for tests; is told how many pairs are done.
-
-    Raises
-    ------
-    InputError
-        If fewer than 30 pairs are asked for.
-    """
-    if fewest < FEWEST:
-        raise InputError(f"A speed is confirmed by {FEWEST} pairs of runs or more, not {fewest}.")
-    most = max(fewest, _MOST)
-    spent = in_turns([whole, cut], fewest=fewest, most=most, seconds=seconds, clock=clock, did=did)
-    runs = 1e3 * spent @ np.array([1.0] * len(whole) if weights is None else weights)
-    ratio, low, high = ratio_interval(runs[:, 0], runs[:, 1], seed=seed)
-    ms_whole, _ = np.median(runs, axis=0).tolist()
-    ms_cut, *ms_ends = median_interval(runs[:, 1], seed=seed)
-    return Confirmed(
-        ratio=ratio,
-        low=low,
-        high=high,
-        ms_whole=ms_whole,
-        ms_cut=ms_cut,
-        target=target,
-        reached=target is not None and low is not None and low >= target,
-        runs=len(runs),
-        threads=torch.get_num_threads(),
-        ms_low=ms_ends[0],
-        ms_high=ms_ends[1],
-    )
 
 
 def ratio_interval(

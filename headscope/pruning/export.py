@@ -55,8 +55,7 @@ def export_measured(
     models: list[ExportedModel] = []
     first: Outputs | None = None
     for name, (graph, difference) in zip((FLOAT32, INT8), graphs, strict=False):
-        run = graph if task.vocabulary is None else task.vocabulary.run_of(graph, compact)
-        outputs = at(task.outputs_of(run, task.batches(compact, tokens)), version.examples)
+        outputs = at(task.outputs_of(graph, task.batches(compact, tokens)), version.examples)
         # The metric of a smaller graph is compared with the first one's, example by example.
         change = None if first is None else task.change(first, outputs, seed=options.seed)
         first = outputs if first is None else first
@@ -104,7 +103,7 @@ def write_and_open(
             f"{largest:.2g} on {texts} texts, so the folder was not kept; please report this."
         )
     graphs = [(graph, largest)]
-    if options.eight_bits:
+    if options.quantize is not None:
         quantize(room / FLOAT32, room / INT8)
         small = Graph(room / INT8)
         graphs.append((small, _largest_difference(compact, small, batches)[0]))

@@ -36,11 +36,10 @@ from headscope.models.manifest import COMPACT, DENSE
 from headscope.models.output_maps import replaced_outputs
 from headscope.models.sentence_folder import MODULES
 from headscope.models.task_heads import Select
-from headscope.pruning.card import CARD, PICTURE, CardFacts, model_card
+from headscope.pruning.card import CARD, CardFacts, model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.export import export_measured, graphs_of_both, write_and_open
 from headscope.pruning.measure import at
-from headscope.pruning.mix.view import picture
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import (
     Candidate,
@@ -132,7 +131,7 @@ def rehearse(
             seconds = steps.did(f"try {option}")
             steps.costs[option] = Cost(steps.costs[option].passes, seconds)
             if option == "export":
-                alone = seconds / (1 + 0.3 * (options.eight_bits))
+                alone = seconds / (1 + 0.3 * (options.quantize is not None))
                 steps.costs["graph of the full model"] = Cost(seconds=alone)
     _check_space(sizes)
 
@@ -238,8 +237,6 @@ def keep(
             with attempt(room.option, room.folder):
                 assert room.facts is not None
                 with room.stack:  # at whose end it gets its name, or goes
-                    if result.smaller is not None:
-                        (room.path / PICTURE).write_bytes(picture(result))
                     card = model_card(described, full, room.facts)
                     (room.path / CARD).write_text(card, encoding="utf-8")
                 done.append(room)
@@ -306,9 +303,7 @@ def _opened(
     again = again if loaded.whole is None else again.only(loaded.stacks[0])
     if loaded.pooling.origin == "option":
         again = again.pooled_by(loaded.pooling.modes[0])
-    vocabulary = task.vocabulary
-    rows = sources.evaluation_for(again).rows if vocabulary is None else vocabulary.read_by(again)
-    if list(rows) != list(task.rows):
+    if list(sources.evaluation_for(again).rows) != list(task.rows):
         raise ArtefactError(
             f"The tokenizer that was written for {folder} splits the evaluation data otherwise "
             "than the model's own, so the folder was not kept."
@@ -338,7 +333,7 @@ def _same_outputs(
     ) -> tuple[Tensor, Tensor | None]:
         sides = []
         for model in (measured, opened):  # attention is routed in one model at a time
-            with task.scored(model), gated(model) as run_one:
+            with gated(model) as run_one:
                 sides.append(run_one(*inputs, select=select, **more))
         (expected, logits), (hidden, other_logits) = sides
         mask = more.get("decoder_attention_mask", inputs[1])

@@ -35,10 +35,6 @@ STEP = 0.25  # Between the fractions of a curve.
 #: Fewest evaluation examples of a search: with 20 of them, in two halves, 7% of searches named a
 #: number that cost too much.
 FEWEST = 60
-UNITS = ("heads", "neurons", "layers", "vocabulary", "int8")
-RUNTIMES = ("torch", "onnxruntime")
-MIX = "mix"  # The name of the curve of a mix of units.
-MIXES = "A smaller model for one budget"  # Heading in the help
 MANUAL = "manual"  # The name of the curve of heads that were removed by hand.
 
 
@@ -129,14 +125,6 @@ def needs(methods: Sequence[str], what: str) -> list[str]:
     return [name for name in methods if getattr(METHODS[name], f"needs_{what}")]
 
 
-def _unit_names(text: str) -> list[str]:
-    """Read ``heads,neurons``."""
-    chosen = names(text)
-    if wrong := [name for name in chosen if name not in UNITS] or ([] if chosen else [text]):
-        raise ValueError(f"{wrong[0]!r} is none of {', '.join(UNITS)}")
-    return chosen
-
-
 def _role_names(text: str) -> list[str]:
     """Read ``positional,syntactic``; an empty list is a slip, not a wish."""
     if chosen := names(text):
@@ -176,6 +164,10 @@ class PruneOptions(ResumableOptions):
     ('manual', 13)
     """
 
+    moved: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("target_speed", "target_ms", "target_mb", "units", "tune", "tune_minutes", "runtime"),
+        "a smaller or faster model is made by shrink: headscope shrink MODEL --speed 2",
+    )
     held: ClassVar[tuple[float, float]] = (5.0, 500.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
@@ -186,8 +178,6 @@ class PruneOptions(ResumableOptions):
         "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
         "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
         "headscope prune demo --fraction 0.5 --repair scale --save small --benchmark",
-        "headscope prune demo --target-speed 2 --save small",
-        "headscope prune demo --units heads,neurons --fraction 0.5 --save small",
     )
 
     task: Annotated[
@@ -300,80 +290,11 @@ class PruneOptions(ResumableOptions):
             why="in the unit of the task's metric (0.5 is half a point of accuracy)",
         ),
     ] = None
-    units: Annotated[
-        Sequence[str] | None,
-        Option(
-            help=f"What may go: {', '.join(UNITS)}. Default: heads; with a target heads and "
-            "neurons, and the vocabulary for a target in megabytes.",
-            metavar="<str>",
-            read=_unit_names,
-            panel=MIXES,
-        ),
-    ] = None
-    target_speed: Annotated[
-        float | None,
-        Option(
-            help="So many times as fast as the whole model; confirmed by runs in turns.",
-            above=1,
-            why="2 is twice as fast",
-            panel=MIXES,
-        ),
-    ] = None
-    target_ms: Annotated[
-        float | None,
-        Option(help="At most so many milliseconds a text.", above=0, panel=MIXES),
-    ] = None
-    target_mb: Annotated[
-        float | None,
-        Option(help="Weights of at most so many megabytes (1e6 bytes).", above=0, panel=MIXES),
-    ] = None
-    runtime: Annotated[
-        str,
-        Option(help="What will serve the model, and is timed.", choices=RUNTIMES, panel=MIXES),
-    ] = "torch"
-    batch_size: Annotated[
-        int,
-        Option(
-            help="Texts that are run together while a speed is measured; 1 for single requests.",
-            at_least=1,
-            panel=MIXES,
-        ),
-    ] = 32
-    keep_vocabulary: Annotated[
-        str | Path | None,
-        Option(
-            help="Text whose words stay in the vocabulary besides those of the calibration data "
-            "and the language's most common ones.",
-            panel=MIXES,
-        ),
-    ] = None
-    tune: Annotated[
-        bool,
-        Option(
-            help="Distil the smaller model from the whole one's outputs on the calibration text; "
-            "no labels are read.",
-            flags=("--tune",),
-            panel=MIXES,
-        ),
-    ] = False
-    tune_minutes: Annotated[
-        float,
-        Option(help="How long that may take.", above=0, at_most=24 * 60, panel=MIXES),
-    ] = 4.0
-    controls: Annotated[
-        bool,
-        Option(
-            help="Leave out what a mix is compared with: half of the time.",
-            python_help="Compare a mix with single kinds of units, whole layers, random units.",
-            flags=("--no-controls",),
-            panel=MIXES,
-        ),
-    ] = True
     fidelity_text: Annotated[
         Data | None,
         Option(
             help="Text without labels on which max_drop also keeps the outputs near to the whole "
-            "model's, or tuning is looked at; one sentence a line, not those of calibration."
+            "model's; one sentence a line, not those of calibration."
         ),
     ] = None
     min_fidelity: Annotated[
@@ -422,37 +343,10 @@ class PruneOptions(ResumableOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def __post_init__(self) -> None:
-        for name in ("methods", "repairs", "fractions", "keep_roles", "units"):
+        for name in ("methods", "repairs", "fractions", "keep_roles"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, tuple(value))
         super().__post_init__()
-
-    @property
-    def target(self) -> str | None:
-        """Name of the target that was given: ``speed``, ``ms`` or ``mb``."""
-        given = (("speed", self.target_speed), ("ms", self.target_ms), ("mb", self.target_mb))
-        return next((name for name, value in given if value is not None), None)
-
-    @property
-    def mixes(self) -> bool:
-        """Whether other units than heads may go, so that one mix is looked for."""
-        return self.target is not None or bool(set(self.units or ()) - {"heads"})
-
-    @property
-    def unit_names(self) -> tuple[str, ...]:
-        """Kinds of units that may go, in their usual order."""
-        usual = {"mb": ("heads", "neurons", "vocabulary")}.get(
-            self.target or "", ("heads", "neurons")
-        )
-        chosen = self.units or (usual if self.target else ("heads",))
-        if self.quantize is not None and self.mixes:
-            chosen = (*chosen, "int8")
-        return tuple(unit for unit in UNITS if unit in chosen)
-
-    @property
-    def eight_bits(self) -> bool:
-        """Whether weights of 8 bits are exported too."""
-        return self.quantize is not None or "int8" in (self.units or ())
 
     @property
     def manual(self) -> bool:
@@ -462,7 +356,7 @@ class PruneOptions(ResumableOptions):
     @property
     def method_names(self) -> tuple[str, ...]:
         """Methods, each once; none where heads are removed by hand."""
-        if self.manual or self.mixes:
+        if self.manual:
             return ()
         usual = DEFAULT if self.max_drop is None else SEARCHED
         return tuple(dict.fromkeys(self.methods or (usual, "random")))
@@ -505,7 +399,7 @@ class PruneOptions(ResumableOptions):
     def needs_calibration(self) -> bool:
         """Whether anything is chosen, repaired or tabulated with calibration data."""
         chosen = any(name not in ("random", "magnitude") for name in self.method_names)
-        return self.mixes or chosen or self.repair_kinds != (Repair.none,) or self.tables
+        return chosen or self.repair_kinds != (Repair.none,) or self.tables
 
     @property
     def keeps(self) -> bool:
@@ -522,8 +416,6 @@ class PruneOptions(ResumableOptions):
     @property
     def candidates(self) -> tuple[tuple[str, Repair], ...]:
         """Method and repair of each model that may be kept; a control never is."""
-        if self.mixes:
-            return ((MIX, Repair.refit),)
         methods = (MANUAL,) if self.manual else self.scored
         return tuple((name, kind) for name in methods for kind in self.repair_kinds)
 
@@ -582,8 +474,7 @@ class PruneOptions(ResumableOptions):
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as fisher-joint."
                 )
-        alone = self.fidelity_text is not None and self.tune  # what is tuned is looked at there
-        if not alone and (self.fidelity_text is None) != (self.min_fidelity is None):
+        if (self.fidelity_text is None) != (self.min_fidelity is None):
             yield "fidelity_text and min_fidelity go together: give both, or leave out both."
         if self.min_fidelity is not None and self.max_drop is None:
             yield "min_fidelity is a second condition of max_drop; give max_drop too."
@@ -600,69 +491,8 @@ class PruneOptions(ResumableOptions):
             yield "quantize needs export: it is the exported graph that it changes."
         if form not in (None, "onnx"):
             yield f"There is no form {form!r} to export to; give onnx and a folder."
-        yield from self._problems_of_mixes()
         if self.keeps:
             yield from self._problems_of_keeping()
-
-    def _problems_of_mixes(self) -> Iterator[str]:
-        """Find what contradicts a mix of units, or asks for nothing."""
-        targets = (self.target_speed, self.target_ms, self.target_mb, self.max_drop)
-        if sum(value is not None for value in targets) > 1:
-            yield (
-                "Give one of target_speed, target_ms, target_mb and max_drop: a mix has one budget."
-            )
-        if self.max_drop is not None and self.tune:
-            yield (
-                "tune changes the model after max_drop has tested it, so the tests would speak of "
-                "another model than the one you get; leave out tune or max_drop."
-            )
-        if self.max_drop is not None and "layers" in (self.units or ()):
-            yield (
-                "max_drop tests heads and neurons only: which layers go is decided for a budget, "
-                "and it has none; leave layers out of units, or give a target or a fraction."
-            )
-        if not self.mixes:
-            needs_mix = {
-                "tune": self.tune,
-                "keep_vocabulary": self.keep_vocabulary is not None,
-                "runtime": self.runtime != "torch",
-                "batch_size": self.batch_size != 32,
-                "no_controls": not self.controls,
-            }
-            for name in (name for name, given in needs_mix.items() if given):
-                yield (
-                    f"{name} belongs to a mix of units; give a target, such as target_speed 2, or "
-                    "units, such as heads,neurons."
-                )
-            return
-        if self.min_fidelity is not None:
-            yield "min_fidelity is a condition on heads alone; leave it out, or the other units."
-        units = set(self.unit_names)
-        if unknown := sorted(set(self.units or ()) - set(UNITS)):
-            yield f"There is no unit {unknown[0]!r}; choose from {', '.join(UNITS)}."
-        if self.methods or self.repairs or self.manual or self.even or self.step != STEP:
-            yield (
-                "A mix of units is chosen in one way, by the Gauss-Newton matrix, and refitted; "
-                "leave out method, repair, heads, keep_roles, even and step."
-            )
-        if self.target is not None and self.fractions:
-            yield "A target says how much goes; leave out fraction."
-        if self.target is None and self.max_drop is None and len(set(self.fractions or ())) != 1:
-            yield (
-                "units need one budget: target_speed, target_ms, target_mb, max_drop, or one "
-                "fraction (the share of the layers' arithmetic that goes)."
-            )
-        if not units & {"heads", "neurons"} and self.target != "mb" and units != {"vocabulary"}:
-            yield "units need heads or neurons among them: nothing else goes bit by bit."
-        if "int8" in units and (self.export is None or self.runtime != "onnxruntime"):
-            yield (
-                "int8 is a form of the exported graph: give export onnx and a folder, and runtime "
-                "onnxruntime."
-            )
-        if self.keep_vocabulary is not None and "vocabulary" not in units:
-            yield "keep_vocabulary says which words stay; let the vocabulary be one of the units."
-        if self.resume:
-            yield "resume goes on with curves of heads; a mix is found in minutes, so begin anew."
 
     def _problems_of_keeping(self) -> Iterator[str]:
         """Find, before a long run, what does not name one model or one folder for each form."""
@@ -671,7 +501,7 @@ class PruneOptions(ResumableOptions):
                 "Random heads are a control and are never kept; name another method for save, "
                 "save_dense, export and benchmark, such as fisher-joint."
             )
-        if not self.manual and self.max_drop is None and self.target is None:
+        if not self.manual and self.max_drop is None:
             if len(set(self.fractions or ())) != 1:
                 yield (
                     "save, save_dense, export and benchmark need one model: give one fraction, "

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.analyses.classify.result import HeadRoles
 from headscope.core.heads import Head, layer_name, place_name
-from headscope.pruning.mix.result import MixResult
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
 
@@ -481,9 +480,6 @@ class PruneResult(Measured):
     even: tuple[EvenPrice, ...] = ()
     #: The graphs that it was written as; empty unless asked for.
     exported: tuple[ExportedModel, ...] = ()
-    #: Units of several kinds that went together for one budget; None unless it was asked for. The
-    #: one curve is then ``mix``, with the heads that went among them.
-    smaller: MixResult | None = None
     #: What was asked for beside the numbers and could not be made.
     failed: tuple[FailedArtefact, ...] = ()
 

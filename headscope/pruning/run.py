@@ -16,16 +16,14 @@ from headscope.core.serialise import SCHEMA
 from headscope.pruning.curves import (
     Outcome,
     StacksApart,
-    Version,
     run_curves,
     run_stacks_apart,
 )
 from headscope.pruning.keep import choose_version, keep, rehearse
 from headscope.pruning.max_drop import check_enough, find_most
 from headscope.pruning.measure import compact_model
-from headscope.pruning.mix.run import Found, find_mix
-from headscope.pruning.options import MIX, PruneOptions, Repair, needs
-from headscope.pruning.result import Curve, DataInfo, KeptModel, PruneResult
+from headscope.pruning.options import PruneOptions, needs
+from headscope.pruning.result import DataInfo, PruneResult
 from headscope.pruning.resume import SavedWork
 from headscope.pruning.setup import Inputs, open_sources
 from headscope.pruning.steps import Steps, costs_of, planned_steps, time_a_pass
@@ -43,8 +41,6 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     steps = Steps(options.tell)
     inputs = _open(model, options, steps)
     steps.begin()
-    if options.mixes:
-        return _kept(*_mixed(inputs, options, steps), options, steps)
     measure = run_curves if options.max_drop is None else find_most
     outcome = measure(inputs, options, steps)
     apart = run_stacks_apart(inputs, options, steps)
@@ -74,32 +70,6 @@ def _finished(result: PruneResult, steps: Steps) -> PruneResult:
     return result
 
 
-def _mixed(
-    inputs: Inputs, options: PruneOptions, steps: Steps
-) -> tuple[Found, PruneResult, Inputs]:
-    """Find a mix; the result says of it what it says of a curve, and the mix besides."""
-    found = find_mix(inputs, options, steps)
-    curve = Curve(MIX, Repair.refit.value, (found.point,))
-    outcome = Outcome(found.baseline, (curve,), (), (), (), found.degenerate, ())
-    result = _result(inputs, options, outcome, StacksApart())
-    result = dataclasses.replace(result, smaller=found.result)
-    return found, result, dataclasses.replace(inputs, evaluation=found.evaluation)
-
-
-def _kept(
-    found: Found, result: PruneResult, inputs: Inputs, options: PruneOptions, steps: Steps
-) -> PruneResult:
-    """Write the mix wherever it was asked for."""
-    if options.keeps:
-        steps.begin()
-        point = found.point
-        kept = KeptModel(MIX, Repair.refit.value, point.fraction, point.value)
-        version = Version(MIX, Repair.refit, None, point)
-        result = dataclasses.replace(result, kept=kept)
-        result = keep(version, found.model, result, inputs, options, steps)
-    return _finished(result, steps)
-
-
 def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
     """Read the data, open and validate the model, try what is to be kept, classify the heads."""
     check_resume(options.state, options.resume)
@@ -126,7 +96,6 @@ def _open(model: Model, options: PruneOptions, steps: Steps) -> Inputs:
     validation = require_valid(loaded, options.validate)
     # The built-in sample says nothing of a model that reads another language, as translators do.
     wanted = classified is None and bool(options.roles) and options.task != "seq2seq"
-    wanted = wanted and not options.mixes  # nothing of a mix goes by roles
     classify_now = wanted and loaded.stacks == ("encoder",)
     one_pass = time_a_pass(loaded, evaluation)
     steps.plan(

@@ -102,24 +102,19 @@ def open_sources(options: PruneOptions) -> Sources:
             f"sentence are left out, and heads are chosen among the other {len(found.examples):,}.",
         )
     chosen = pick(found.examples, limit, other_task, seed)
-    near = _fidelity_text(options, found.examples if options.tune else chosen)
+    near = _fidelity_text(options, chosen)
     return Sources(
         options, evaluation, chosen, other_task, warnings, found.dropped, found.examples, near
     )
 
 
 def _same_data(options: PruneOptions, found: Unshared, name: str) -> str:
-    """Warn that heads are chosen on what they are measured on; refuse to tune on it."""
+    """Warn that heads are chosen on what they are measured on."""
     same = (
         f"{found.shared:,} of the {found.sentences:,} different sentences that the values are "
         f"measured on are in {name} too, and without them less than two examples are left to "
         "choose on"
     )
-    if options.tune:
-        raise InputError(
-            f"{same}; tuning would learn the evaluation data: give calibration data with other "
-            "sentences."
-        )
     tested = options.max_drop is not None and options.task != "mlm"
     extent = (
         "the tests leave out every example with a sentence that heads were chosen on"
@@ -217,8 +212,7 @@ class Pruner:
 def only_head(loaded: LoadedModel) -> InputError:
     """Return the error for a model none of whose heads can go."""
     return InputError(
-        f"{loaded.name} has one head only, and it must stay; give units that may go in place of "
-        "it, such as neurons."
+        f"{loaded.name} has one head only, and it must stay; prune a model with more heads."
     )
 
 

@@ -50,8 +50,6 @@ _SAVED, _PARAMETERS = 2.0, 40e6
 #: How much longer it takes to write a graph and open it than to trace the model, and to make it
 #: small besides.
 _EXPORTED, _QUANTIZED = 7.0, 2.0
-_ELIMINATED = 0.7  # Ranking the neurons of a layer, in seconds.
-_TIMED = {"torch": 30.0, "onnxruntime": 90.0}  # Measuring a table of times, in seconds.
 _CARD = 5.0  # Timing the one input of a card, in seconds.
 _RECENT = 5  # Steps of a kind whose mean time is that of the next one.
 #: What is said of a step while it runs, where its kind is no name of a method, repair or option.
@@ -59,9 +57,6 @@ _DOING = {
     "measured": "measuring a model",
     "compared": "comparing ways to prune",
     "roles": "finding the roles of heads",
-    "round": "choosing units",
-    "table": "timing layers of every size",
-    "speed": "confirming the speed",
 }
 
 
@@ -216,7 +211,7 @@ def costs_of(
     share = sum(map(len, calibration.rows)) / tokens if calibration is not None else 0.0
     n_heads = sum(site.n_heads for site in loaded.sites)
     written = _SAVED + sum(p.numel() for p in loaded.network.parameters()) / _PARAMETERS
-    small = options.eight_bits
+    small = options.quantize is not None
     exported = traced * (_EXPORTED + _QUANTIZED * small)
     calibration_passes = {
         **_CALIBRATION_PASSES,
@@ -238,10 +233,6 @@ def costs_of(
         "export": Cost(1.2 * (1 + small), exported),
         "graph of the full model": Cost(seconds=traced * _EXPORTED),
         "card": Cost(seconds=_CARD),
-        "round": Cost(8.0 * share, _ELIMINATED * len(loaded.sites)),
-        "table": Cost(seconds=_TIMED[options.runtime]),
-        "speed": Cost(seconds=_TIMED["torch"]),
-        "tuning": Cost(seconds=60 * options.tune_minutes),
     }
     for i, (length, size) in enumerate(shapes_of(loaded)):
         one = pass_seconds / tokens * length * size
@@ -286,8 +277,6 @@ def planned_steps(
         after["graph of the full model"] = int(options.export is not None)
     elif options.folders:
         after["card"] = 1
-    if options.mixes:
-        return [("", before), ("", _mix_steps(options)), ("", after)]
     alone = options.of_one_stack()
     stacks = stacks_pruned_alone(loaded, options)
     return [
@@ -296,19 +285,6 @@ def planned_steps(
         *((stack, _running_steps(loaded.only(stack), alone)) for stack in stacks),
         ("", after),
     ]
-
-
-def _mix_steps(options: PruneOptions) -> Counter[str]:
-    """List what finding a mix does: rounds of choosing, times, tuning, and what it is held to."""
-    steps = Counter({"measured": 2 + options.tune, "round": 8})
-    if options.target in ("speed", "ms"):
-        steps.update({"table": 1 + ("int8" in options.unit_names), "speed": 1})
-    steps["tuning"] = int(options.tune)
-    if options.max_drop is not None:
-        steps.update({"measured": 5, "round": -3})
-    if options.controls:
-        steps.update({"measured": 14, "round": 11})
-    return steps
 
 
 def _running_steps(loaded: LoadedModel, options: PruneOptions) -> Counter[str]:

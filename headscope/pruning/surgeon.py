@@ -1,10 +1,10 @@
 r"""Optimal Brain Surgeon on whole heads: an order of removal, and the refit that belongs to it.
 
 Unlike gates, which can only turn a head up, W_O as a whole may change: what a head wrote is written
-by the others as far as they know it (:mod:`headscope.pruning.mix.eliminate` has the equations). The
-method walks in eighths of the heads; after each the model is run again as it stands, refitted, and
-*all* heads are ranked anew. It walks only as far as the sets that are asked for: a search that ends
-early pays for no more. The repair refits W_O and b_O of every layer to what attention puts out
+by the others as far as they know it (:mod:`headscope.pruning.block_elimination` has the equations).
+The method walks in eighths of the heads; after each the model is run again as it stands, refitted,
+and *all* heads are ranked anew. It walks only as far as the sets that are asked for: a search that
+ends early pays for no more. The repair refits W_O and b_O of every layer to what attention puts out
 with all heads on the same input. For a set of the walk no pass is needed: the second moments of the
 two looks on either side of its size are known, and those between them are taken to be linear in the
 number of heads gone. Any other set is refitted to what passes through the whole model, and once
@@ -22,12 +22,11 @@ import torch
 from torch import Tensor
 
 from headscope.models.output_maps import OutputMap
-from headscope.pruning.mix.choose import Shrinking
-from headscope.pruning.mix.costs import PerUnit
-from headscope.pruning.mix.eliminate import Elimination
-from headscope.pruning.mix.sublayers import HEADS, Sublayer, sublayers
+from headscope.pruning.block_elimination import Elimination
 from headscope.pruning.ranking import Context, Ranking
+from headscope.pruning.refitted_model import RefittedModel
 from headscope.pruning.repair import Repaired
+from headscope.pruning.sublayers import Sublayer
 
 PARTS = 8  # Steps in which the path is walked
 _WALK = "surgeon's walk"
@@ -45,10 +44,10 @@ class SurgeonRanking(Ranking):
     """
 
     def __init__(self, context: Context) -> None:
-        self._shrinking = shrinking = _shrinking(context)
-        self._units, self._progress = _units_of(context, shrinking.layers), context.progress
+        self._model = model = _refitted(context)
+        self._units, self._progress = _units_of(context, model.layers), context.progress
         n = len(context.units)
-        self._layers, sizes = shrinking.layers, sorted({n * i // PARTS for i in range(PARTS)})
+        self._layers, sizes = model.layers, sorted({n * i // PARTS for i in range(PARTS)})
         #: Those that are looked at, at most: no set is larger than the context's largest.
         self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
         self._paths: list[list[Elimination]] = []
@@ -80,9 +79,9 @@ class SurgeonRanking(Ranking):
         for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
             if i > 0:
                 chosen = exactly(self._layers, self._paths[-1], self._sizes[i])
-                self._shrinking.set_counts(self._paths[-1], chosen)
-            self._paths.append(self._shrinking.paths())
-            self._inputs.append([own.A.float() for own in self._shrinking.found])
+                self._model.set_counts(self._paths[-1], chosen)
+            self._paths.append(self._model.paths())
+            self._inputs.append([own.A.float() for own in self._model.found])
             self._progress("surgeon", i + 1, len(self._sizes))
 
     def _remove(self, count: int) -> tuple[int, ...]:
@@ -132,19 +131,19 @@ def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
     walk, inputs = context.memo.get(_WALK), None
     if isinstance(walk, SurgeonRanking) and walk.remove(len(removed)) == tuple(removed):
         inputs = walk.inputs(len(removed))
-    shrinking = _shrinking(context)  # after the walk, which leaves the model where it looked last
-    units = _units_of(context, shrinking.layers)
+    model = _refitted(context)  # after the walk, which leaves the model where it looked last
+    units = _units_of(context, model.layers)
     gone = set(removed)
     kept = [
         tuple(i for i in range(item.n_units) if units[item.name][i] not in gone)
-        for item in shrinking.layers
+        for item in model.layers
     ]
     if inputs is not None:
-        choices = shrinking.keep(kept, inputs)
+        choices = model.keep(kept, inputs)
     else:
-        shrinking.keep(kept)  # by what passes through the whole model
-        shrinking.refit()  # and once more by what passes through the model as it then stands
-        choices = shrinking.choices()
+        model.keep(kept)  # by what passes through the whole model
+        model.refit()  # and once more by what passes through the model as it then stands
+        choices = model.choices()
     loaded = context.calibration.loaded
     rows = {site.name: site.row for site in reversed(loaded.sites)}
     maps = {}
@@ -156,13 +155,12 @@ def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
     return Repaired(tuple(removed), context.units.expand(context.units.gates(removed)), maps)
 
 
-def _shrinking(context: Context) -> Shrinking:
+def _refitted(context: Context) -> RefittedModel:
     """Return the whole model with its moments; made once."""
+    calibration = context.calibration
 
-    def make() -> Shrinking:
-        loaded, task = context.calibration.loaded, context.calibration.task
-        costs = PerUnit({item.name: 1.0 for item in sublayers(loaded, (HEADS,))})
-        return Shrinking(loaded, task, (HEADS,), costs, seed=context.seed)
+    def make() -> RefittedModel:
+        return RefittedModel(calibration.loaded, calibration.task, seed=context.seed)
 
     return context.remember("surgeon", make).whole()
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
-from headscope.data.token_rows import Padded, Row, padded
+from headscope.data.token_rows import Padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import own_implementation, use_implementation
 
@@ -36,22 +36,6 @@ Clock = Callable[[], float]  # Seconds since any moment
 
 #: Texts of each batch that is timed by default.
 BATCH_SIZES = (1, 32)
-
-
-def usual_batches(
-    rows: Sequence[Row], loaded: LoadedModel, sizes: Sequence[int] = BATCH_SIZES
-) -> list[Padded]:
-    """Return a batch of each size with the texts in the middle of all texts ordered by length.
-
-    A batch of one is a text of the median length; a larger one has its neighbours in that order,
-    as programs do that sort texts before they pad them. Where there are fewer texts, it has all.
-    """
-    ordered = sorted(rows, key=len)
-    batches = []
-    for size in sizes:
-        start = max(0, (len(ordered) - size) // 2)
-        batches.append(padded(ordered[start : start + size], loaded.pad_id, loaded.device))
-    return batches
 
 
 @contextmanager
@@ -115,16 +99,6 @@ def in_turns(
         rounds.append(spent)
         did(len(rounds))
     return np.array(rounds)
-
-
-def typical(seconds: Array) -> Array:
-    """Return the usual seconds of each model and batch, (models, batches), from :func:`in_turns`.
-
-    The median over rounds of the time relative to the round's own median over models, times the
-    median of these: a round that ran at half speed for all of them counts like any other.
-    """
-    pace = np.median(seconds, axis=1, keepdims=True)
-    return np.asarray(np.median(seconds / pace, axis=0) * np.median(pace, axis=0))
 
 
 def wait(device: torch.device) -> None:

@@ -20,7 +20,6 @@ from headscope.pruning.metric_words import (
     scheme_words,
     span,
 )
-from headscope.pruning.mix import view as mix
 from headscope.pruning.result import (
     Area,
     AreaGap,
@@ -72,9 +71,6 @@ _MOST_COLUMNS = 11  # Columns of shares of heads removed at most.
 def blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the answer first, then every table behind it."""
     yield b.Text(verdict(result), "lead")
-    if result.smaller is not None:
-        yield from _mix(result)
-        return
     if result.speed is not None:
         yield b.Text(_speed_sentence(result.speed), on=b.TERMINAL)
     yield b.Text(stacks_sentence(result))
@@ -88,19 +84,6 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     if not result.saved:
         yield next_step(result, "keep a smaller model:", "prune {} --fraction 0.5 --save smaller")
-
-
-def _mix(result: PruneResult) -> Iterator[b.Block]:
-    """Show a mix of units in place of curves."""
-    for warning in result.warnings:
-        yield b.Text(f"Warning: {visible(warning)}", "warning")
-    yield from mix.blocks(result)
-    if result.speed is not None:
-        yield from b.behind(_speed(result.speed))
-    yield from _kept(result)
-    yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
-    if not (result.saved or result.exported):
-        yield b.Text("Next: keep it: the same command with --save small", on=b.TERMINAL)
 
 
 def _tables(result: PruneResult) -> Iterator[b.Block]:
@@ -172,8 +155,6 @@ def verdict(result: PruneResult) -> str:
     That is the number that ``max_drop`` confirmed, the model that is kept, the heads that were
     named, or else :func:`leading_point`. What may be lost is the bad end of the paired interval.
     """
-    if result.smaller is not None:
-        return mix.verdict(result)
     metric = result.metric
     name = SHORT_NAMES.get(metric, metric)
     if (search := result.max_drop) is not None:
@@ -573,7 +554,7 @@ def _scores(result: PruneResult) -> Iterator[b.HeadMap]:
 
 def _kept(result: PruneResult) -> Iterator[b.Text]:
     """Say which model is kept and why, what was written where, and what could not be made."""
-    if (kept := result.kept) is not None and result.smaller is None:
+    if (kept := result.kept) is not None:
         count = round(kept.fraction * result.n_heads)
         text = (
             f"Kept    {_name(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
@@ -819,9 +800,6 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
             change_words(metric, part.difference, part.ci, part.level),
             Estimate(search.count),
         )
-    if result.smaller is not None:
-        yield from mix.key_numbers(result)
-        return
     leading = leading_point(result)
     if leading is None or leading[0].method == "random":
         return
@@ -842,8 +820,6 @@ def _files(result: PruneResult) -> dict[str, bytes]:
     from headscope.show.figures import figures_of
 
     tables = {"curves": to_csv(result)}
-    if result.smaller is not None:
-        tables["mix"] = mix.csv_of(result.smaller)
     header: tuple[str, ...]
     rows: list[Sequence[Any]]
     if result.scores:
@@ -908,7 +884,6 @@ VIEW = View(
             "kept_alone",
             "max_drop",
             "even",
-            "mix",
         )
     ),
     facts=cards,

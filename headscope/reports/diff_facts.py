@@ -19,11 +19,10 @@ from headscope.analyses.depth.result import DepthCurves, DepthResult
 from headscope.analyses.explain.result import ExplainResult
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
-from headscope.core.heads import layer_name, place_name
+from headscope.core.heads import place_name
 from headscope.core.roles import ROLES
 from headscope.core.serialise import to_dict
 from headscope.models.validation import certificate_of
-from headscope.pruning.mix.result import MixResult, budget_words
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.stats.compared import Compare, Setting, is_plain, marked
@@ -259,9 +258,6 @@ def _prune(result: PruneResult) -> Iterator[Fact]:
     metric, better = result.metric, result.sign
     whole = number(result.baseline.value, result.baseline.ci, better)
     yield "metrics", "unpruned model", metric, whole
-    if result.smaller is not None:
-        yield from _smaller(result, result.smaller)
-        return
     yield from _prune_curves(result, result.curves, "")
     for stack in result.stacks:
         yield from _prune_curves(result, stack.curves, f"{stack.stack} alone, ")
@@ -281,23 +277,6 @@ def _prune(result: PruneResult) -> Iterator[Fact]:
     for kept in result.kept_alone:
         where = f"layer {kept.layer} with one head"
         yield "numbers", where, metric, number(kept.value, kept.ci)
-
-
-def _smaller(result: PruneResult, mix: MixResult) -> Iterator[Fact]:
-    """What a mix of units is worth, what it costs and what stays of each layer."""
-    where = budget_words(mix.budget, mix.wanted)
-    model = mix.mix
-    yield "metrics", where, result.metric, number(model.value, model.ci, result.sign)
-    yield "numbers", where, "megabytes", Number(model.megabytes, None, -1)
-    if (speed := mix.speed) is not None:
-        ends = None if speed.low is None or speed.high is None else (speed.low, speed.high)
-        yield "numbers", where, "times as fast", number(speed.ratio, ends, 1)
-    for layer in mix.layers:
-        name = layer_name(layer.layer, layer.stack)
-        heads = frozenset(f"{name}H{head}" for head in layer.heads)
-        yield "labels", name, "heads kept", Labels(heads)
-        if layer.n_neurons:
-            yield "numbers", name, "neurons kept", Number(layer.neurons)
 
 
 def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> Iterator[Fact]:

@@ -17,9 +17,9 @@ from headscope.data.token_rows import Row, padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.products import fast_products
 from headscope.pruning.confirm_speed import FEWEST, median_interval, ratio_interval
-from headscope.pruning.mix.judge import Judge, Measured
 from headscope.pruning.turns import in_turns, passes
 from headscope.shrinking.distil import loss_of, output_of
+from headscope.shrinking.judge import Judge, Measured
 from headscope.shrinking.layers import layers_of
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import Elsewhere, MeasuredModel, Training

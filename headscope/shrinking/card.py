@@ -8,7 +8,7 @@ from huggingface_hub import ModelCardData
 
 from headscope.core.safe_text import markdown, visible
 from headscope.models.loaded import LoadedModel
-from headscope.pruning.card import _ABSOLUTE, _DEMO, _HUB_TASKS, _inherited
+from headscope.pruning.card import ABSOLUTE, DEMO, HUB_TASKS, inherited_header
 from headscope.show import blocks as b
 from headscope.show.drawing import figure_files
 from headscope.show.figures import figures_of
@@ -52,13 +52,13 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     assert saved is not None
     source = str(result.provenance["model"]["id"])
     name = markdown(Path(source).name)
-    base = _DEMO if source == "demo" else None
+    base = DEMO if source == "demo" else None
     header = ModelCardData(
         base_model=base,
         tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
         library_name="sentence-transformers" if sentences else "transformers",
-        pipeline_tag=_HUB_TASKS.get(result.task),
-        **{key: v for key, v in _inherited(whole).items() if key != "pipeline_tag"},
+        pipeline_tag=HUB_TASKS.get(result.task),
+        **{key: v for key, v in inherited_header(whole).items() if key != "pipeline_tag"},
     )
     snippets = []
     exact = best.form == "openvino float32"
@@ -84,7 +84,7 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
             table.append("\n".join([*([f"{block.title}\n"] if block.title else []), *lines]))
         elif isinstance(block, b.Text) and block.style in ("control", "warning"):
             texts.append(markdown(visible(block.text)))
-    command = _ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
+    command = ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
     parts = [
         f"---\n{header.to_yaml().strip()}\n---",
         f"# {name}, smaller",

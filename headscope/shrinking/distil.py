@@ -17,7 +17,7 @@ import io
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
-from headscope.models.products import fast_products
+from headscope.models.products import fast_products, fast_training
 from headscope.tasks.base import SPAN_HEAD
 
 RATE, BATCH = 6e-4, 64
@@ -125,12 +125,16 @@ def distil(
     network = copy.deepcopy(small.network)
     student = as_before(wrap(network, small.tokenizer, name=small.name), small)
     lesson = Lesson(student, whole, rows)
-    with fast_products(whole.network), _trained(network) as parameters:
+    with ExitStack() as stack:
+        stack.enter_context(fast_products(whole.network))
+        parameters = stack.enter_context(_trained(network))
         optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
         before = lesson.distance(held)
         run = _Run(network, optimiser, before)
         run.resume(state)
         low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
+        if not low:
+            stack.enter_context(fast_training(network))
         begun, looked, waited, share = clock(), clock(), 0, run.share
         while share < 1 and waited <= PATIENCE:
             for group in optimiser.param_groups:
@@ -280,8 +284,9 @@ def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
         return False
     seconds = {}
     for low in (False, True):
-        for _ in range(2):  # the first one compiles products
-            start = time.perf_counter()
-            torch.autograd.backward(lesson.loss(chosen, low))
-            seconds[low] = time.perf_counter() - start
+        with nullcontext() if low else fast_training(lesson.student.network):
+            for _ in range(2):  # the first one compiles products
+                start = time.perf_counter()
+                torch.autograd.backward(lesson.loss(chosen, low))
+                seconds[low] = time.perf_counter() - start
     return seconds[True] < _CLEARLY * seconds[False]

@@ -25,7 +25,7 @@ from headscope.data.common_words import COMMON_WORDS
 from headscope.models.layers import remove_layers
 from headscope.models.loaded import LoadedModel, fingerprint
 from headscope.models.validation import ValidationSummary
-from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary
+from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -257,6 +257,11 @@ class Ladder:
             return
         plan = plan_vocabulary(whole, list(texts.training.texts), common=COMMON_WORDS)
         if plan.rows < plan.rows_before:
+            lost = tokens_removed(whole, plan, texts.evaluation.texts)
+            texts.warnings.append(
+                f"{lost.share_texts or 0:.1%} of the texts that are measured on need a piece that "
+                "the smaller vocabulary lacks; it is spelled in smaller pieces there."
+            )
             yield cut_vocabulary(whole, plan)
 
     def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:

@@ -39,7 +39,6 @@ from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.token_rows import Padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import Joined, Select
-from headscope.pruning.mix.judge import megabytes_of
 
 RUNTIMES = ("torch", "onnxruntime", "openvino")
 #: Packages that each runtime needs, and the extra that brings them.
@@ -228,6 +227,12 @@ class Files:
         """Let go of everything that is open, and delete the files."""
         self._open = {TORCH: self.model}
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def megabytes_of(loaded: LoadedModel) -> float:
+    """Return what a model's parameters take, 1e6 bytes; tied ones count once."""
+    parameters = {id(p): p for p in loaded.network.parameters()}.values()
+    return float(sum(p.numel() * p.element_size() for p in parameters)) / 1e6
 
 
 def parts_of(path: Path) -> list[Path]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -27,7 +26,6 @@ from headscope.models.output_maps import own_outputs
 from headscope.models.pooling import cosine, wide
 from headscope.models.side_by_side import side_by_side
 from headscope.models.task_heads import Joined, Select
-from headscope.models.whole_vocabulary import WholeVocabulary
 from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
 
@@ -55,8 +53,6 @@ class Task:
     writes: ClassVar[bool] = False
     notes: tuple[str, ...] = ()  # sentences about what a metric cannot say of these examples
     table: Mapping[str, Metric]  # all metrics by name; the first is the task's value
-    #: How a model is scored that puts out fewer pieces than the examples ask for; None elsewhere.
-    vocabulary: WholeVocabulary | None = None
 
     def __init__(
         self, examples: Examples, loaded: LoadedModel, rows: Sequence[Row], skipped: int
@@ -114,24 +110,13 @@ class Task:
             with gated(own, gates) as run:
                 yield partial(self.read, run)
 
-        with self.scored(loaded):
-            batches = share(self.batches(loaded))
-            return self.gathered(side_by_side(loaded, batches, reading, alone=self.alone))
+        batches = share(self.batches(loaded))
+        return self.gathered(side_by_side(loaded, batches, reading, alone=self.alone))
 
     @property
     def alone(self) -> bool:
         """Whether batches have to be read one after the other."""
-        return self.vocabulary is not None  # which is put around the model itself
-
-    def scored(self, loaded: LoadedModel) -> AbstractContextManager[None]:
-        """Let a model be scored over all pieces of the examples while the block runs."""
-        return nullcontext() if self.vocabulary is None else self.vocabulary.scored(loaded)
-
-    def read_by(self, cut: LoadedModel, vocabulary: WholeVocabulary) -> Task:
-        """Return the same examples for a model that has lost rows of its vocabulary."""
-        task = copy.copy(self)
-        task.vocabulary, task.rows = vocabulary, vocabulary.read_by(cut)
-        return task
+        return False
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
         """Do the same with anything that runs as :meth:`LoadedModel.run` does."""
@@ -293,8 +278,6 @@ class TokenTask(Task):
         """Count each row's tokens and right guesses; keep its least and its greatest guess."""
         guess, rows, size = need_logits(logits)[0].argmax(dim=-1), batch.masked[0], len(batch.index)
         right = guess == batch.gold
-        if self.vocabulary is not None:  # a piece that was removed cannot be put out
-            right = right & ~self.vocabulary.removed.to(guess.device)[batch.gold]
         correct, zeros = right.float(), guess.new_zeros(size)
         return {
             "correct": correct.new_zeros(size).index_add(0, rows, correct),

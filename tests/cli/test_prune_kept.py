@@ -27,7 +27,6 @@ from headscope.core.errors import ArtefactError
 from headscope.core.files import sha256_of_file
 from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
-from headscope.pruning.latency_result import Confirmed, LatencyTable, UnitTimes
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.setup import open_sources
@@ -103,15 +102,6 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scifact" / "qrels" / "test.tsv").write_text(
         f"query-id\tcorpus-id\tscore\n{judged}"
     )
-    # No clock: a table of times as another machine might have it, and runs that confirm it.
-    times = [
-        UnitTimes(kind, "encoder", 2, (0, n), (0.0, 2.0))
-        for kind, n in (("heads", 4), ("neurons", 64))
-    ]
-    table = LatencyTable("torch", "float32", "cpu", 1, (), 7, tuple(times), 1.0, 9.0, 5.0, 5.0)
-    confirmed = Confirmed(2.2, 2.1, 2.3, 9.0, 4.1, 2.0, True, 30, 1)
-    monkeypatch.setattr(f"{PARTS}.mix.run.measure_table", lambda *_, **__: table)
-    monkeypatch.setattr(f"{PARTS}.mix.bench.confirm_speed", lambda *_, **__: confirmed)
     short = partial(benchmark, lengths=(8,), batch_sizes=(1,))
     monkeypatch.setattr("headscope.models.source.demo_folder", lambda: models / "demo")
     sha256 = sha256_of_file(models / "demo" / "model.safetensors")

@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 import torch
 from families import BY_NAME
-from tiny_models import some_pairs, write_tiny
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM
 
 import headscope
 from headscope.core.errors import UnsupportedModelError
-from headscope.core.serialise import from_dict, to_json
-from headscope.data.examples import Examples
 from headscope.models.copies import random_twin
 from headscope.models.layers import Layer, removed_layers
 from headscope.models.loaded import LoadedModel
-from headscope.pruning.mix.view import kept_sentence
-from headscope.pruning.result import PruneResult
 from headscope.session.provenance import provenance
 
 OTHERS = ("marian", "umt5", "mbart")
@@ -152,40 +147,3 @@ def test_a_t5_that_could_not_generate_is_refused() -> None:
     t5 = opened("t5")
     with pytest.raises(UnsupportedModelError, match="cannot be removed: transformers cannot"):
         headscope.remove_layers(t5, [("encoder", 1)])
-
-
-def test_a_mix_without_whole_layers_of_a_decoder(tmp_path: Path) -> None:
-    """Two layers that write next to nothing go as a whole, one of each side."""
-    folder = write_tiny(tmp_path / "model", "bart", seed=3)
-    loaded = headscope.load(str(folder), task_head="seq2seq")
-    with torch.no_grad():
-        for layer in (loaded.model.encoder.layers[1], loaded.model.decoder.layers[1]):
-            for module in layer.modules():
-                if isinstance(module, nn.Linear):
-                    module.weight.mul_(1e-3)
-                    module.bias.zero_()
-    first, second = zip(*some_pairs(24, 1), strict=True)
-    others = zip(*some_pairs(16, 2), strict=True)
-    found = headscope.prune(
-        loaded,
-        task="seq2seq",
-        data=Examples("test", "", first, second),
-        calibration=Examples("train", "", *others),
-        units=["heads", "neurons", "layers"],
-        fractions=[0.3],
-        save=tmp_path / "small",
-    )
-    mix = found.smaller
-    assert mix is not None
-    assert {("encoder", 1), ("decoder", 1)} & set(mix.layers_removed)
-    words = " ".join(str(value) for value in json.loads(to_json(found))["smaller"]["models"])
-    assert "without " in words  # rivals that lost whole layers only
-    again = from_dict(PruneResult, json.loads(to_json(found)))
-    sentence = kept_sentence(again.smaller)
-    for stack, number in mix.layers_removed:
-        assert ("L1" if stack == "encoder" else f"decoder:L{number}") in sentence
-        left = [x for x in mix.layers if x.layer == number and x.stack == stack]
-        assert [(x.heads, x.neurons) for x in left] == [((), 0)]
-    small = headscope.load(str(tmp_path / "small"), task_head="seq2seq")
-    assert set(removed_layers(small)) == set(mix.layers_removed)
-    assert found.saved[0].measured == pytest.approx(mix.mix.value)

@@ -1,11 +1,10 @@
-"""Heads are chosen, and models tuned, on no sentence that they are measured on."""
+"""Heads are chosen on no sentence that they are measured on."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headscope.core.errors import InputError
 from headscope.data.common_words import COMMON_WORDS
 from headscope.models.vocabulary import plan_vocabulary
 from headscope.pruning.options import PruneOptions
@@ -33,11 +32,11 @@ def opened(test: Path, train: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_drop": 0.5}, {"target_speed": 2.0, "tune": True}],
-    ids=["curves", "max_drop", "tune"],
+    [{}, {"max_drop": 0.5}],
+    ids=["curves", "max_drop"],
 )
 def test_shared_pairs_are_left_out_of_the_whole_file(files, options):
-    """Counted against all that tuning reads, however few examples heads are chosen on."""
+    """Counted against all of the file, however few examples heads are chosen on."""
     found = opened(*files, calibration_limit=16, **options)
     theirs = {*found.data.texts}
     assert len(found.calibration) == 8
@@ -63,7 +62,7 @@ def test_only_pairs_that_are_measured_count(files):
     assert 0 < found.dropped == shared < 10
 
 
-def test_one_file_for_both_is_told_and_cannot_tune(files):
+def test_one_file_for_both_is_told(files):
     test, _ = files
     found = opened(test, test)
     assert (found.dropped, len(found.text)) == (0, 100)
@@ -72,29 +71,6 @@ def test_one_file_for_both_is_told_and_cannot_tune(files):
     assert "leave out every example with a sentence that heads were chosen on" in str(
         searched.warnings
     )
-    with pytest.raises(InputError, match="tuning would learn the evaluation data"):
-        opened(test, test, target_speed=2.0, tune=True)
-
-
-def test_text_that_tuning_is_looked_at_on_is_not_what_it_reads(files, tmp_path):
-    """Counted against the whole calibration file, not against the sample of it."""
-    lines = [f"first {i}" for i in range(760, 800)] + [f"line {i}" for i in range(70)]
-    (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
-    tuned = {"target_speed": 2.0, "tune": True, "fidelity_text": tmp_path / "lines.txt"}
-    found = opened(*files, calibration_limit=4, **tuned)
-    assert found.fidelity.first == tuple(lines[40:])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"tune": True}, "tune changes the model after max_drop has tested it"),
-        ({"units": ["heads", "neurons", "layers"]}, "max_drop tests heads and neurons only"),
-    ],
-)
-def test_what_max_drop_cannot_test_is_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        PruneOptions(**{"max_drop": 0.5, "units": ["heads", "neurons"], **options}).check()
 
 
 def test_there_is_one_number_of_common_words():

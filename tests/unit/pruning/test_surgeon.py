@@ -14,8 +14,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.data.examples import Examples
 from headscope.models.output_maps import replaced_outputs
+from headscope.pruning.block_elimination import Elimination
 from headscope.pruning.measure import compact_model
-from headscope.pruning.mix.eliminate import Elimination
 from headscope.pruning.ranking import Context
 from headscope.pruning.repair import Repaired
 from headscope.pruning.surgeon import exactly, refitted_maps, surgeon
@@ -98,7 +98,7 @@ def test_sets_of_the_walk_are_refitted_without_a_pass(planted, monkeypatch):
     twice = {count: refitted_maps(fresh, walk.remove(count)) for count in range(1, 12)}
     assert surgeon(context) is walk
     with monkeypatch.context() as patch:
-        patch.setattr("headscope.pruning.mix.choose.moments", None)
+        patch.setattr("headscope.pruning.refitted_model.moments", None)
         made = {count: refitted_maps(context, walk.remove(count)) for count in range(1, 12)}
     for count, ours in made.items():
         assert ours.removed == walk.remove(count)

@@ -1,7 +1,7 @@
 r"""Which units of one sublayer go first, and what the map does once they are gone.
 
 If units R go and the rows K that stay may change, the best new map and what it costs are, with
-``H = A^-1`` (see :mod:`headscope.pruning.mix.sublayers`)::
+``H = A^-1`` (see :mod:`headscope.pruning.sublayers`)::
 
     W_K + A_KK^-1 A_KR W_R            cost = tr( W_R^T (H_RR)^-1 W_R C )
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headscope.pruning.mix.sublayers import HEADS, Moments, Sublayer
+from headscope.pruning.sublayers import HEADS, Moments, Sublayer
 
 GRID = 32  # Neurons go in steps of so many: wide enough for any vector unit
 BLOCK = 16  # Neurons whose costs are taken as additive within a step
