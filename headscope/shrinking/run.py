@@ -286,7 +286,7 @@ class Ladder:
         state = self._state(base, count)
         if state is not None and (held := state.read()) is not None:
             removed = tuple(held["removed"])
-            found = self._distilled(remove_layers(base, removed), minutes, state)
+            found = self._distilled(remove_layers(base, removed), minutes, 0.0, state)
             return bench.files(found.model), _training(found, minutes)
 
         def distance(model: LoadedModel) -> float:
@@ -300,22 +300,29 @@ class Ladder:
         even = set(spread_evenly(base, count))
         sets = [*sets[:NEAREST], *(gone for gone in sets[NEAREST:] if set(gone) == even)]
         brief = [
-            self._distilled(remove_layers(base, removed), BRIEFLY * minutes) for removed in sets
+            self._distilled(remove_layers(base, removed), BRIEFLY * minutes, BRIEFLY * minutes * i)
+            for i, removed in enumerate(sets)
         ]
         best = min(range(len(sets)), key=lambda i: brief[i].after)
         if state is not None:
             state = dataclasses.replace(state, removed=sets[best])
-        rest = minutes * (1 - BRIEFLY * len(sets))
-        found = self._distilled(brief[best].model, rest, state)
+        spent = minutes * BRIEFLY * len(sets)
+        found = self._distilled(brief[best].model, minutes - spent, spent, state)
         found = dataclasses.replace(
             found, before=brief[best].before, steps=found.steps + brief[best].steps
         )
         return bench.files(found.model), _training(found, minutes)
 
     def _distilled(
-        self, small: LoadedModel, minutes: float, state: State | None = None
+        self, small: LoadedModel, minutes: float, spent: float, state: State | None = None
     ) -> Distilled:
+        """Train for some of the minutes, after so many that are ``spent``."""
         bench, options = self.bench, self.options
+
+        def tell(share: float) -> None:
+            done = (spent + share * minutes) / options.minutes
+            options.tell("distilling", round(1000 * done), 1000)
+
         return distil(
             small,
             bench.whole,
@@ -323,7 +330,7 @@ class Ladder:
             minutes,
             seed=options.seed,
             state=state,
-            tell=lambda share: options.tell("distilling", round(1000 * share), 1000),
+            tell=tell,
         )
 
     def _state(self, base: LoadedModel, count: int) -> State | None:

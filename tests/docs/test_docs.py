@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_EXAMPLES = (
     *("classify", "depth", "explain", "flow", "insights", "linear", "measure", "prune", "rank"),
-    *("report", "scores", "spectrum", "symmetric", "transfer", "validate"),
+    *("report", "scores", "shrink", "spectrum", "symmetric", "transfer", "validate"),
 )
 
 
@@ -99,7 +99,7 @@ def test_readme_opens_with_the_two_commands_and_has_a_page_of_each():
 def test_public_names_are_pinned():
     assert set(headscope.__all__) == {
         *("classify", "depth", "explain", "flow", "linear", "rank", "spectrum", "symmetric"),
-        *("transfer", "validate", "prune", "report", "insights"),
+        *("transfer", "validate", "prune", "shrink", "ShrinkResult", "report", "insights"),
         *("ClassifyResult", "DepthResult", "ExplainResult", "FlowResult", "LinearResult"),
         *("RankResult", "SpectrumResult", "SymmetricResult", "TransferResult"),
         *("ValidationResult", "PruneResult", "InsightsResult", "ReportResult"),
