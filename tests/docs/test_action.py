@@ -233,6 +233,15 @@ def test_a_limit_that_fails_does_not_hide_what_changed(code, ran, runner):
     assert runner.codes["Report"] == code
 
 
+def test_a_smaller_model_is_held_to_its_bounds(runner, recorded):
+    runner.run(model="m", smaller="my small", max_drop="1", min_speed="3", install="false")
+    held = ["--check=my small", "--quiet", "--max-drop=1", "--min-speed=3", "--", "m"]
+    assert recorded()[-1] == ["shrink", *held]
+    runner.program("headscope", '[ "$1" != shrink ] || exit 3')
+    runner.run(model="m", smaller="s", task="similarity", data="d.csv", install="false")
+    assert runner.codes["Check the smaller model"] == 3
+
+
 @pytest.mark.usefixtures("recorded")
 def test_nobody_elses_pull_request_is_commented(runner):
     runner.github["github.event.pull_request.head.repo.full_name"] = "them/models"
@@ -250,6 +259,11 @@ def test_it_installs_itself_with_the_tested_versions_or_a_release(runner, record
     )
     assert torch.endswith(f"{pins}torch|")
     assert package == f"-m|pip|install|{ROOT}[demo]|{pins}"
+
+    (runner.folder / "pip.txt").unlink()
+    runner.run(model="demo", smaller="s", max_drop="1", torch_index="")
+    package = (runner.folder / "pip.txt").read_text()
+    assert package == f"-m|pip|install|{ROOT}[demo,export,openvino]|{pins}\n"
 
     (runner.folder / "pip.txt").unlink()
     runner.run(model="m", version="0.1.0", torch_index="")
