@@ -140,6 +140,9 @@ class Bench:
         model, served = files.model, files.served(form)
         found = self.value(model, served)
         most = found.change.most_lost(1 if self.task.higher_is_better else -1)
+        change = Estimate(found.change.difference, *(found.change.ci or (None, None)))
+        if served is self.whole:  # against itself
+            most, change = 0.0, Estimate(0.0)
         return MeasuredModel(
             layers=tuple(name for own in layers_of(model).values() for name in own),
             rows=model.vocab_size,
@@ -149,7 +152,7 @@ class Bench:
             ms=times[1],
             speed=times[0],
             value=Estimate(found.value, *(found.ci or (None, None))),
-            change=Estimate(found.change.difference, *(found.change.ci or (None, None))),
+            change=change,
             most_lost=most if np.isfinite(most) else None,
             elsewhere=self.elsewhere(model, served) if elsewhere else (),
             training=training,
