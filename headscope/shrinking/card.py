@@ -81,14 +81,21 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
             heads = [title for title, *_ in block.columns]
             rows = [f"| {' | '.join(map(markdown, row))} |" for row in b.table_cells(block)]
             lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *rows]
-            table.append("\n".join([*([f"{block.title}\n"] if block.title else []), *lines]))
+            table.append(
+                "\n".join(
+                    [
+                        *([f"{markdown(_nameless(block.title))}\n"] if block.title else []),
+                        *lines,
+                    ]
+                )
+            )
         elif isinstance(block, b.Text) and block.style in ("control", "warning"):
-            texts.append(markdown(visible(block.text)))
+            texts.append(markdown(visible(_nameless(block.text))))
     command = ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
     parts = [
         f"---\n{header.to_yaml().strip()}\n---",
         f"# {name}, smaller",
-        f"**{markdown(answer(result))}**",
+        f"**{markdown(_nameless(answer(result)))}**",
         f"The headline is that of `{saved.file}`.",
         "## Opening it",
         *(f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in snippets),
@@ -100,3 +107,8 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     ]
     files = figure_files(dict(figures_of([picture(result)])))
     return "\n\n".join(parts) + "\n", files["shrink.png"]
+
+
+def _nameless(text: str) -> str:
+    """Leave the folders out of paths of this machine."""
+    return ABSOLUTE.sub(r"\1", text)

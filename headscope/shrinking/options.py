@@ -28,9 +28,9 @@ PANEL = "Target"  # Heading in the help
 
 def _made_of(values: Mapping[str, Any]) -> str:
     """Return the model that a folder to check was made of."""
-    folder = values.get("check_folder")
+    folder = values.get("check")
     if folder is None:
-        raise WrongOptionError("Name the model, or with --check a folder that shrink saved.")
+        raise WrongOptionError("Name the MODEL, or with --check a folder that shrink saved.")
     try:
         source = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))["source"]
         return str(source["id"])
@@ -52,8 +52,8 @@ class ShrinkOptions(RunOptions):
     Examples
     --------
     >>> import headscope
-    >>> result = headscope.shrinking("demo", runtimes=["torch"], limit=64)
-    >>> [str(model.form) for model in result.models]
+    >>> result = headscope.shrink("demo", runtimes=["torch"], limit=64, batch_size=1)
+    >>> [model.form for model in result.models]
     ['torch float32']
     """
 
@@ -61,12 +61,10 @@ class ShrinkOptions(RunOptions):
     held: ClassVar[tuple[float, float]] = (6.0, 900.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope shrink demo",
-        "headscope shrink demo --task similarity --data dev.csv --text lines.txt --speed 6 "
-        "--save small",
-        "headscope shrink demo --task similarity --data dev.csv --text lines.txt --max-drop 0.5",
-        "headscope shrink demo --task similarity --data dev.csv --text lines.txt --mb 9",
-        "headscope shrink --check small --task similarity --data dev.csv --max-drop 1 "
-        "--min-speed 3",
+        "headscope shrink demo --data dev.txt --text train.txt --speed 6 --save small",
+        "headscope shrink demo --data dev.txt --text train.txt --max-drop 0.05",
+        "headscope shrink demo --data dev.txt --text train.txt --mb 9",
+        "headscope shrink --check small --data dev.txt --max-drop 0.1 --min-speed 3",
     )
 
     task: Annotated[

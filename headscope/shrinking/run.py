@@ -225,6 +225,12 @@ class Ladder:
     def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:
         """Return the model to remove layers from and how many stay; None where none reaches."""
         nearest = ""
+        if not counts_of(self.bench.whole):
+            self.stopped = (
+                f"No form of {self.bench.whole.name} reaches the target, and its one layer stays; "
+                "ask for less, or allow another runtime."
+            )
+            return None
         for base in self._bases(form):
             for count in self._counts(base, form):
                 small = first_layers(base, count)

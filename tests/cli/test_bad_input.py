@@ -221,17 +221,17 @@ def test_what_is_no_file(option, run, model, tmp_path):
 #: Every command that reads sentences from a text file, with the option that names it.
 OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
 READERS = [
-    *((name, "--text") for name, options in OPTIONS.items() if "text" in options),
+    *((n, "--text") for n, options in OPTIONS.items() if "text" in options and n != "export"),
     *(("prune", option) for option in ("--data", "--calibration")),
 ]
 
 
 @pytest.mark.parametrize(("command", "option"), READERS)
 def test_a_treebank_is_no_text_nor_is_nothing(command, option, run, model, tmp_path):
-    """Whatever the file is called; but prune reads a file that is named as one as a treebank."""
+    """Whatever the file is called; but prune and shrink read one that is named as it is."""
     bank = f"# text = cat mat\n{ROOT}\n{row(2, 'mat', 1)}\n\n"
     out = tmp_path / "out"
-    for name in ("bank.txt", *(["bank.conllu"] if command != "prune" else [])):
+    for name in ("bank.txt", *(["bank.conllu"] if command not in ("prune", "shrink") else [])):
         path = tmp_path / name
         path.write_text(bank * 3)
         mend = "as treebank in place of text" if name == "bank.conllu" else "name the file .conllu"

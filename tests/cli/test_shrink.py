@@ -27,7 +27,7 @@ def small(files, run):
     ended = run(
         *("shrink", files / "model", "--data", files / "judge.txt", "--text", files / "train.txt"),
         *("--runtime", "openvino", "--max-drop", 1, "--minutes", 0, "--save", files / "small"),
-        *("--format", "json"),
+        *("--format", "json", "-q"),
     )
     assert ended.code == 0, ended.stderr
     return ended.json
@@ -59,7 +59,7 @@ def test_a_gate_for_ci_names_its_model_by_the_folder(files, small, run, bound, c
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["shrink"], "Name the model, or with --check a folder"),
+        (["shrink"], "Name the MODEL, or with --check a folder"),
         (["shrink", "--check", "/nowhere", "--mb", 1], "does not say which model"),
         (["shrink", "MODEL", "--speed", 2, "--mb", 3], "are two targets"),
         (["shrink", "MODEL", "--speed", 1], "--speed"),

@@ -20,7 +20,7 @@ from transformers import (
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError
-from headscope.data.common_words import common_words, read_words
+from headscope.data.common_words import common_words
 from headscope.models.feed_forward import feed_forwards, remove_neurons
 from headscope.models.tokenizer_file import TokenizerFile
 from headscope.models.vocabulary import tokens_removed
@@ -430,18 +430,7 @@ def test_common_words_in_another_script_do_no_harm():
     assert (plan.words, plan.texts + plan.spelling) == (0, 3)
 
 
-def test_files_of_words(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("cat\n\n  a big dog \n", encoding="utf-8")
-    assert read_words(path) == ["cat", "a big dog"]
-    with pytest.raises(InputError, match=r"no file .*gone.txt; check the path"):
-        read_words(tmp_path / "gone.txt")
-    path.write_bytes(b"cat\ncaf\xe9\n")
-    with pytest.raises(InputError, match="line 2: not UTF-8; convert the file"):
-        read_words(path)
-    path.write_bytes(b"\n \n")
-    with pytest.raises(InputError, match="is empty; give a file with a word"):
-        read_words(path)
+def test_a_language_without_words_is_refused():
     with pytest.raises(InputError, match="no words of the language 'ga'"):
         common_words("ga", 5)
 
