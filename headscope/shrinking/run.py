@@ -20,6 +20,7 @@ from pathlib import Path
 from headscope.artefacts.saving import check_target
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
+from headscope.core.memory import give_back
 from headscope.core.serialise import SCHEMA
 from headscope.data.common_words import COMMON_WORDS
 from headscope.models.layers import remove_layers
@@ -289,6 +290,8 @@ class Ladder:
     def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
         """Choose which layers stay, and distil what is left."""
         options, bench, minutes = self.options, self.bench, self.options.minutes
+        bench.files_of_whole.release()  # what runtimes hold is not needed while training
+        give_back()
         state = self._state(base, count)
         if state is not None and (held := state.read()) is not None:
             removed = tuple(held["removed"])

@@ -223,9 +223,13 @@ class Files:
             return megabytes_of(self.model)
         return sum(file.stat().st_size for file in parts_of(self.path(form))) / 1e6
 
+    def release(self) -> None:
+        """Let go of every file that is open; what is asked for again is opened again."""
+        self._open = {TORCH: self.model}
+
     def close(self) -> None:
         """Let go of everything that is open, and delete the files."""
-        self._open = {TORCH: self.model}
+        self.release()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
