@@ -165,7 +165,10 @@ class PruneOptions(ResumableOptions):
     """
 
     moved: ClassVar[dict[str, str]] = dict.fromkeys(
-        ("target_speed", "target_ms", "target_mb", "units", "tune", "tune_minutes", "runtime"),
+        (
+            *("target_speed", "target_ms", "target_mb", "units", "tune", "tune_minutes", "runtime"),
+            *("batch_size", "keep_vocabulary", "controls", "no_controls"),
+        ),
         "a smaller or faster model is made by shrink: headscope shrink MODEL --speed 2",
     )
     held: ClassVar[tuple[float, float]] = (5.0, 500.0)

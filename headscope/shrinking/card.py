@@ -13,6 +13,7 @@ from headscope.show import blocks as b
 from headscope.show.drawing import figure_files
 from headscope.show.figures import figures_of
 from headscope.shrinking.result import ShrinkResult
+from headscope.shrinking.serving import Form
 from headscope.shrinking.view import answer, blocks, picture
 
 _SENTENCES = {
@@ -60,21 +61,6 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         pipeline_tag=HUB_TASKS.get(result.task),
         **{key: v for key, v in inherited_header(whole).items() if key != "pipeline_tag"},
     )
-    snippets = []
-    exact = best.form == "openvino float32"
-    setting = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
-    if sentences:
-        snippets.append(
-            "from sentence_transformers import SentenceTransformer\n\n"
-            f'{_SENTENCES[best.runtime]}\nprint(model.encode(["A sentence."]).shape)'
-        )
-    if best.runtime in _ALONE:
-        setting = f", {_FLOAT32}" if exact else ""
-        snippets.append(f"{_TOKENS}\n\n{_ALONE[best.runtime].replace('SETTING', setting)}")
-    else:
-        snippets.append(
-            'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")'
-        )
     table, texts = [], []
     for block in blocks(result):
         if isinstance(block, b.Table):
@@ -98,7 +84,10 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         f"**{markdown(_nameless(answer(result)))}**",
         f"The headline is that of `{saved.file}`.",
         "## Opening it",
-        *(f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in snippets),
+        *(
+            f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```"
+            for code in snippets(Form(best.runtime, best.precision), sentences=sentences)
+        ),
         "## What was measured\n\n![The metric of every model against milliseconds](shrink.png)",
         *table,
         "## How it was made",
@@ -107,6 +96,27 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     ]
     files = figure_files(dict(figures_of([picture(result)])))
     return "\n\n".join(parts) + "\n", files["shrink.png"]
+
+
+def snippets(form: Form, *, sentences: bool) -> list[str]:
+    """Return code that opens the file of a form; FOLDER stands for the folder's path."""
+    exact = form == Form("openvino", "float32")
+    found = []
+    if sentences:
+        kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
+        found.append(
+            "from sentence_transformers import SentenceTransformer\n\n"
+            f"{_SENTENCES[form.runtime].replace('SETTING', kwargs)}\n"
+            'print(model.encode(["A sentence."]).shape)'
+        )
+    if form.runtime in _ALONE:
+        config = f", {_FLOAT32}" if exact else ""
+        found.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
+    else:
+        found.append(
+            'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")'
+        )
+    return found
 
 
 def _nameless(text: str) -> str:

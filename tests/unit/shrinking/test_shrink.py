@@ -19,6 +19,7 @@ from headscope.models.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
 from headscope.shrinking.bench import spread_places
+from headscope.shrinking.card import snippets
 from headscope.shrinking.judging import keeps, reaches
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
@@ -218,6 +219,16 @@ def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch):
     with pytest.raises(InputError, match=r"openvino needs .*nncf.*headscope\[export,openvino\]"):
         serving.need_runtimes(["torch", "openvino"])
     assert serving.installed_runtimes() == ("torch",)
+
+
+@pytest.mark.parametrize("form", serving.FORMS, ids=str)
+def test_the_snippets_of_a_card_are_python(form):
+    codes = snippets(form, sentences=True)
+    assert len(codes) == 2
+    for code in codes:
+        compile(code, str(form), "exec")
+    told = "f32" in codes[0] and "f32" in codes[1]
+    assert told is (str(form) == "openvino float32")  # unasked openvino computes in bfloat16
 
 
 # --- what is held against a target ------------------------------------------------------------
