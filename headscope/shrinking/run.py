@@ -57,8 +57,8 @@ NEAREST, BRIEFLY = 2, 0.15
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
-    runtimes = tuple(dict.fromkeys(options.runtimes or installed_runtimes()))
-    need_runtimes(runtimes)
+    asked = tuple(dict.fromkeys(options.runtimes or ()))
+    need_runtimes(asked)
     if options.save is not None:
         check_target(options.save)
     texts = read_all(options)
@@ -76,7 +76,9 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
         bench = Bench(whole, task, texts, options, Path(folder))
         if options.check_folder is not None:
             return check(bench, options, lambda **found: _result(bench, validation, **found))
-        ladder = Ladder(bench, options, runtimes)
+        # No graph holds decoding.
+        usual = ("torch",) if whole.encoder_decoder else installed_runtimes()
+        ladder = Ladder(bench, options, asked or usual)
         ladder.climb()
         result = _result(
             bench,
@@ -106,6 +108,8 @@ class Ladder:
         self.chosen: int | None = None
         self.best: Files | None = None
         self.reached, self.stopped = False, ""
+        self._runtimes = runtimes
+        #: What may serve a model, the fastest first once the whole one was timed.
         self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
 
     @property
@@ -159,10 +163,8 @@ class Ladder:
             for form in ruined
         ]
         speeds = dict(zip(self._forms, self.models, strict=True))
-        self._forms = sorted(
-            (form for form in self._forms if form not in ruined),
-            key=lambda form: -(speeds[form].speed.value or 0.0),
-        )
+        usable = [f for f in self._forms if f.runtime in self._runtimes and f not in ruined]
+        self._forms = sorted(usable or [TORCH], key=lambda f: -(speeds[f].speed.value or 0.0))
         self._lost = lost
 
     def _whole_reaches(self) -> bool:
@@ -361,19 +363,24 @@ class Ladder:
     # --- the fastest that keeps to a loss -------------------------------------------------------
 
     def _smallest_that_keeps(self) -> None:
-        """Test ever fewer layers, in an order settled beforehand, up to the first refusal."""
-        form = self._forms[0]
-        first = self._model(form)
-        if not self._keeps(first):
-            kept = [f for f in self._forms if self._keeps(self._model(f))]
-            form = kept[0] if kept else TORCH
-            self._choose(self._model(form), self.bench.files_of_whole)
+        """Test forms of the whole model, then ever fewer layers, each up to the first refusal.
+
+        Calibration text has put the forms in order, the least lossy first.
+        """
+        kept: list[Form] = []
+        for form in sorted(self._forms, key=lambda f: self._lost[f]):
+            if not self._keeps(self._model(form)):
+                break
+            kept.append(form)
+        form = next((f for f in self._forms if f in kept), TORCH)
+        self._choose(self._model(form), self.bench.files_of_whole)
+        if form != self._forms[0]:
+            first = self._model(self._forms[0])
             self.stopped = (
                 f"The whole model in {first.form} may lose {amount(first.most_lost)} already, so "
-                f"no layer was removed."
+                f"it stays whole, in {form}."
             )
             return
-        self._choose(first, self.bench.files_of_whole)
         self.stopped = f"The whole model in {form} keeps to it."
         longest = max(map(len, layers_of(self.bench.whole).values()))
         counts = sorted({max(1, round(share * longest)) for share in SHARES}, reverse=True)

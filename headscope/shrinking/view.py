@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headscope.core.heads import layer_name
-from headscope.pruning.metric_words import METRIC_NAMES, SHORT_NAMES, amount, change_words, number
+from headscope.pruning.metric_words import SHORT_NAMES, amount, change_words, number
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line
 from headscope.show.view import next_step, view
@@ -149,12 +149,12 @@ def _elsewhere(result: ShrinkResult, name: str) -> b.Table:
 
 
 def picture(result: ShrinkResult) -> b.Chart:
-    """Draw the metric against milliseconds a text, a point for every model."""
+    """Draw the paired change of the metric against milliseconds a text, a point for every model."""
     series = [
         b.Series(
             runtime,
             [model.ms.value for model in models],
-            [model.value for model in models],
+            [model.change for model in models],
             "points",
             _COLOURS[runtime],
         )
@@ -163,17 +163,16 @@ def picture(result: ShrinkResult) -> b.Chart:
     ]
     if (best := result.best) is not None:
         series.append(
-            b.Series("chosen", [best.ms.value], [best.value.value], "points", b.VERMILION, "*")
+            b.Series("chosen", [best.ms.value], [best.change.value], "points", b.VERMILION, "*")
         )
     return b.Chart(
         "Every model that was measured",
         "milliseconds a text",
-        METRIC_NAMES.get(result.metric, result.metric),
+        f"change of {SHORT_NAMES.get(result.metric, result.metric)}, 95%",
         series,
-        "The metric against milliseconds a text; the table has the numbers",
+        "The change of the metric against milliseconds a text; the table has the numbers",
         "shrink",
-        levels={"whole model": result.whole.value.value or 0.0},
-        x_scale="log",
+        levels={"whole model": 0.0},
     )
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from headscope.shrinking.judging import keeps, reaches
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel
+from headscope.shrinking.run import Ladder
 from headscope.stats.estimate import Estimate
 
 _rng = np.random.default_rng(0)
@@ -274,6 +276,41 @@ def test_batches_have_the_lengths_of_the_examples():
     places = spread_places(rows, 10)
     assert [sorted({len(rows[i]) for i in part}) for part in places] == [[3], [9], [40]]
     assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
+
+
+@pytest.mark.parametrize(
+    ("losses", "chosen"),
+    [
+        ({"float32": 0.0, "bfloat16": 0.2, "int8": 0.4}, "int8"),
+        ({"float32": 0.0, "bfloat16": 0.2, "int8": 0.6}, "bfloat16"),
+        # What loses more by calibration text is not tested after a refusal, though it might pass.
+        ({"float32": 0.0, "bfloat16": 0.6, "int8": 0.4}, "float32"),
+        ({"float32": 0.6, "bfloat16": 0.0, "int8": 0.0}, "torch"),
+    ],
+)
+def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chosen, monkeypatch):
+    forms = [serving.Form("openvino", name) for name in ("int8", "bfloat16", "float32")]
+    monkeypatch.setattr("headscope.shrinking.run.layers_of", lambda model: {"encoder": [0]})
+    ladder = Ladder(
+        SimpleNamespace(files_of_whole=None, whole=None), ShrinkOptions(max_drop=0.5), ("openvino",)
+    )
+    ladder.models = [
+        dataclasses.replace(
+            model(most_lost=losses.get(form.precision, 0.0)), precision=form.precision
+        )
+        for form in forms
+    ]
+    torch_model = dataclasses.replace(
+        model(Estimate(1.0), most_lost=0.0), runtime="torch", precision="float32"
+    )
+    ladder.models.append(torch_model)
+    ladder._forms, ladder._lost = forms, dict(zip(forms, (0.03, 0.001, 0.0), strict=True))
+    ladder._smallest_that_keeps()
+    assert ladder.chosen is not None
+    best = ladder.models[ladder.chosen]
+    assert chosen in (best.precision, best.runtime)
+    assert (best.runtime == "torch") is (chosen == "torch")
+    assert ladder.reached
 
 
 # --- a run ------------------------------------------------------------------------------------
