@@ -23,7 +23,6 @@ from headscope.pruning.block_elimination import (
     rows_kept,
 )
 from headscope.pruning.sublayers import (
-    HEADS,
     Moments,
     Sublayer,
     copied,
@@ -62,7 +61,7 @@ class RefittedModel:
     ) -> None:
         self._task = task
         self.zeroed = copied(loaded)  # the model in its whole shape, zeros for units that went
-        self.layers = sublayers(self.zeroed, (HEADS,))
+        self.layers = sublayers(self.zeroed)
         self._whole = [item.weights() for item in self.layers]
         self._seed, self._round = seed, 0
         #: By name of the sublayer: the first look, and its paths, which are always the same.

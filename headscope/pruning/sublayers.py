@@ -1,9 +1,8 @@
-r"""The second maps of a model's sublayers, and what passes through them on calibration text.
+r"""The output maps of attention, and what passes through them on calibration text.
 
-Attention writes ``z W_O + b_O`` into the residual stream, a feed-forward network ``a W_out +
-b_out``. A unit (a head, a neuron) owns rows of that map, so one description serves both::
+Attention writes ``z W_O + b_O`` into the residual stream; a head owns rows of that map::
 
-    out_t = x_t W        x_t = (what the units put out at token t, 1)    W = (rows of the units; b)
+    out_t = x_t W        x_t = (z at token t, 1)    W = (rows of the heads; b)
 
 For a choice without labels two second moments are enough. With ``g_t`` the gradient of a random
 direction of the model's output by ``out_t``, a change ``D`` of W moves the output by about
@@ -31,27 +30,23 @@ from torch.nn import functional as F
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.widest import exact
 from headscope.models.compact import as_before
-from headscope.models.feed_forward import feed_forwards
 from headscope.models.hooks import hooked
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
 from headscope.tasks.base import Task
 
-HEADS, NEURONS = "heads", "neurons"
-
 
 @dataclass(frozen=True)
 class Sublayer:
-    """One second map: what its units are, and where they stand."""
+    """One output map, and the heads that own its rows."""
 
-    kind: str  # ``heads`` or ``neurons``
-    name: str  # Dotted path of the attention module, or of the feed-forward network's second map
+    name: str  # Dotted path of the attention module
     stack: str
     layer: int  # The first that runs it, by its original number
     uses: int  # How many layers run it (ALBERT shares one)
     module: Any  # The map: ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps it transposed
     units: tuple[int, ...]  # Original numbers
-    size: int  # Rows of the map that one unit owns: d_head, or 1
+    size: int  # Rows of the map that one head owns: d_head
 
     @property
     def n_units(self) -> int:
@@ -95,56 +90,27 @@ def copied(loaded: LoadedModel) -> LoadedModel:
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
 
 
-def sublayers(loaded: LoadedModel, kinds: Sequence[str]) -> tuple[Sublayer, ...]:
-    """List the second maps whose units can be removed, layer by layer.
+def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
+    """List the output maps whose heads can be removed, layer by layer; a shared one once.
 
     Raises
     ------
     UnsupportedModelError
-        If a map is none that headscope can overwrite, or a layer's feed-forward network none that
-        can be taken apart.
+        If a map is none that headscope can overwrite.
     """
     found: list[Sublayer] = []
-    if HEADS in kinds:
-        for site in loaded.sites:
-            own = site.projections.out
-            rows = site.n_heads * site.d_head
-            plain = own.module.weight.dim() == 2 and own.in_features == rows and own.parts == 1
-            if site.n_heads and not plain:
-                raise UnsupportedModelError(
-                    f"Heads of {loaded.name} ({loaded.family}) cannot be weighed together with "
-                    "other units: its attention writes more than heads into its output map. "
-                    "Remove its heads by a fraction or max_drop, without units or a target."
-                )
-            if site.n_heads and all(item.module is not own.module for item in found):
-                uses = sum(other.module is site.module for other in loaded.sites)
-                found.append(
-                    Sublayer(
-                        HEADS,
-                        site.name,
-                        site.stack,
-                        site.layer,
-                        uses,
-                        own.module,
-                        site.head_ids,
-                        site.d_head,
-                    )
-                )
-    if NEURONS in kinds:
-        for item in feed_forwards(loaded):
-            uses = len(item.layers)
-            found.append(
-                Sublayer(
-                    NEURONS,
-                    item.name,
-                    item.stack,
-                    item.layer,
-                    uses,
-                    item.second,
-                    item.neuron_ids,
-                    1,
-                )
+    for site in (site for site in loaded.sites if site.n_heads):
+        own = site.projections.out
+        rows = site.n_heads * site.d_head
+        if own.module.weight.dim() != 2 or own.in_features != rows or own.parts != 1:
+            raise UnsupportedModelError(
+                f"surgeon cannot refit the output map of {loaded.name} ({loaded.family}), into "
+                "which attention writes more than heads; choose another method and repair."
             )
+        if all(item.module is not own.module for item in found):
+            uses = sum(other.module is site.module for other in loaded.sites)
+            where = site.name, site.stack, site.layer
+            found.append(Sublayer(*where, uses, own.module, site.head_ids, site.d_head))
     return tuple(found)
 
 
