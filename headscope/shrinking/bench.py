@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +34,7 @@ from headscope.tasks.base import Task
 #: Nearest neighbours, texts that ask for them, and texts that they are looked for among.
 NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
 _BATCHES, _SECONDS = 3, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
+CHOOSING = 256  # Texts that forms and layers are chosen by, apart from those of CALIBRATION
 #: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
 RUINED = 0.05
 
@@ -48,14 +50,18 @@ class Bench:
         self.judge = Judge(whole, task, options.seed)
         self._tasks: dict[int, Task] = {whole.vocab_size: task}
         self._full: dict[str, tuple[Tensor, Tensor | None]] = {}
+        # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
+        # lost by them is judged on others.
+        n = len(texts.rows(whole))
+        drawn = random.Random(options.seed).sample(range(n), min(n, CALIBRATION + CHOOSING))
+        self._calibrate, self._choose = drawn[:CALIBRATION], drawn[CALIBRATION:] or drawn
         self.files_of_whole = self.files(whole)
-        self.calibrated_on = min(CALIBRATION, len(texts.rows(whole)))
 
     def files(self, model: LoadedModel) -> Files:
         """Return where a model's files lie, in a folder of their own."""
         self._made += 1
-        rows = self.texts.rows(model)[:CALIBRATION]
-        texts = [padded([row], model.pad_id, model.device) for row in rows]
+        rows = self.texts.rows(model)
+        texts = [padded([rows[i]], model.pad_id, model.device) for i in self._calibrate]
         return Files(model, self._folder / str(self._made), texts)
 
     def task_of(self, model: LoadedModel) -> Task:
@@ -80,13 +86,12 @@ class Bench:
             return self.judge.of(task.outputs(served, all_metrics=True))
         return self.judge.of(task.outputs_of(served, task.batches(model)))
 
-    def distance(self, model: LoadedModel, served: Served, most: int = 256) -> float:
+    def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
         """Return the mean loss on calibration text, which chooses; no evaluation text is read."""
-        total, pairs = (
-            0.0,
-            list(zip(self.texts.rows(model), self.texts.rows(self.whole), strict=True))[:most],
-        )
+        own_rows, whole_rows = self.texts.rows(model), self.texts.rows(self.whole)
+        pairs = [(own_rows[i], whole_rows[i]) for i in self._choose[:most]]
         pairs.sort(key=lambda pair: len(pair[0]))
+        total = 0.0
         for first in range(0, len(pairs), 64):
             part = pairs[first : first + 64]
             ours, theirs = (
@@ -96,9 +101,8 @@ class Bench:
             with torch.no_grad(), fast_products(self.whole.network), fast_products(model.network):
                 full = output_of(self.whole, theirs)
                 own = output_of(as_model(model, served), ours)
-                total += float(loss_of(own, full, head=model.task_head is not None).mean()) * len(
-                    part
-                )
+            loss = loss_of(own, full, head=model.task_head is not None).mean()
+            total += float(loss) * len(part)
         return total / len(pairs)
 
     # --- the speed ------------------------------------------------------------------------------

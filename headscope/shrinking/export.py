@@ -41,7 +41,7 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
     form = Form(runtime, precision)
     model = load(str(folder), task_head="auto")
     check_exportable(model)
-    rows, _ = tokenised(model, read_texts(text).texts[:CALIBRATION])
+    rows, _ = tokenised(model, read_texts(text, CALIBRATION).texts)
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
     with tempfile.TemporaryDirectory(dir=folder) as room:
