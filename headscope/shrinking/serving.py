@@ -17,10 +17,12 @@ openvino       int8            the same by nncf, ranges of activations taken fro
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import logging
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -109,6 +111,16 @@ def installed_runtimes() -> tuple[str, ...]:
     return tuple(filter(there, RUNTIMES))
 
 
+def without_telemetry(name: str) -> Any:
+    """Import openvino or nncf, which would else report each use to a server.
+
+    They do so from processes that they fork while other threads run, and such a process may wait
+    for ever. Both go on where the package that reports is not there.
+    """
+    sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
+    return importlib.import_module(name)
+
+
 class OpenVinoModel:
     """An OpenVINO file, opened from disk, called as a loaded model is.
 
@@ -116,8 +128,7 @@ class OpenVinoModel:
     """
 
     def __init__(self, path: Path, precision: str) -> None:
-        import openvino
-
+        openvino = without_telemetry("openvino")
         config = {"INFERENCE_NUM_THREADS": str(torch.get_num_threads())}
         if precision == "float32":
             config["INFERENCE_PRECISION_HINT"] = "f32"
@@ -273,15 +284,12 @@ def _onnx_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
 
 
 def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
-    import openvino
-
+    openvino = without_telemetry("openvino")
     openvino.save_model(_converted(graph), str(path), compress_to_fp16=False)
 
 
 def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
-    import nncf
-    import openvino
-
+    openvino, nncf = without_telemetry("openvino"), without_telemetry("nncf")
     model = _converted(graph)
     names = [port.get_any_name() for port in model.inputs]
     items = [named_inputs(names, *_three(batch)) for batch in texts]
@@ -300,9 +308,7 @@ def _three(batch: Padded) -> tuple[Tensor, Tensor, Tensor | None]:
 
 def _converted(graph: Path) -> Any:
     """Read an ONNX file."""
-    import openvino
-
-    return openvino.convert_model(str(graph))
+    return without_telemetry("openvino").convert_model(str(graph))
 
 
 _WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {

@@ -3,6 +3,8 @@
 import dataclasses
 import itertools
 import math
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -214,6 +216,20 @@ def test_every_form_puts_out_what_the_model_does(bert, form, tmp_path):
         assert (hidden[real] - expected[real]).abs().max() < limit
         assert files.path(form).is_file()
         assert files.megabytes(form) < 1.3 * files.megabytes(serving.TORCH) + 0.5
+
+
+def test_nobody_is_told_that_a_runtime_is_used():
+    """In a process of its own, as pytest keeps nncf from reporting."""
+    script = (
+        "import sys; from headscope.shrinking.serving import without_telemetry as w;"
+        "w('openvino').convert_model; w('nncf').quantize;"
+        "assert sys.modules['openvino_telemetry'] is None;"
+        "import nncf.telemetry.wrapper as t; print(type(t.telemetry).__name__)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == "MagicMock"
 
 
 def test_a_runtime_that_is_not_installed_is_named_with_its_extra(monkeypatch):
