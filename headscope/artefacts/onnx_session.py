@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,46 @@ from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
 FLOAT32, INT8 = "model.onnx", "model.int8.onnx"
 
 
-class Graph:
+class RuntimeFile(ABC):
+    """A model in a file that a runtime has opened from disk, called as a loaded model is."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @abstractmethod
+    def run(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return every output by name, on the device of the inputs."""
+
+    def __call__(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        select: Select | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the file as :meth:`LoadedModel.run` runs a model: hidden state and logits.
+
+        ``select`` picks from the logits, since the file's task head has read everything.
+        """
+        outputs = self.run(input_ids, attention_mask, token_type_ids)
+        logits = outputs.get(LOGITS)
+        if logits is not None and select is not None and logits.dim() == 3:
+            logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
+        return outputs[HIDDEN], logits
+
+    def feed(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Any]:
+        """Return the inputs that the file asks for, as arrays."""
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        named = dict(zip(INPUTS, (input_ids, attention_mask, types), strict=True))
+        return {name: named[name].cpu().numpy() for name in self.inputs}
+
+
+class Graph(RuntimeFile):
     """One ONNX file, opened from disk in onnxruntime, with as many threads as torch has.
 
     ``profile`` notes the time of every node for :meth:`attention_seconds`; such passes are slower.
@@ -44,24 +84,6 @@ class Graph:
         self.inputs = tuple(node.name for node in self._session.get_inputs())
         self.outputs = tuple(node.name for node in self._session.get_outputs())
 
-    def __call__(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        *,
-        select: Select | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run the graph as :meth:`LoadedModel.run` runs a model: hidden state and logits.
-
-        ``select`` picks from the logits, since the graph's task head has read everything.
-        """
-        outputs = self.run(input_ids, attention_mask, token_type_ids)
-        logits = outputs.get(LOGITS)
-        if logits is not None and select is not None and logits.dim() == 3:
-            logits = select.of_logits(logits) if isinstance(select, Joined) else select(logits)
-        return outputs[HIDDEN], logits
-
     def run(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
@@ -69,14 +91,6 @@ class Graph:
         arrays = self._session.run(None, self.feed(input_ids, attention_mask, token_type_ids))
         tensors = (torch.from_numpy(array).to(input_ids.device) for array in arrays)
         return dict(zip(self.outputs, tensors, strict=True))
-
-    def feed(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Any]:
-        """Return inputs as onnxruntime takes them."""
-        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
-        named = dict(zip(INPUTS, (input_ids, attention_mask, types), strict=True))
-        return {name: named[name].cpu().numpy() for name in self.inputs}
 
     def attention_seconds(self) -> float:
         """Stop noting times; return the seconds that attention takes in one pass.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+MANIFEST = "headscope.json"  # In every folder that headscope saved
 #: The ``model_type`` of a folder that only headscope opens. Where headscope is not imported,
 #: transformers quotes it in its error, and that is where a user learns what to do.
 COMPACT_TYPE = "headscope: install headscope and run 'import headscope' before you open this folder"

@@ -25,12 +25,14 @@ from headscope.core.saved_config import (
     SETTINGS_BEFORE,
     is_ours,
 )
+from headscope.core.saved_config import (
+    MANIFEST as MANIFEST,
+)
 from headscope.core.spans import as_spans, from_spans
 from headscope.models.checkpoint import Checkpoint, read_json
 from headscope.models.layouts import AttentionModule, AttentionSite
 from headscope.models.neurons import KeptNeurons, whole_neurons
 
-MANIFEST = "headscope.json"
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
 COMPACT, DENSE = "compact", "dense"
 SCHEMA = 1

@@ -23,8 +23,7 @@ from scipy.special import ndtr, stdtrit
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 
-#: Pairs of runs: at least; at most, and seconds after which no more are started.
-FEWEST, _MOST, _SECONDS = 30, 240, 20.0
+FEWEST = 30  # Pairs of runs, at least
 _BLOCKS = (4, 6)  # Blocks that all pairs are cut into: at least, and at most
 _SPANS = 4  # Autocorrelation times that a block has
 _RESAMPLES, _BEYOND = (2000, 10_000), 5  # At least and at most; beyond either end

@@ -10,26 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from headscope.artefacts.onnx_session import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import own_implementation, use_implementation
-
-
-class Served(Protocol):
-    """A model in a file that a runtime has opened."""
-
-    def run(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        """Return every output by name."""
-
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 Clock = Callable[[], float]  # Seconds since any moment
@@ -40,7 +30,7 @@ BATCH_SIZES = (1, 32)
 
 @contextmanager
 def passes(
-    models: Sequence[LoadedModel | Served], batches: Sequence[Padded]
+    models: Sequence[LoadedModel | RuntimeFile], batches: Sequence[Padded]
 ) -> Iterator[list[list[Pass]]]:
     """Yield what runs each model on each batch, as a user would: without gradients.
 

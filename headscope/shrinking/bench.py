@@ -20,7 +20,6 @@ from headscope.models.products import fast_products
 from headscope.pruning.confirm_speed import FEWEST, median_interval, ratio_interval
 from headscope.pruning.turns import in_turns, passes
 from headscope.shrinking.distil import loss_of, output_of
-from headscope.shrinking.judge import Judge, Measured
 from headscope.shrinking.layers import layers_of
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import Elsewhere, MeasuredModel, Training
@@ -28,7 +27,7 @@ from headscope.shrinking.serving import CALIBRATION, Files, Form, Served
 from headscope.shrinking.text import Texts
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import mean_of
-from headscope.stats.paired_change import interval_of
+from headscope.stats.paired_change import Change, interval_of
 from headscope.tasks.base import Task
 
 #: Nearest neighbours, texts that ask for them, and texts that they are looked for among.
@@ -47,7 +46,8 @@ class Bench:
     ) -> None:
         self.whole, self.task, self.texts, self._options = whole, task, texts, options
         self._folder, self._made = folder, 0
-        self.judge = Judge(whole, task, options.seed)
+        self._outputs = task.outputs(whole, all_metrics=True)
+        self._drawn = task.resampled(self._outputs, seed=options.seed)
         self._tasks: dict[int, Task] = {whole.vocab_size: task}
         self._full: dict[str, tuple[Tensor, Tensor | None]] = {}
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
@@ -79,12 +79,24 @@ class Bench:
 
     # --- the metric -----------------------------------------------------------------------------
 
-    def value(self, model: LoadedModel, served: Served) -> Measured:
-        """Measure a model on the evaluation data as it is served."""
-        task = self.task_of(model)
-        if isinstance(served, LoadedModel):
-            return self.judge.of(task.outputs(served, all_metrics=True))
-        return self.judge.of(task.outputs_of(served, task.batches(model)))
+    @property
+    def degenerate(self) -> str | None:
+        """Say why the whole model's values mean nothing, if they do not."""
+        return self.task.degenerate(self._outputs)
+
+    def value(self, model: LoadedModel, served: Served) -> tuple[Estimate, Change]:
+        """Measure a model on the evaluation data as it is served: its metric, and the change."""
+        task, seed = self.task_of(model), self._options.seed
+        if served is self.whole:
+            outputs = self._outputs
+        elif isinstance(served, LoadedModel):
+            outputs = task.outputs(served, all_metrics=True)
+        else:
+            outputs = task.outputs_of(served, task.batches(model))
+        drawn = task.resampled(outputs, seed=seed)
+        value = task.interval(outputs, seed=seed, values=drawn).estimate()
+        pair = {"drawn": self._drawn, "values": drawn}
+        return value, task.change(self._outputs, outputs, seed=seed, **pair)
 
     def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
         """Return the mean loss on calibration text, which chooses; no evaluation text is read."""
@@ -142,9 +154,9 @@ class Bench:
     ) -> MeasuredModel:
         """Measure one model in one form."""
         model, served = files.model, files.served(form)
-        found = self.value(model, served)
-        most = found.change.most_lost(1 if self.task.higher_is_better else -1)
-        change = Estimate(found.change.difference, *(found.change.ci or (None, None)))
+        value, found = self.value(model, served)
+        most = found.most_lost(1 if self.task.higher_is_better else -1)
+        change = Estimate(found.difference, *(found.ci or (None, None)))
         if served is self.whole:  # against itself
             most, change = 0.0, Estimate(0.0)
         return MeasuredModel(
@@ -155,7 +167,7 @@ class Bench:
             megabytes=files.megabytes(form),
             ms=times[1],
             speed=times[0],
-            value=Estimate(found.value, *(found.ci or (None, None))),
+            value=value,
             change=change,
             most_lost=most if np.isfinite(most) else None,
             elsewhere=self.elsewhere(model, served) if elsewhere else (),

@@ -9,11 +9,11 @@ from headscope.core.errors import InputError
 from headscope.models.loading import load
 from headscope.models.manifest import MANIFEST
 from headscope.shrinking.bench import Bench
-from headscope.shrinking.judging import keeps, reaches, shortfall
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.saving import form_of
 from headscope.shrinking.serving import TORCH, Files, need_runtimes
+from headscope.shrinking.targets import keeps, reaches, shortfall
 
 
 def check(
@@ -23,7 +23,7 @@ def check(
     folder = Path(str(options.check_folder))
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}; check takes one that shrink saved.")
-    form, file = form_of(folder)
+    form = form_of(folder)
     need_runtimes([form.runtime])
     whole = bench.whole
     model = load(str(folder.resolve()), dtype=whole.dtype, task_head=whole.task_head)
@@ -35,7 +35,7 @@ def check(
             f"{folder} holds a {model.family} model and {whole.name} is a {whole.family}: give the "
             "model that the folder was made of."
         )
-    files = Files(model, folder, [], written={form: file})
+    files = Files(model, folder, [], written={form: folder / form.default_file})
     whole_times, times = bench.times([(model, files.served(form))])
     models = (
         bench.measured(bench.files_of_whole, TORCH, whole_times),

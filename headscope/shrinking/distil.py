@@ -32,6 +32,7 @@ from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
 from headscope.models.loading import wrap
 from headscope.models.products import fast_products, fast_training
+from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
 RATE, BATCH = 6e-4, 64
@@ -40,20 +41,6 @@ WARM = 50  # Steps until the full learning rate
 SECONDS = 30.0  # Between two looks at the held-out text
 PATIENCE = 4  # Looks in a row that came no nearer, after which training ends
 _CLEARLY = 0.85  # Of the time of a step in float32
-
-
-@dataclass(frozen=True)
-class Distilled:
-    """A trained model, and how near it came."""
-
-    model: LoadedModel
-    before: float  # Mean loss on held-out text
-    after: float
-    steps: int
-    minutes: float
-    texts: int  # That were trained on
-    ended: str  # ``time``, or ``no nearer``
-    arithmetic: str  # ``float32`` or ``bfloat16``
 
 
 def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
@@ -97,7 +84,7 @@ def distil(
     state: State | None = None,
     tell: Callable[[float], object] = lambda share: None,
     clock: Callable[[], float] = time.monotonic,
-) -> Distilled:
+) -> tuple[LoadedModel, Training]:
     """Train ``small`` for some minutes; both models that were given stay as they are.
 
     Tables of embeddings stay as they are too: most of their rows are in none of the texts.
@@ -117,6 +104,11 @@ def distil(
         there is gone on from.
     tell, clock : callable
         Is told which share of the time is over; the clock, for tests.
+
+    Returns
+    -------
+    LoadedModel, Training
+        The trained model, and how it came about.
     """
     n, rng = len(rows[0]), random.Random(seed)
     held = sorted(rng.sample(range(n), max(1, min(MOST_HELD, n // HELD_OUT))))
@@ -153,9 +145,15 @@ def distil(
                 looked = clock()
         network.load_state_dict(run.kept)
         ended = "time" if share >= 1 else "no nearer"
-    spent = share * minutes
-    kind = "bfloat16" if low else "float32"
-    return Distilled(student, before, run.best, run.steps, spent, len(train), ended, kind)
+    return student, Training(
+        minutes=share * minutes,
+        steps=run.steps,
+        texts=len(train),
+        before=before,
+        after=run.best,
+        ended=ended,
+        arithmetic="bfloat16" if low else "float32",
+    )
 
 
 class Lesson:
@@ -189,15 +187,13 @@ class Lesson:
         """Return the whole model's outputs; those of one row a text are computed only once."""
         missing = [i for i in chosen if i not in self._known]
         if missing:
-            with torch.no_grad():
-                batch = self._batch(self._whole, self._rows[1], missing)
-                found = output_of(self._whole, batch)
-            if len(found) != len(missing):  # several rows a text
-                return found if missing == list(chosen) else self._all(chosen)
+            found = self._computed(missing)
+            if len(found) != len(missing):  # several rows a text: as many as there are tokens
+                return found if len(missing) == len(chosen) else self._computed(chosen)
             self._known.update(zip(missing, found, strict=True))
         return torch.stack([self._known[i] for i in chosen])
 
-    def _all(self, chosen: Sequence[int]) -> Tensor:
+    def _computed(self, chosen: Sequence[int]) -> Tensor:
         with torch.no_grad():
             return output_of(self._whole, self._batch(self._whole, self._rows[1], chosen))
 
@@ -213,6 +209,7 @@ class State:
     path: Path
     key: str  # Of everything that the run depends on: a file of another run is not read.
     removed: tuple[Any, ...] = ()  # The layers that are gone
+    spent: float = 0.0  # Minutes that choosing them took
 
     def read(self) -> dict[str, Any] | None:
         """Return what the file holds of the same run; None where there is none."""
@@ -245,6 +242,7 @@ class _Run:
         held = {
             "key": state.key,
             "removed": state.removed,
+            "spent": state.spent,
             "numbers": [self.best, self.steps, share],
             "kept": self.kept,
             "network": self._network.state_dict(),

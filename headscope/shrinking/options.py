@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError, WrongOptionError
 from headscope.core.options import Option
+from headscope.core.saved_config import MANIFEST
 from headscope.session.options import POOLING, TASKS, RunOptions
 from headscope.shrinking.result import Target
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 else:
     Data = Path
 
-MANIFEST = "headscope.json"  # Of every folder that headscope saved
 RUNTIMES = ("torch", "onnxruntime", "openvino")
 MINUTES = 5.0
 PANEL = "Target"  # Heading in the help

@@ -29,12 +29,12 @@ class Elsewhere:
 class Training:
     """How a smaller model was distilled."""
 
-    minutes: float
+    minutes: float  # That it took, sets of layers that were tried and left included
     steps: int
     texts: int
     before: float  # Loss on held-out text
     after: float
-    ended: str
+    ended: str  # ``time``, or ``no nearer``
     arithmetic: str  # ``float32``, or ``bfloat16`` where the processor is faster in it
 
 

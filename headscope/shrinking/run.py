@@ -16,6 +16,9 @@ import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from headscope.artefacts.saving import check_target
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
@@ -32,8 +35,7 @@ from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.shrinking.bench import RUINED, Bench
 from headscope.shrinking.check import check
-from headscope.shrinking.distil import Distilled, State, distil
-from headscope.shrinking.judging import amount, extent, keeps, reaches
+from headscope.shrinking.distil import State, distil
 from headscope.shrinking.layers import (
     counts_of,
     first_layers,
@@ -45,6 +47,7 @@ from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel, ShrinkResult, Training
 from headscope.shrinking.saving import save
 from headscope.shrinking.serving import FORMS, TORCH, Files, Form, installed_runtimes, need_runtimes
+from headscope.shrinking.targets import amount, extent, keeps, reaches
 from headscope.shrinking.text import read_all
 
 #: Shares of the layers that models have which are tested for a largest drop, the easiest first.
@@ -291,42 +294,44 @@ class Ladder:
 
     def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
         """Choose which layers stay, and distil what is left."""
-        options, bench, minutes = self.options, self.bench, self.options.minutes
+        bench, minutes = self.bench, self.options.minutes
         bench.files_of_whole.release()  # what runtimes hold is not needed while training
         give_back()
         state = self._state(base, count)
-        if state is not None and (held := state.read()) is not None:
-            removed = tuple(held["removed"])
-            found = self._distilled(remove_layers(base, removed), minutes, 0.0, state)
-            return bench.files(found.model), _training(found, minutes)
+        held = None if state is None else state.read()
+        if held is not None:  # an interrupted run had chosen already
+            removed, spent = tuple(held["removed"]), float(held["spent"])
+            model = remove_layers(base, removed)
+        else:
+            sets = self._sets(base, count)
+            if minutes == 0:
+                return bench.files(remove_layers(base, sets[0])), None
+            each, spent = BRIEFLY * minutes, BRIEFLY * minutes * len(sets)
+            tried = (
+                (*self._distilled(remove_layers(base, removed), each, each * i), removed)
+                for i, removed in enumerate(sets)
+            )
+            model, _, removed = min(tried, key=lambda item: item[1].after)
+        if state is not None:
+            state = dataclasses.replace(state, removed=removed, spent=spent)
+        model, training = self._distilled(model, minutes - spent, spent, state)
+        return bench.files(model), dataclasses.replace(training, minutes=spent + training.minutes)
+
+    def _sets(self, base: LoadedModel, count: int) -> list[tuple[Any, ...]]:
+        """List what may go: the nearest sets first, and with them the one spread evenly."""
 
         def distance(model: LoadedModel) -> float:
-            return bench.distance(model, model, most=128)
+            return self.bench.distance(model, model, most=128)
 
         sets = nearest_subsets(
-            base, count, distance, lambda i, n: options.tell("choosing layers", i, n)
+            base, count, distance, lambda i, n: self.options.tell("choosing layers", i, n)
         )
-        if minutes == 0:
-            return bench.files(remove_layers(base, sets[0])), None
         even = set(spread_evenly(base, count))
-        sets = [*sets[:NEAREST], *(gone for gone in sets[NEAREST:] if set(gone) == even)]
-        brief = [
-            self._distilled(remove_layers(base, removed), BRIEFLY * minutes, BRIEFLY * minutes * i)
-            for i, removed in enumerate(sets)
-        ]
-        best = min(range(len(sets)), key=lambda i: brief[i].after)
-        if state is not None:
-            state = dataclasses.replace(state, removed=sets[best])
-        spent = minutes * BRIEFLY * len(sets)
-        found = self._distilled(brief[best].model, minutes - spent, spent, state)
-        found = dataclasses.replace(
-            found, before=brief[best].before, steps=found.steps + brief[best].steps
-        )
-        return bench.files(found.model), _training(found, minutes)
+        return [*sets[:NEAREST], *(gone for gone in sets[NEAREST:] if set(gone) == even)]
 
     def _distilled(
         self, small: LoadedModel, minutes: float, spent: float, state: State | None = None
-    ) -> Distilled:
+    ) -> tuple[LoadedModel, Training]:
         """Train for some of the minutes, after so many that are ``spent``."""
         bench, options = self.bench, self.options
 
@@ -410,22 +415,11 @@ class Ladder:
         return keeps(model, self.options)
 
 
-def _training(found: Distilled, minutes: float) -> Training:
-    return Training(
-        minutes=minutes,
-        steps=found.steps,
-        texts=found.texts,
-        before=found.before,
-        after=found.after,
-        ended=found.ended,
-        arithmetic=found.arithmetic,
-    )
-
-
 def _result(bench: Bench, validation: ValidationSummary, **found: object) -> ShrinkResult:
-    import torch
-
     options, texts, task = bench.texts.options, bench.texts, bench.task
+    degenerate = []
+    if (why := bench.degenerate) is not None:
+        degenerate = [f"The whole model {why}, so no value here means anything."]
     return ShrinkResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -444,6 +438,6 @@ def _result(bench: Bench, validation: ValidationSummary, **found: object) -> Shr
         text=texts.names or (texts.training.name,),
         sentences=len(texts.training),
         dropped=texts.dropped,
-        warnings=(*texts.warnings, *task.notes),
+        warnings=(*texts.warnings, *task.notes, *degenerate),
         **found,  # type: ignore[arg-type]
     )

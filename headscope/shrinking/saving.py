@@ -16,11 +16,11 @@ from headscope.shrinking.bench import Bench
 from headscope.shrinking.card import model_card
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import Saved, ShrinkResult
-from headscope.shrinking.serving import TORCH, Files, Form, parts_of
+from headscope.shrinking.serving import FORMS, TORCH, Files, Form, parts_of
 
 #: Largest difference of the metric between a model that was measured and its file opened again.
 _TOLERANCE = 0.01
-SERVED = "served"  # In ``headscope.json``: runtime, precision and file of the headline
+SERVED = "served"  # In ``headscope.json``: runtime and precision of the headline
 
 
 def save(
@@ -45,11 +45,12 @@ def save(
             for part in parts_of(source):  # weights that lie beside it keep its name
                 name = part.name.replace(source.stem, Path(file).stem, 1)
                 shutil.copyfile(part, (room / file).with_name(name))
-        _note(room, {"runtime": form.runtime, "precision": form.precision, "file": file})
+        _note(room, form)
         again = load(str(room.resolve()), dtype=bench.whole.dtype, task_head=bench.whole.task_head)
         check_embeds(again, room)
         opened = Files(again, room, [], written={form: room / file})
-        measured = bench.value(again, opened.served(form)).value
+        value, _ = bench.value(again, opened.served(form))
+        measured = value.value or 0.0
         if not abs(measured - (best.value.value or 0.0)) <= _TOLERANCE:
             raise ArtefactError(
                 f"The model written for {folder}, opened again, has {measured:.4g} of "
@@ -66,21 +67,26 @@ def save(
     return result
 
 
-def form_of(folder: Path) -> tuple[Form, Path]:
-    """Return the form that a folder was saved for, and its file."""
+def form_of(folder: Path) -> Form:
+    """Return the form that a folder was saved for; torch's where it does not say.
+
+    Raises
+    ------
+    InputError
+        If its file is not there.
+    """
     try:
-        served = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get(SERVED)
-        form = TORCH if served is None else Form(served["runtime"], served["precision"])
-        file = folder / (form.default_file if served is None else str(served["file"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return TORCH, folder / TORCH.default_file
-    if form != TORCH and not file.is_file():
-        raise InputError(f"{folder} was saved with {file.name}, which is not there; save it anew.")
-    return form, file
+        served = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))[SERVED]
+        form = next(f for f in FORMS if {"runtime": f.runtime, "precision": f.precision} == served)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration):
+        return TORCH
+    if form != TORCH and not (folder / form.default_file).is_file():
+        raise InputError(f"{folder} has lost its {form.default_file}; save the model anew.")
+    return form
 
 
-def _note(room: Path, served: dict[str, str]) -> None:
-    path = room / MANIFEST
+def _note(room: Path, form: Form) -> None:
+    path, served = room / MANIFEST, {"runtime": form.runtime, "precision": form.precision}
     manifest = json.loads(path.read_text(encoding="utf-8"))
     text = json.dumps({**manifest, SERVED: served}, indent=1, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")

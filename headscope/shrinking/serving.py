@@ -34,15 +34,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.artefacts.onnx_graph import HIDDEN, INPUTS, LOGITS, quantize, write_graph
-from headscope.artefacts.onnx_session import Graph
+from headscope.artefacts.onnx_graph import quantize, write_graph
+from headscope.artefacts.onnx_session import Graph, RuntimeFile
 from headscope.artefacts.opened_again import reason
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.token_rows import Padded
 from headscope.models.loaded import LoadedModel
-from headscope.models.task_heads import Joined, Select
+from headscope.shrinking.options import RUNTIMES
 
-RUNTIMES = ("torch", "onnxruntime", "openvino")
 #: Packages that each runtime needs, and the extra that brings them.
 _NEEDS = {
     "onnxruntime": (("onnx", "onnxscript", "onnxruntime"), "export"),
@@ -121,8 +120,8 @@ def without_telemetry(name: str) -> Any:
     return importlib.import_module(name)
 
 
-class OpenVinoModel:
-    """An OpenVINO file, opened from disk, called as a loaded model is.
+class OpenVinoModel(RuntimeFile):
+    """One OpenVINO file, with as many threads as torch has.
 
     Unasked openvino computes in bfloat16 on processors that multiply it, whatever the file holds.
     """
@@ -141,44 +140,15 @@ class OpenVinoModel:
                 "openvino computes in float32 on this processor, which does not multiply bfloat16."
             )
 
-    def __call__(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None = None,
-        *,
-        select: Select | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Run it as :meth:`LoadedModel.run` runs a model: hidden state and logits."""
-        outputs = self.run(input_ids, attention_mask, token_type_ids)
-        return outputs[HIDDEN], selected(outputs.get(LOGITS), select)
-
     def run(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Return every output by name."""
-        given = named_inputs(self.inputs, input_ids, attention_mask, token_type_ids)
-        found = self._compiled(given)
+        found = self._compiled(self.feed(input_ids, attention_mask, token_type_ids))
         return {name: torch.from_numpy(np.array(found[name])) for name in self.outputs}
 
 
-Served = LoadedModel | Graph | OpenVinoModel
-
-
-def selected(logits: Tensor | None, select: Select | None) -> Tensor | None:
-    """Pick from logits what ``select`` picks from states: a graph's head has read everything."""
-    if logits is None or select is None or logits.dim() != 3:
-        return logits
-    return select.of_logits(logits) if isinstance(select, Joined) else select(logits)
-
-
-def named_inputs(
-    names: Sequence[str], ids: Tensor, mask: Tensor, types: Tensor | None
-) -> dict[str, Any]:
-    """Return the inputs that a file asks for."""
-    types = torch.zeros_like(ids) if types is None else types
-    named = dict(zip(INPUTS, (ids, mask, types), strict=True))
-    return {name: named[name].cpu().numpy() for name in names}
+Served = LoadedModel | RuntimeFile
 
 
 class Files:
@@ -291,8 +261,8 @@ def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
 def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
     openvino, nncf = without_telemetry("openvino"), without_telemetry("nncf")
     model = _converted(graph)
-    names = [port.get_any_name() for port in model.inputs]
-    items = [named_inputs(names, *_three(batch)) for batch in texts]
+    session = Graph(graph)  # which knows the inputs that the file asks for
+    items = [session.feed(*batch.inputs) for batch in texts]
     small = nncf.quantize(
         model,
         nncf.Dataset(items),
@@ -300,10 +270,6 @@ def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
         subset_size=len(items),
     )
     openvino.save_model(small, str(path), compress_to_fp16=False)
-
-
-def _three(batch: Padded) -> tuple[Tensor, Tensor, Tensor | None]:
-    return batch.input_ids, batch.attention_mask, batch.token_type_ids
 
 
 def _converted(graph: Path) -> Any:

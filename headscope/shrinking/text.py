@@ -74,6 +74,11 @@ class Texts:
         first = next(iter(self._rows.values()), None)
         if first is None:  # the whole model's vocabulary comes first, and says which texts fit
             kept = [i for i, row in enumerate(found) if row is not None]
+            if longer := len(found) - len(kept):
+                self.warnings.append(
+                    f"{longer:,} lines of {examples.name} are longer than the model reads and were "
+                    "left out (nothing is ever cut)."
+                )
             self.training = examples = dataclasses.replace(
                 examples, first=tuple(examples.texts[i] for i in kept), second=None
             )

@@ -45,7 +45,7 @@ def description(result: ShrinkResult, model: MeasuredModel) -> str:
         parts += f" ({', '.join(names)})"
     if model.rows < result.whole.rows:
         parts += f" and {model.rows:,} of {result.whole.rows:,} rows of the vocabulary"
-    trained = "" if model.training is None else f", distilled for {model.training.minutes:g} min"
+    trained = "" if model.training is None else f", distilled for {model.training.minutes:.3g} min"
     return f"{parts}{trained}, in {model.form}"
 
 
@@ -93,7 +93,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
         yield _elsewhere(result, name)
     yield b.Text(" ".join(_how(result)), "control")
     for sentence in result.refused:
-        yield b.Text(sentence, "soft")
+        yield b.Text(f"Not used: {sentence}")
     for warning in result.warnings:
         yield b.Text(warning, "warning")
     if result.saved is not None:
@@ -184,12 +184,15 @@ def _how(result: ShrinkResult) -> Iterator[str]:
     )
     dropped = f", {result.dropped:,} of the data left out" if result.dropped else ""
     text = joined([str(name) for name in result.text])
-    yield f"Trained and calibrated on {text}: {result.sentences:,} texts without labels{dropped}."
+    read = "texts without labels"
+    if result.task == "seq2seq":
+        read = "pairs, whose targets the decoder reads"
+    yield f"Trained and calibrated on {text}: {result.sentences:,} {read}{dropped}."
     for model in result.models:
         if (t := model.training) is not None:
             ended = " (it came no nearer)" if t.ended == "no nearer" else ""
             yield (
-                f"{len(model.layers)} layers: {t.steps:,} steps in {t.minutes:g} minutes{ended}, "
+                f"{len(model.layers)} layers: {t.steps:,} steps in {t.minutes:.3g} minutes{ended}, "
                 f"{t.arithmetic}; distance on held-out text {t.before:.4f} before, {t.after:.4f} "
                 "after."
             )

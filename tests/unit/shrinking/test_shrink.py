@@ -23,11 +23,11 @@ from headscope.shrinking import distil as d
 from headscope.shrinking import serving
 from headscope.shrinking.bench import spread_places
 from headscope.shrinking.card import snippets
-from headscope.shrinking.judging import keeps, reaches
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel
 from headscope.shrinking.run import Ladder
+from headscope.shrinking.targets import keeps, reaches
 from headscope.stats.estimate import Estimate
 
 _rng = np.random.default_rng(0)
@@ -92,13 +92,13 @@ def clock(step=1.0):
 def test_a_smaller_model_comes_nearer_and_the_others_stay_as_they_are(bert):
     small = remove_layers(bert, [1])
     before = {name: tensor.clone() for name, tensor in small.network.state_dict().items()}
-    found = d.distil(small, bert, rows_of(small, bert), 5.0, clock=clock(), tell=lambda share: None)
+    trained, found = d.distil(small, bert, rows_of(small, bert), 5.0, clock=clock())
     assert found.steps > 50
     assert found.after < 0.5 * found.before
     assert all(torch.equal(t, before[n]) for n, t in small.network.state_dict().items())
-    table = found.model.model.embeddings.word_embeddings.weight
+    table = trained.model.embeddings.word_embeddings.weight
     assert torch.equal(table, small.model.embeddings.word_embeddings.weight)
-    held = 1 - (outputs(found.model, sentences(50, 9)) * outputs(bert, sentences(50, 9))).sum(-1)
+    held = 1 - (outputs(trained, sentences(50, 9)) * outputs(bert, sentences(50, 9))).sum(-1)
     far = 1 - (outputs(small, sentences(50, 9)) * outputs(bert, sentences(50, 9))).sum(-1)
     assert held.mean() < far.mean()  # and so on texts that nobody has trained on
 
@@ -107,9 +107,9 @@ def test_weights_that_came_no_nearer_are_not_kept(bert, monkeypatch):
     further = itertools.count(1)
     monkeypatch.setattr(d.Lesson, "distance", lambda lesson, chosen: float(next(further)))
     small = remove_layers(bert, [1])
-    found = d.distil(small, bert, rows_of(small, bert), 30.0, clock=clock())
+    trained, found = d.distil(small, bert, rows_of(small, bert), 30.0, clock=clock())
     assert (found.after, found.ended) == (found.before, "no nearer")
-    for name, tensor in found.model.network.state_dict().items():
+    for name, tensor in trained.network.state_dict().items():
         assert torch.equal(tensor, small.network.state_dict()[name])
 
 
@@ -144,7 +144,7 @@ def test_a_classifier_learns_its_whole_model_s_probabilities(tmp_path):
         headscope.load(str(tiny_bert(tmp_path / "model"))).tokenizer,
     )
     small = remove_layers(headed, [1])
-    found = d.distil(small, headed, rows_of(small, headed), 5.0, clock=clock())
+    _, found = d.distil(small, headed, rows_of(small, headed), 5.0, clock=clock())
     assert found.after < 0.7 * found.before
 
 
@@ -360,6 +360,31 @@ def test_two_of_the_layers_distilled_saved_and_checked(bert, lines, tmp_path):
     assert not missed.reached
     assert "0.01 MB was asked for" in missed.stopped
     assert "AutoModel" in (folder / "README.md").read_text()
+
+
+def test_a_run_that_was_interrupted_twice_goes_on_with_the_layers_that_it_had_chosen(
+    bert, lines, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(d, "SECONDS", 0.1)
+    monkeypatch.setattr(d, "PATIENCE", 1000)
+    mb = 0.8 * shrink(bert, lines).whole.megabytes
+    asked = {"mb": mb, "minutes": 0.05, "save": tmp_path / "small"}
+
+    def interrupt(at):
+        def tell(what, done, total):
+            if what == "distilling" and done > at * total:
+                raise KeyboardInterrupt
+
+        return tell
+
+    for share in (0.6, 0.8):
+        with pytest.raises(KeyboardInterrupt):
+            shrink(bert, lines, progress=interrupt(share), **asked)
+    monkeypatch.setattr("headscope.shrinking.run.nearest_subsets", None)  # nothing is chosen anew
+    best = shrink(bert, lines, **asked).best
+    assert best is not None
+    assert len(best.layers) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["small"]
 
 
 def test_text_of_another_kind_and_its_neighbours(bert, lines, monkeypatch):
