@@ -84,8 +84,10 @@ class Bench:
         """Say why the whole model's values mean nothing, if they do not."""
         return self.task.degenerate(self._outputs)
 
-    def value(self, model: LoadedModel, served: Served) -> tuple[Estimate, Change]:
-        """Measure a model on the evaluation data as it is served: its metric, and the change."""
+    def value(
+        self, model: LoadedModel, served: Served
+    ) -> tuple[Estimate, Change, dict[str, float]]:
+        """Measure a model as it is served: its metric, the change, and all metrics of the task."""
         task, seed = self.task_of(model), self._options.seed
         if served is self.whole:
             outputs = self._outputs
@@ -96,7 +98,8 @@ class Bench:
         drawn = task.resampled(outputs, seed=seed)
         value = task.interval(outputs, seed=seed, values=drawn).estimate()
         pair = {"drawn": self._drawn, "values": drawn}
-        return value, task.change(self._outputs, outputs, seed=seed, **pair)
+        change = task.change(self._outputs, outputs, seed=seed, **pair)
+        return value, change, task.metrics(outputs)
 
     def distance(self, model: LoadedModel, served: Served, most: int = CHOOSING) -> float:
         """Return the mean loss on calibration text, which chooses; no evaluation text is read."""
@@ -154,7 +157,7 @@ class Bench:
     ) -> MeasuredModel:
         """Measure one model in one form."""
         model, served = files.model, files.served(form)
-        value, found = self.value(model, served)
+        value, found, metrics = self.value(model, served)
         most = found.most_lost(1 if self.task.higher_is_better else -1)
         change = Estimate(found.difference, *(found.ci or (None, None)))
         if served is self.whole:  # against itself
@@ -170,6 +173,7 @@ class Bench:
             value=value,
             change=change,
             most_lost=most if np.isfinite(most) else None,
+            metrics=metrics,
             elsewhere=self.elsewhere(model, served) if elsewhere else (),
             training=training,
         )

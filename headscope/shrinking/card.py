@@ -8,6 +8,7 @@ from huggingface_hub import ModelCardData
 
 from headscope.core.safe_text import markdown, visible
 from headscope.models.loaded import LoadedModel
+from headscope.models.task_heads import class_for
 from headscope.pruning.card import ABSOLUTE, DEMO, HUB_TASKS, inherited_header
 from headscope.show import blocks as b
 from headscope.show.drawing import figure_files
@@ -61,6 +62,8 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         pipeline_tag=HUB_TASKS.get(result.task),
         **{key: v for key, v in inherited_header(whole).items() if key != "pipeline_tag"},
     )
+    form, opened_by = Form(best.runtime, best.precision), class_for(whole.task_head).__name__
+    codes = snippets(form, sentences=sentences, opened_by=opened_by)
     table, texts = [], []
     for block in blocks(result):
         if isinstance(block, b.Table):
@@ -84,10 +87,7 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         f"**{markdown(_nameless(answer(result)))}**",
         f"The headline is that of `{saved.file}`.",
         "## Opening it",
-        *(
-            f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```"
-            for code in snippets(Form(best.runtime, best.precision), sentences=sentences)
-        ),
+        *(f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in codes),
         "## What was measured\n\n![The metric of every model against milliseconds](shrink.png)",
         *table,
         "## How it was made",
@@ -98,8 +98,11 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     return "\n\n".join(parts) + "\n", files["shrink.png"]
 
 
-def snippets(form: Form, *, sentences: bool) -> list[str]:
-    """Return code that opens the file of a form; FOLDER stands for the folder's path."""
+def snippets(form: Form, *, sentences: bool, opened_by: str = "AutoModel") -> list[str]:
+    """Return code that opens the file of a form; FOLDER stands for the folder's path.
+
+    ``opened_by`` is the class of transformers that opens the model with its head.
+    """
     exact = form == Form("openvino", "float32")
     found = []
     if sentences:
@@ -114,7 +117,7 @@ def snippets(form: Form, *, sentences: bool) -> list[str]:
         found.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
     else:
         found.append(
-            'from transformers import AutoModel\n\nmodel = AutoModel.from_pretrained("FOLDER")'
+            f'from transformers import {opened_by}\n\nmodel = {opened_by}.from_pretrained("FOLDER")'
         )
     return found
 

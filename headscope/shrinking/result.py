@@ -52,6 +52,7 @@ class MeasuredModel:
     value: Estimate
     change: Estimate  # Paired: value minus the whole model's
     most_lost: float | None  # The bad end of that interval; None where it is unknown
+    metrics: dict[str, float]  # All metrics of the task by name; rates are times 100
     elsewhere: tuple[Elsewhere, ...] = ()
     training: Training | None = None
 

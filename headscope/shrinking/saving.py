@@ -49,7 +49,7 @@ def save(
         again = load(str(room.resolve()), dtype=bench.whole.dtype, task_head=bench.whole.task_head)
         check_embeds(again, room)
         opened = Files(again, room, [], written={form: room / file})
-        value, _ = bench.value(again, opened.served(form))
+        value, _, _ = bench.value(again, opened.served(form))
         measured = value.value or 0.0
         if not abs(measured - (best.value.value or 0.0)) <= _TOLERANCE:
             raise ArtefactError(

@@ -19,7 +19,7 @@ def answer(result: ShrinkResult) -> str:
     """Say in one or two sentences what came of it, loss in domain and nearness elsewhere."""
     best = result.best
     if best is None:
-        keeps = [model for model in result.models[1:] if _loses_nothing(model)]
+        keeps = [model for model in result.models[1:] if loses_nothing(result, model)]
         if not keeps:
             return "No other form of the whole model is without a measurable loss."
         fast = max(keeps, key=lambda model: model.speed.value or 0.0)
@@ -73,13 +73,13 @@ def _also(model: MeasuredModel) -> str:
     return "; " + joined(parts) if parts else ""
 
 
-def _loses_nothing(model: MeasuredModel) -> bool:
-    """Whether the interval of the change holds zero, or lies above it."""
-    return (
-        model.change.interval is not None
-        and model.most_lost is not None
-        and (model.change.interval[0] <= 0 <= model.change.interval[1] or model.most_lost < 0)
-    )
+def loses_nothing(result: ShrinkResult, model: MeasuredModel) -> bool:
+    """Whether no loss is seen: the interval holds zero, or its bad end is written as zero."""
+    if model.most_lost is None:
+        return False
+    ends = model.change.interval
+    holds_zero = ends is not None and ends[0] <= 0 <= ends[1]
+    return holds_zero or float(number(max(model.most_lost, 0.0), result.metric)) == 0
 
 
 def blocks(result: ShrinkResult) -> Iterator[b.Block]:
@@ -88,6 +88,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     yield b.Text(result.stopped)
     yield _table(result)
     yield picture(result)
+    yield b.Text(_other_metrics(result))
     names = {e.text for model in result.models for e in model.elsewhere}
     for name in sorted(names):
         yield _elsewhere(result, name)
@@ -119,6 +120,17 @@ def _table(result: ShrinkResult) -> b.Table:
         ("change (95%)", "change", digits),
     ]
     return b.Table(columns, result.models)
+
+
+def _other_metrics(result: ShrinkResult) -> str:
+    """Put the task's other metrics of the chosen model beside the whole one's."""
+    best = result.best or result.whole
+    others = [
+        f"{name} {number(value, name)} after {number(result.whole.metrics[name], name)}"
+        for name, value in best.metrics.items()
+        if name != result.metric and best is not result.whole
+    ]
+    return f"Other metrics: {', '.join(others)}." if others else ""
 
 
 def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:

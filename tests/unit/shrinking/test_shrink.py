@@ -28,6 +28,7 @@ from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel
 from headscope.shrinking.run import Ladder
 from headscope.shrinking.targets import keeps, reaches
+from headscope.shrinking.view import loses_nothing
 from headscope.stats.estimate import Estimate
 
 _rng = np.random.default_rng(0)
@@ -258,7 +259,7 @@ _SPEED, _MS = Estimate(3.0, 2.9, 3.1), Estimate(1.0, 0.9, 1.1)
 def model(speed=_SPEED, ms=_MS, most_lost=0.4):
     return MeasuredModel(
         *((0, 1), 100, "openvino", "int8", 20.0, ms, speed),
-        *(Estimate(80.0), Estimate(-0.1, -0.4, 0.2), most_lost),
+        *(Estimate(80.0), Estimate(-0.1, -0.4, 0.2), most_lost, {}),
     )
 
 
@@ -327,6 +328,22 @@ def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chos
     assert chosen in (best.precision, best.runtime)
     assert (best.runtime == "torch") is (chosen == "torch")
     assert ladder.reached
+
+
+@pytest.mark.parametrize(
+    ("change", "most_lost", "nothing"),
+    [
+        (Estimate(-0.2, -0.5, 0.1), 0.5, True),  # nothing is shown
+        (Estimate(-0.2, -0.3, -0.1), 0.3, False),
+        (Estimate(0.3, 0.1, 0.5), -0.1, True),
+        (Estimate(-1e-6), 1e-6, True),  # rounding: no resample differs from another
+        (Estimate(-1e-6, -2e-6, -1e-7), 2e-6, True),
+        (Estimate(-0.2), None, False),
+    ],
+)
+def test_what_loses_nothing(change, most_lost, nothing):
+    found = dataclasses.replace(model(most_lost=most_lost), change=change)
+    assert loses_nothing(SimpleNamespace(metric="spearman"), found) is nothing
 
 
 # --- a run ------------------------------------------------------------------------------------
