@@ -161,8 +161,8 @@ class Ladder:
             self.models.append(bench.measured(files, form, times[i], elsewhere=differs))
         ruined = [form for form in self._forms if lost[form] > RUINED]
         self.refused += [
-            f"{form} ruins the model: on calibration text its outputs are {lost[form]:.2g} from the "
-            f"whole model's, more than {RUINED:g}."
+            f"{form} ruins the model: its outputs are {lost[form]:.2g} from the whole model's on "
+            f"calibration text, more than {RUINED:g}."
             for form in ruined
         ]
         speeds = dict(zip(self._forms, self.models, strict=True))
