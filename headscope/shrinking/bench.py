@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Row, padded
@@ -36,6 +36,18 @@ _BATCHES, _SECONDS = 3, 15.0  # Of a round of timing; and of all rounds, beyond 
 CHOOSING = 256  # Texts that forms and layers are chosen by, apart from those of CALIBRATION
 #: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
 RUINED = 0.05
+
+
+class Times(NamedTuple):
+    """How fast a model is."""
+
+    speed: Estimate  # Time of the whole model in torch / its own, over pairs of runs
+    ms: Estimate  # Milliseconds a text, at the machine's pace during these runs
+    ms_of_whole: Estimate
+
+    def of_whole(self) -> Times:
+        """Return those of the whole model in torch."""
+        return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
 class Bench:
@@ -122,27 +134,20 @@ class Bench:
 
     # --- the speed ------------------------------------------------------------------------------
 
-    def times(
-        self, models: Sequence[tuple[LoadedModel, Served]]
-    ) -> list[tuple[Estimate, Estimate]]:
-        """Time models in turns beside the whole one in torch: speed, and milliseconds a text."""
+    def times(self, model: LoadedModel, served: Served) -> Times:
+        """Time a model in turns with the whole one in torch, on batches of its own tokens."""
         places = spread_places(self.task.rows, self._options.batch_size)
-        sides = [(self.whole, self.whole), *models]
-        runs, texts = [], sum(map(len, places))
+        runs, texts, seed = [], sum(map(len, places)), self._options.seed
         with ExitStack() as stack:
-            for model, served in sides:
-                rows = self.task_of(model).rows
+            for each, form in ((self.whole, self.whole), (model, served)):
+                rows = self.task_of(each).rows
                 batches = [
-                    padded([rows[i] for i in part], model.pad_id, model.device) for part in places
+                    padded([rows[i] for i in part], each.pad_id, each.device) for part in places
                 ]
-                runs += stack.enter_context(passes([served], batches))
+                runs += stack.enter_context(passes([form], batches))
             spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
-        seed = self._options.seed
-        found = []
-        for i in range(1, len(sides)):
-            speed = Estimate(*ratio_interval(spent[:, 0], spent[:, i], seed=seed))
-            found.append((speed, _milliseconds(spent[:, i], texts, seed)))
-        return [(Estimate(1.0), _milliseconds(spent[:, 0], texts, seed)), *found]
+        whole, own = (Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T)
+        return Times(Estimate(*ratio_interval(*spent.T, seed=seed)), own, whole)
 
     # --- all of it ------------------------------------------------------------------------------
 
@@ -150,7 +155,7 @@ class Bench:
         self,
         files: Files,
         form: Form,
-        times: tuple[Estimate, Estimate],
+        times: Times,
         training: Training | None = None,
         *,
         elsewhere: bool = True,
@@ -168,8 +173,8 @@ class Bench:
             runtime=form.runtime,
             precision=form.precision,
             megabytes=files.megabytes(form),
-            ms=times[1],
-            speed=times[0],
+            ms=times.ms,
+            speed=times.speed,
             value=value,
             change=change,
             most_lost=most if np.isfinite(most) else None,
@@ -228,10 +233,6 @@ def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
     full = [part for part in every if len(part) == size] or every
     middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full)
     return [full[i] for i in sorted({int(middle) for middle in middles})]
-
-
-def _milliseconds(seconds: Array, texts: int, seed: int) -> Estimate:
-    return Estimate(*median_interval(1e3 * seconds / texts, seed=seed))
 
 
 def as_model(model: LoadedModel, served: Served) -> LoadedModel:

@@ -36,9 +36,9 @@ def check(
             "model that the folder was made of."
         )
     files = Files(model, folder, [], written={form: folder / form.default_file})
-    whole_times, times = bench.times([(model, files.served(form))])
+    times = bench.times(model, files.served(form))
     models = (
-        bench.measured(bench.files_of_whole, TORCH, whole_times),
+        bench.measured(bench.files_of_whole, TORCH, times.of_whole()),
         bench.measured(files, form, times),
     )
     held = reaches(models[1], options) and keeps(models[1], options)

@@ -13,7 +13,9 @@ much (:mod:`headscope.stats.confirm`), so no correction is due.
 from __future__ import annotations
 
 import dataclasses
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,7 @@ from headscope.shrinking.text import read_all
 
 #: Shares of the layers that models have which are tested for a largest drop, the easiest first.
 SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
+OFTEN = 5  # Times that a word is in the text whose pieces the smallest vocabulary keeps
 ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
 #: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
 #: minutes that each of them has.
@@ -111,6 +114,8 @@ class Ladder:
         self.chosen: int | None = None
         self.best: Files | None = None
         self.reached, self.stopped = False, ""
+        self._lost: dict[Form, float] = {}  # Mean loss on calibration text
+        self._respelled: dict[int, float] = {}  # By the rows that are left: texts, as a share
         self._runtimes = runtimes
         #: What may serve a model, the fastest first once the whole one was timed.
         self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
@@ -140,35 +145,36 @@ class Ladder:
     # --- the first rung -------------------------------------------------------------------------
 
     def _whole_model(self) -> None:
-        """Measure the whole model in every form that a runtime does not refuse."""
-        bench, files = self.bench, self.bench.files_of_whole
-        wanted = self._forms
-        self._forms = []
+        """Measure the whole model in every form that a runtime does not refuse.
+
+        One form is open at a time: together they would take several times the model's memory.
+        """
+        bench, files, whole = self.bench, self.bench.files_of_whole, self.bench.whole
+        wanted, measured = self._forms, dict[Form, MeasuredModel]()
         for i, form in enumerate(wanted):
-            self.options.tell("whole model", i, 2 * len(wanted))
+            self.options.tell("whole model", i, len(wanted))
             try:
-                files.served(form)
+                served = files.served(form)
             except (UnsupportedModelError, InputError) as error:
                 self.refused.append(str(error))
-            else:
-                self._forms.append(form)
-        times = bench.times([(bench.whole, files.served(form)) for form in self._forms[1:]])
-        # What 8 bits ruin is not offered; calibration text decides, not the evaluation data.
-        lost = {form: bench.distance(bench.whole, files.served(form)) for form in self._forms}
-        for i, form in enumerate(self._forms):
-            self.options.tell("whole model", len(wanted) + i, 2 * len(wanted))
-            differs = lost[form] > ROUNDING
-            self.models.append(bench.measured(files, form, times[i], elsewhere=differs))
-        ruined = [form for form in self._forms if lost[form] > RUINED]
-        self.refused += [
-            f"{form} ruins the model: its outputs are {lost[form]:.2g} from the whole model's on "
-            f"calibration text, more than {RUINED:g}."
-            for form in ruined
-        ]
-        speeds = dict(zip(self._forms, self.models, strict=True))
-        usable = [f for f in self._forms if f.runtime in self._runtimes and f not in ruined]
-        self._forms = sorted(usable or [TORCH], key=lambda f: -(speeds[f].speed.value or 0.0))
-        self._lost = lost
+                continue
+            times = bench.times(whole, served)
+            if form == TORCH:
+                times = times.of_whole()
+            lost = bench.distance(whole, served)
+            measured[form] = bench.measured(files, form, times, elsewhere=lost > ROUNDING)
+            self._lost[form] = lost
+            if lost > RUINED:  # by calibration text: the evaluation data have no say
+                self.refused.append(
+                    f"{form} ruins the model: its outputs are {lost:.2g} from the whole model's on "
+                    f"calibration text, more than {RUINED:g}."
+                )
+            files.release()
+            del served
+            give_back()
+        self.models += measured.values()
+        usable = [f for f in measured if f.runtime in self._runtimes and self._lost[f] <= RUINED]
+        self._forms = sorted(usable or [TORCH], key=lambda f: -(measured[f].speed.value or 0.0))
 
     def _whole_reaches(self) -> bool:
         """Take the form of the whole model that reaches the target and loses least, if any does.
@@ -207,6 +213,11 @@ class Ladder:
         if found is None:
             return
         base, count = found
+        if (share := self._respelled.get(base.vocab_size)) is not None:
+            self.bench.texts.warnings.append(
+                f"{share:.1%} of the texts that are measured on need a piece that the smaller "
+                "vocabulary lacks; it is spelled in smaller pieces there."
+            )
         files, training = self._trained(base, count)
         model = self._measured(files, form, training)
         self.models.append(model)
@@ -237,14 +248,16 @@ class Ladder:
                 "ask for less, or allow another runtime."
             )
             return None
-        for base in self._bases(form):
-            for count in self._counts(base, form):
-                small = first_layers(base, count)
-                files = self.bench.files(small)
-                reaches, nearest = self._would_reach(files, form)
-                files.close()
-                if reaches:
-                    return base, count
+        bases, half = list(self._bases()), (counts_of(self.bench.whole)[0] + 1) / 2
+        for least in (half, 1):  # a smaller vocabulary before less than half of the layers
+            for base in bases:
+                counts = self._counts(base, form)
+                for count in (n for n in counts if n >= least and (n < half or least == half)):
+                    files = self.bench.files(first_layers(base, count))
+                    reaches, nearest = self._would_reach(files, form)
+                    files.close()
+                    if reaches:
+                        return base, count
         self.stopped = (
             f"Nothing reaches the target: the nearest, one layer in {form}, has {nearest}; "
             "ask for less, or allow another runtime."
@@ -261,20 +274,22 @@ class Ladder:
         # At best time falls with the layers; the first number that is tried may be too large.
         return [count for count in counts if whole * layers / count >= 0.95 * speed] or counts[-1:]
 
-    def _bases(self, form: Form) -> Iterator[LoadedModel]:
-        """Yield the whole model and, for a size, the one with a smaller vocabulary."""
+    def _bases(self) -> Iterator[LoadedModel]:
+        """Yield the whole model and, for a size, those with ever smaller vocabularies."""
         whole, texts = self.bench.whole, self.bench.texts
         yield whole
         if self.options.mb is None or not texts.plain or whole.task_head in ("mlm", "seq2seq"):
             return
-        plan = plan_vocabulary(whole, list(texts.training.texts), common=COMMON_WORDS)
-        if plan.rows < plan.rows_before:
-            lost = tokens_removed(whole, plan, texts.evaluation.texts)
-            texts.warnings.append(
-                f"{lost.share_texts or 0:.1%} of the texts that are measured on need a piece that "
-                "the smaller vocabulary lacks; it is spelled in smaller pieces there."
-            )
-            yield cut_vocabulary(whole, plan)
+        lines = texts.training.texts
+        words = Counter(re.findall(r"\w+", " ".join(lines)))
+        often = " ".join(word for word, count in words.items() if count >= OFTEN)
+        for kept, common in ((lines, COMMON_WORDS), ([often], COMMON_WORDS // 2)):
+            plan = plan_vocabulary(whole, kept, common=common)
+            if plan.rows < plan.rows_before:
+                base = cut_vocabulary(whole, plan)
+                share = tokens_removed(whole, plan, texts.evaluation.texts).share_texts or 0.0
+                self._respelled[base.vocab_size] = share
+                yield base
 
     def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:
         """Whether a model of this size, not yet trained, is fast or small enough."""
@@ -283,7 +298,7 @@ class Ladder:
         if self.options.mb is not None:
             size = files.megabytes(form)
             return size <= self.options.mb, f"{size:.1f} MB"
-        speed, ms = bench.times([(model, served)])[1]
+        speed, ms, _ = bench.times(model, served)
         if self.options.ms is not None:
             return (ms.high or ms.value or 0) <= self.options.ms, f"{ms.value:.2f} ms a text"
         assert self.options.speed is not None
@@ -362,7 +377,7 @@ class Ladder:
 
     def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
         self.options.tell("smaller model", 0, 1)
-        times = self.bench.times([(files.model, files.served(form))])[1]
+        times = self.bench.times(files.model, files.served(form))
         return self.bench.measured(files, form, times, training)
 
     # --- the fastest that keeps to a loss -------------------------------------------------------

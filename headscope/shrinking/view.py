@@ -191,8 +191,8 @@ def picture(result: ShrinkResult) -> b.Chart:
 def _how(result: ShrinkResult) -> Iterator[str]:
     yield (
         f"Measured on {result.data}: {result.examples:,} examples. Times of batches of "
-        f"{result.batch_size} texts with the examples' own lengths, all models in turns, "
-        f"{result.threads} threads; speeds are against torch float32."
+        f"{result.batch_size} texts with the examples' own lengths, each model in turns "
+        f"with the whole one in torch, {result.threads} threads."
     )
     dropped = f", {result.dropped:,} of the data left out" if result.dropped else ""
     text = joined([str(name) for name in result.text])
