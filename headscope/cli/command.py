@@ -22,7 +22,7 @@ from headscope.cli.output import (
 from headscope.cli.preflight import preflight, usage_error
 from headscope.cli.settings import table_of
 from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
-from headscope.core.errors import ArtefactError, InputError
+from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.options import OptionError, options_of
 from headscope.core.progress import SECONDS, Progress
 from headscope.core.safe_text import visible
@@ -66,13 +66,15 @@ class Call:
             result_folder(self.command, folder, presentation) as write,
             shown_progress(self.command, self.values["quiet"], expected) as progress,
         ):
-            failure = None
+            failure: BaseException | None = None
             try:
                 result = self.result(function, keywords, progress)
             except ArtefactError as error:  # what was measured is not lost with a folder
                 if error.result is None:
                     raise
                 result, failure = error.result, error
+            except InterruptedRunError as stopped:
+                result, failure = stopped.result, stopped
             write(result)
         print_result(self.command, result, self.values["format"])
         if failure is not None:

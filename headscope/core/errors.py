@@ -54,6 +54,14 @@ class ArtefactError(HeadscopeError):
         self.result = result
 
 
+class InterruptedRunError(KeyboardInterrupt):
+    """The user ended a run; ``result`` is what was measured by then."""
+
+    def __init__(self, result: object) -> None:
+        super().__init__("interrupted")
+        self.result = result
+
+
 class LostProcessError(HeadscopeError):
     """Another process of the same run has failed, or is not heard of any more."""
 

@@ -75,9 +75,13 @@ def view(
     title: str,
     blocks: Callable[[R], Iterable[Block]],
     frames: Mapping[str, Callable[[R], pandas.DataFrame]],
+    page: str = "",
     **more: Any,
 ) -> View[R]:
-    """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name."""
+    """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name.
+
+    ``page`` names a page of its own (``page``.html) with every detail open.
+    """
 
     def human(result: R) -> Iterable[RenderableType]:
         from headscope.show.terminal import terminal
@@ -89,6 +93,13 @@ def view(
         from headscope.show.figures import figures_of
 
         tables = {f"{name}.csv": frame_csv(frame(result)) for name, frame in frames.items()}
+        if page:
+            from headscope.show.page.body import body
+            from headscope.show.page.parts import Part
+            from headscope.show.page.template import part_html
+
+            part = Part(page, title, body=body(blocks(result), {}, opened=True))
+            tables[f"{page}.html"] = part_html(part, result)
         figures = drawing.figure_files(dict(figures_of(blocks(result))))
         return {name: text.encode() for name, text in tables.items()} | figures
 

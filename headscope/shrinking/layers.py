@@ -47,7 +47,7 @@ def first_layers(loaded: LoadedModel, count: int) -> LoadedModel:
     """Return a model of the right size, to be timed only: its first layers."""
     kept = kept_of_each(loaded, count)
     gone = [name for stack, own in layers_of(loaded).items() for name in own[kept[stack] :]]
-    return remove_layers(loaded, gone, share=True)
+    return remove_layers(loaded, gone, share=True) if gone else loaded
 
 
 def nearest_subsets(

@@ -23,7 +23,12 @@ from typing import Any
 import torch
 
 from headscope.artefacts.saving import check_target
-from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
+from headscope.core.errors import (
+    ArtefactError,
+    InputError,
+    InterruptedRunError,
+    UnsupportedModelError,
+)
 from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
 from headscope.core.serialise import SCHEMA
@@ -48,7 +53,15 @@ from headscope.shrinking.layers import (
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel, ShrinkResult, Training
 from headscope.shrinking.saving import save
-from headscope.shrinking.serving import FORMS, TORCH, Files, Form, installed_runtimes, need_runtimes
+from headscope.shrinking.serving import (
+    FORMS,
+    TORCH,
+    Files,
+    Form,
+    installed_runtimes,
+    lacks_vnni,
+    need_runtimes,
+)
 from headscope.shrinking.targets import amount, extent, keeps, reaches
 from headscope.shrinking.text import read_all
 
@@ -85,16 +98,26 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
         # No graph holds decoding.
         usual = ("torch",) if whole.encoder_decoder else installed_runtimes()
         ladder = Ladder(bench, options, asked or usual)
-        ladder.climb()
-        result = _result(
-            bench,
-            validation,
-            models=tuple(ladder.models),
-            refused=tuple(ladder.refused),
-            chosen=ladder.chosen,
-            reached=ladder.reached,
-            stopped=ladder.stopped,
-        )
+
+        def result_so_far() -> ShrinkResult:
+            return _result(
+                bench,
+                validation,
+                models=tuple(ladder.models),
+                refused=tuple(ladder.refused),
+                chosen=ladder.chosen,
+                reached=ladder.reached,
+                stopped=ladder.stopped,
+            )
+
+        try:
+            ladder.climb()
+        except KeyboardInterrupt:
+            if not ladder.models:
+                raise
+            ladder.stopped = "The run was interrupted; these were measured before."
+            raise InterruptedRunError(result_so_far()) from None
+        result = result_so_far()
         if options.save is not None and ladder.best is not None and ladder.reached:
             options.tell("saving", 0, 1)
             result = save(ladder.best, ladder.form, result, bench, options)
@@ -150,7 +173,7 @@ class Ladder:
         One form is open at a time: together they would take several times the model's memory.
         """
         bench, files, whole = self.bench, self.bench.files_of_whole, self.bench.whole
-        wanted, measured = self._forms, dict[Form, MeasuredModel]()
+        wanted, self._forms = self._forms, []
         for i, form in enumerate(wanted):
             self.options.tell("whole model", i, len(wanted))
             try:
@@ -162,9 +185,11 @@ class Ladder:
             if form == TORCH:
                 times = times.of_whole()
             lost = bench.distance(whole, served)
-            measured[form] = bench.measured(files, form, times, elsewhere=lost > ROUNDING)
+            self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
             self._lost[form] = lost
-            if lost > RUINED:  # by calibration text: the evaluation data have no say
+            if lost <= RUINED:  # by calibration text: the evaluation data have no say
+                self._forms.append(form)
+            else:
                 self.refused.append(
                     f"{form} ruins the model: its outputs are {lost:.2g} from the whole model's on "
                     f"calibration text, more than {RUINED:g}."
@@ -172,9 +197,8 @@ class Ladder:
             files.release()
             del served
             give_back()
-        self.models += measured.values()
-        usable = [f for f in measured if f.runtime in self._runtimes and self._lost[f] <= RUINED]
-        self._forms = sorted(usable or [TORCH], key=lambda f: -(measured[f].speed.value or 0.0))
+        usable = [form for form in self._forms if form.runtime in self._runtimes]
+        self._forms = sorted(usable or [TORCH], key=lambda f: -(self._model(f).speed.value or 0.0))
 
     def _whole_reaches(self) -> bool:
         """Take the form of the whole model that reaches the target and loses least, if any does.
@@ -242,22 +266,23 @@ class Ladder:
     def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:
         """Return the model to remove layers from and how many stay; None where none reaches."""
         nearest = ""
-        if not counts_of(self.bench.whole):
+        whole, *smaller = self._bases()
+        layers = max(map(len, layers_of(whole).values()))
+        # Rows that the text does not need cost least; layers go before rows that it does need.
+        tried = [(base, layers) for base in smaller[:1]]
+        tried += [(base, n) for n in self._counts(whole, form) for base in (whole, *smaller)]
+        for base, count in tried:
+            files = self.bench.files(first_layers(base, count))
+            reaches, nearest = self._would_reach(files, form)
+            files.close()
+            if reaches:
+                return base, count
+        if not tried:
             self.stopped = (
-                f"No form of {self.bench.whole.name} reaches the target, and its one layer stays; "
-                "ask for less, or allow another runtime."
+                f"No form of {whole.name} reaches the target, and its one layer stays; ask for "
+                "less, or allow another runtime."
             )
             return None
-        bases, half = list(self._bases()), (counts_of(self.bench.whole)[0] + 1) / 2
-        for least in (half, 1):  # a smaller vocabulary before less than half of the layers
-            for base in bases:
-                counts = self._counts(base, form)
-                for count in (n for n in counts if n >= least and (n < half or least == half)):
-                    files = self.bench.files(first_layers(base, count))
-                    reaches, nearest = self._would_reach(files, form)
-                    files.close()
-                    if reaches:
-                        return base, count
         self.stopped = (
             f"Nothing reaches the target: the nearest, one layer in {form}, has {nearest}; "
             "ask for less, or allow another runtime."
@@ -310,6 +335,8 @@ class Ladder:
     def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
         """Choose which layers stay, and distil what is left."""
         bench, minutes = self.bench, self.options.minutes
+        if not spread_evenly(base, count) and bench.distance(base, base) <= ROUNDING:
+            return bench.files(base), None  # rows alone went, and no text needs them
         bench.files_of_whole.release()  # what runtimes hold is not needed while training
         give_back()
         state = self._state(base, count)
@@ -432,9 +459,14 @@ class Ladder:
 
 def _result(bench: Bench, validation: ValidationSummary, **found: object) -> ShrinkResult:
     options, texts, task = bench.texts.options, bench.texts, bench.task
-    degenerate = []
+    remarks = []
     if (why := bench.degenerate) is not None:
-        degenerate = [f"The whole model {why}, so no value here means anything."]
+        remarks = [f"The whole model {why}, so no value here means anything."]
+    if lacks_vnni():
+        remarks.append(
+            "This processor has no instructions for products of 8-bit numbers (VNNI): int8 gains "
+            "less time here than on one that has them."
+        )
     return ShrinkResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -453,6 +485,6 @@ def _result(bench: Bench, validation: ValidationSummary, **found: object) -> Shr
         text=texts.names or (texts.training.name,),
         sentences=len(texts.training),
         dropped=texts.dropped,
-        warnings=(*texts.warnings, *task.notes, *degenerate),
+        warnings=(*texts.warnings, *task.notes, *remarks),
         **found,  # type: ignore[arg-type]
     )

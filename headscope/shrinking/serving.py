@@ -101,6 +101,13 @@ def need_runtimes(runtimes: Sequence[str]) -> None:
             )
 
 
+def lacks_vnni() -> bool:
+    """Whether this is an x86 processor without instructions for products of 8-bit numbers."""
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    fast = ("avx512_vnni", "avx_vnni", "amx_int8")
+    return known.get("architecture") == "x86_64" and not any(known.get(name) for name in fast)
+
+
 def installed_runtimes() -> tuple[str, ...]:
     """List the runtimes whose packages are there."""
 

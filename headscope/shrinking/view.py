@@ -19,6 +19,8 @@ def answer(result: ShrinkResult) -> str:
     """Say in one or two sentences what came of it, loss in domain and nearness elsewhere."""
     best = result.best
     if best is None:
+        if len(result.models) == 1:
+            return f"Only the whole model in {result.whole.form} was measured."
         keeps = [model for model in result.models[1:] if loses_nothing(result, model)]
         if not keeps:
             return "No other form of the whole model is without a measurable loss."
@@ -212,4 +214,4 @@ def _how(result: ShrinkResult) -> Iterator[str]:
         yield f"At most {amount(result.max_drop, result.metric)} may be lost."
 
 
-VIEW = view("A smaller model", blocks, {"models": ShrinkResult.to_frame})
+VIEW = view("A smaller model", blocks, {"models": ShrinkResult.to_frame}, page="shrink")

@@ -365,16 +365,6 @@ def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
         )
 
 
-def _files(result: ExplainResult) -> dict[str, bytes]:
-    """Add a page of its own, with every step open."""
-    from headscope.show.page.body import body
-    from headscope.show.page.parts import Part
-    from headscope.show.page.template import part_html
-
-    part = Part("explain", _VIEW.title, body=body(blocks(result), {}, opened=True))
-    return {**_VIEW.files(result), "explain.html": part_html(part, result).encode()}
-
-
 #: Title and formula of each step; its sentences are those of the function of the same name.
 _STEPS = {
     "input": ("Input: one row of numbers per token", "x"),
@@ -413,11 +403,11 @@ _SENTENCES: dict[str, Callable[[ExplainResult, ExplainStep], list[str]]] = {
         _ffn,
     )
 }
-_VIEW = view(
+VIEW = view(
     "One sentence, step by step",
     blocks,
     {"explain": ExplainResult.to_frame, "explain-heads": ExplainResult.heads_frame},
+    page="explain",
     facts=_cards,
     key_numbers=_key_numbers,
 )
-VIEW = replace(_VIEW, files=_files)

@@ -395,8 +395,10 @@ def test_a_run_that_was_interrupted_twice_goes_on_with_the_layers_that_it_had_ch
         return tell
 
     for share in (0.6, 0.8):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as stopped:
             shrink(bert, lines, progress=interrupt(share), **asked)
+        assert stopped.value.result.models  # what was measured before is kept
+        assert "interrupted" in stopped.value.result.stopped
     monkeypatch.setattr("headscope.shrinking.run.nearest_subsets", None)  # nothing is chosen anew
     best = shrink(bert, lines, **asked).best
     assert best is not None
