@@ -27,14 +27,13 @@ from headscope.models.loaded import LoadedModel
 from headscope.pruning.measure import original_names
 from headscope.pruning.methods import rank
 from headscope.pruning.options import MANUAL, PruneOptions, Repair
-from headscope.pruning.ranking import EvenRanking, Ranking
+from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
 from headscope.pruning.result import (
     Area,
     AreaGap,
     Baseline,
     Curve,
-    EvenPrice,
     HeadEffect,
     HeadScores,
     MaxDrop,
@@ -42,7 +41,6 @@ from headscope.pruning.result import (
     StackResult,
 )
 from headscope.pruning.setup import Inputs, Pruner, prepare
-from headscope.pruning.steps import Steps, stacks_pruned_alone, units_at_once
 from headscope.stats.statistics import adjust, standard_error, t_half_width
 from headscope.tasks.head_by_head import HeadByHead
 from headscope.tasks.units import Head, Units, parse_heads
@@ -57,7 +55,7 @@ class Version:
 
     method: str
     repair: Repair
-    made: Repaired | None  # None for a mix of units, which is no set of gates
+    made: Repaired
     point: Point
     examples: Array | None = None  # the evaluation examples that the point speaks of; None for all
 
@@ -86,39 +84,38 @@ class Outcome:
     degenerate: str | None  # why the values mean nothing, if they do not
     versions: tuple[Version, ...]  # the candidates, should a model be kept
     swept: tuple[Swept, ...] = ()  # the curves that run from no head removed to all
-    even: tuple[EvenPrice, ...] = ()
     max_drop: MaxDrop | None = None
 
 
-def run_curves(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
+def run_curves(inputs: Inputs, options: PruneOptions) -> Outcome:
     """Remove more and more heads by every method, or those that were named."""
-    pruner = prepare(inputs, options, steps)
+    pruner = prepare(inputs, options)
     units, loaded = pruner.units, inputs.loaded
     curves, versions = list[Curve](), list[Version]()
-    scores, even = list[HeadScores](), list[EvenPrice]()
     rankings = pruner.rankings()
-    for name in options.method_names:
-        if name not in rankings:
-            points = [random_point(pruner, count) for count in pruner.counts]
-            curves.append(Curve("random", "none", tuple(points)))
-            continue
-        for kind in options.repair_kinds:
-            points = []
-            for count in pruner.counts:
-                made = pruner.repaired(kind, rankings[name].remove(count))
-                points.append(pruner.point(made))
-                version = Version(name, kind, made, points[-1])
-                if options.keeps and count:
-                    versions.append(version)
-                if 0 < count < len(units):
-                    even += even_prices(pruner, rankings[name], version)
-            curves.append(Curve(name, kind.value, tuple(points)))
-        scores.append(scores_of(name, rankings[name], loaded, units))
+    ways = [(name, kind) for name in rankings for kind in options.repair_kinds]
+    ways += [("random", Repair.none)] if "random" in options.method_names else []
+    for i, (name, kind) in enumerate(ways):
+        points = []
+        for j, count in enumerate(pruner.counts):
+            options.tell(
+                "removing heads", i * len(pruner.counts) + j, len(ways) * len(pruner.counts)
+            )
+            if name == "random":
+                points.append(random_point(pruner, count))
+                continue
+            made = pruner.repaired(kind, rankings[name].remove(count))
+            points.append(pruner.measure.point(made))
+            if count:
+                versions.append(Version(name, kind, made, points[-1]))
+        curves.append(Curve(name, kind.value, tuple(points)))
     if options.manual:
         roles, keep = inputs.roles.by_place, options.keep_roles or ()
         removed = units_by_hand(loaded, units, options.heads, roles, keep)
         repaired = [(kind, pruner.repaired(kind, removed)) for kind in options.repair_kinds]
-        versions = [Version(MANUAL, kind, made, pruner.point(made)) for kind, made in repaired]
+        versions = [
+            Version(MANUAL, kind, made, pruner.measure.point(made)) for kind, made in repaired
+        ]
         curves = [Curve(MANUAL, version.repair.value, (version.point,)) for version in versions]
         if options.keep_roles:
             curves.append(Curve("random", "none", (random_point(pruner, len(removed)),)))
@@ -141,13 +138,12 @@ def run_curves(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
     return Outcome(
         baseline=pruner.measure.baseline(),
         curves=tuple(curves),
-        scores=tuple(scores),
+        scores=tuple(scores_of(*item, loaded, units) for item in rankings.items()),
         ablation=ablation,
         kept_alone=kept_alone,
         degenerate=pruner.measure.degenerate(),
         versions=tuple(versions),
         swept=tuple(swept),
-        even=tuple(even),
     )
 
 
@@ -156,10 +152,8 @@ def random_point(pruner: Pruner, count: int) -> Point:
     seed, made = pruner.options.seed, []
     for draw in range(seed, seed + pruner.options.draws):
         ranking = rank("random", dataclasses.replace(pruner.context, seed=draw))
-        removed = pruner.evenly(ranking).remove(count)
-        made.append((draw, pruner.repaired(Repair.none, removed)))
-    pruner.steps.doing("measured")
-    return pruner.measure.random_point(made, partial(pruner.steps.did, "measured"))
+        made.append((draw, pruner.repaired(Repair.none, ranking.remove(count))))
+    return pruner.measure.random_point(made)
 
 
 def scores_of(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
@@ -206,29 +200,6 @@ def units_by_hand(
     return tuple(sorted(removed))
 
 
-def even_prices(pruner: Pruner, ranking: Ranking, version: Version) -> tuple[EvenPrice, ...]:
-    """Compare an even ``version`` with the model that may take as many heads from any layer."""
-    if not isinstance(ranking, EvenRanking):
-        return ()
-    made, point = version.made, version.point
-    assert made is not None  # a mix has no even form
-    count = len(made.removed)
-    free = ranking.free.remove(count)
-    same = free == made.removed  # then it is the same model, repaired the same way
-    other = point if same else pruner.point(pruner.repaired(version.repair, free))
-    price = EvenPrice(
-        method=version.method,
-        repair=version.repair.value,
-        per_layer=count // units_at_once(pruner.units, pruner.options),
-        heads=len(point.heads_removed),
-        value=point.value,
-        uneven=other.value,
-        difference=point.value - other.value,
-        ci=None if same else pruner.measure.change(other, point).ci,
-    )
-    return (price,)
-
-
 # --- tables of single heads -----------------------------------------------------------------------
 
 
@@ -244,24 +215,21 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
     task, chosen_on = pruner.inputs.evaluation, pruner.context.calibration
     evaluation, calibration = HeadByHead(task, loaded), HeadByHead(chosen_on.task, loaded)
     point = partial(measure.point, all_metrics=False, run=evaluation.cut)
-    without = []
+    without = list[Point]()
+    tell, n = pruner.options.tell, len(units)
     for layer, of_layer in by_layer.items():
-        pruner.steps.doing("alone")
         evaluation.start_at(layer)
         for unit in of_layer:
+            tell("single heads", len(without), n)
             without.append(point(Repaired.bare(units, [unit])))
-            pruner.steps.did("alone")
-    kept, names = [], []
+    kept, names = list[Point](), list[tuple[Any, ...]]()
     for layer, of_layer in by_layer.items():
         qualities = []
-        pruner.steps.doing("kept alone")
         calibration.start_at(layer)
         for unit in of_layer:
+            tell("heads left alone", len(names), len(by_layer))
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))
-            what = ["kept alone", list(loaded.stacks), unit]
-            quality = partial(chosen_on.quality, gates, calibration.gated)
-            qualities.append(pruner.inputs.work.number(what, quality))
-            pruner.steps.did("kept alone")
+            qualities.append(chosen_on.quality(gates, calibration.gated))
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data
         others = Repaired.bare(units, [unit for unit in of_layer if unit != best])
         kept.append(measure.point(others, all_metrics=False))
@@ -304,11 +272,13 @@ class StacksApart(NamedTuple):
     gaps: tuple[AreaGap, ...] = ()
 
 
-def run_stacks_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> StacksApart:
+def run_stacks_apart(inputs: Inputs, options: PruneOptions) -> StacksApart:
     """Prune each stack of a model alone, and compare the areas under their curves."""
     results, swept = [], {}
-    for stack in stacks_pruned_alone(inputs.loaded, options):
-        steps.begin()
+    stacks = inputs.loaded.stacks
+    if len(stacks) < 2 or options.manual or options.max_drop is not None:
+        return StacksApart()
+    for stack in stacks:
         view = inputs.loaded.only(stack)
         row_of = {(site.stack, site.layer): site.row for site in view.sites}
         by_place = {}
@@ -318,10 +288,10 @@ def run_stacks_apart(inputs: Inputs, options: PruneOptions, steps: Steps) -> Sta
                 by_place[row_of[stack, site.layer], head] = roles
         own_roles = dataclasses.replace(inputs.roles, by_place=by_place)
         alone = dataclasses.replace(inputs, loaded=view, roles=own_roles)
-        outcome = run_curves(alone, options.of_one_stack(), steps)
+        outcome = run_curves(alone, options.of_one_stack(stack))
         n_heads = sum(site.n_heads for site in view.sites)
         curves, scores = outcome.curves, outcome.scores
-        results.append(StackResult(stack, n_heads, curves, scores=scores, even=outcome.even))
+        results.append(StackResult(stack, n_heads, curves, scores=scores))
         swept[stack] = outcome.swept
     return StacksApart(tuple(results), *areas_of(swept))
 

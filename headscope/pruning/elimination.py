@@ -37,7 +37,6 @@ Kwon et al. 2022, arXiv:2204.09656 (gates, Fisher, scaling as a step of its own)
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,17 +85,8 @@ class JointRanking(Ranking):
         super().__init__(rises, order, passes)
         self._matrix, self._ridge = matrix, ridge
 
-    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...]:
-        """Return ``each`` units of every layer: eliminated while their layer still has room."""
-        order, _ = eliminate(self._matrix, self._ridge, (layers.tolist(), each))
-        return tuple(sorted(order))
 
-
-#: The layer of each unit, and the most units that a layer may lose.
-Room = tuple[Sequence[int], int]
-
-
-def eliminate(matrix: Tensor, ridge: float, room: Room | None = None) -> tuple[list[int], Tensor]:
+def eliminate(matrix: Tensor, ridge: float) -> tuple[list[int], Tensor]:
     """Remove units one by one, re-solving the kept gates at each step.
 
     ``matrix`` (n, n), positive semidefinite, is the quadratic form of ``1 - xi`` that is to stay
@@ -104,33 +94,26 @@ def eliminate(matrix: Tensor, ridge: float, room: Room | None = None) -> tuple[l
     """
     strength = max(ridge * float(matrix.diagonal().mean()), 1e-30)
     left = matrix.double() + strength * torch.eye(len(matrix), dtype=torch.float64)
-    return one_by_one(left, left.sum(dim=1), room)
+    return one_by_one(left, left.sum(dim=1))
 
 
-def one_by_one(left: Tensor, right: Tensor, room: Room | None = None) -> tuple[list[int], Tensor]:
+def one_by_one(left: Tensor, right: Tensor) -> tuple[list[int], Tensor]:
     """Remove units one by one from the least of ``x left x - 2 right x``, where removed x are 0.
 
     ``left`` (n, n) is symmetric and positive definite, ``right`` (n,) is ``left`` times the x at
     which nothing is lost. The unit goes first whose removal raises the minimum least, of equals the
-    lower one; units beyond what their layer may lose stay, and are no part of the order. Returns
-    the order, and what each unit's removal adds to the minimum (n,).
+    lower one. Returns the order, and what each unit's removal adds to the minimum (n,).
     """
     kept, order = list(range(len(left))), list[int]()
     rises = torch.zeros_like(right)
-    while True:
-        may_go = kept
-        if room is not None:
-            layers, each = room
-            lost = Counter(layers[unit] for unit in order)
-            may_go = [unit for unit in kept if lost[layers[unit]] < each]
-        if not may_go:
-            return order, rises
+    while kept:
         inverse = torch.linalg.inv(left[kept][:, kept])
         rise = (inverse @ right[kept]) ** 2 / inverse.diagonal()
-        best = min(map(kept.index, may_go), key=tied(rise.numpy()).tolist().__getitem__)
+        best = int(tied(rise.numpy()).argmin())
         unit = kept.pop(best)
         order.append(unit)
         rises[unit] = rise[best]
+    return order, rises
 
 
 # --- linearised on the way ------------------------------------------------------------------------

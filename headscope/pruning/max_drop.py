@@ -12,8 +12,6 @@ Then the numbers are tested one after the other, each on all examples, up to the
 confirmed (:mod:`headscope.stats.confirm` says why no correction is due). Examples that share a
 sentence with what heads were chosen on are left out: on these the models are better than on others.
 
-``min_fidelity`` asks besides that the outputs stay near to the unpruned model's on text without
-labels: sentences are the unit there, and they can be as many as one likes.
 """
 
 from __future__ import annotations
@@ -33,20 +31,16 @@ from headscope.models.output_maps import replaced_outputs
 from headscope.pruning.curves import (
     Outcome,
     Version,
-    even_prices,
     random_point,
     scores_of,
     tables,
 )
-from headscope.pruning.measure import compact_model
-from headscope.pruning.metric_words import percent
 from headscope.pruning.options import FEWEST, PruneOptions, Repair
 from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
-from headscope.pruning.result import Curve, DropFidelity, DropLook, DropPart, MaxDrop, Near, OneMore
-from headscope.pruning.resume import name_of
+from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, Near, OneMore
 from headscope.pruning.setup import Inputs, Pruner, only_head, prepare
-from headscope.pruning.steps import Steps, after_search, units_at_once
+from headscope.removal.metric_words import percent
 from headscope.stats.confirm import (
     Judged,
     Stopped,
@@ -54,9 +48,7 @@ from headscope.stats.confirm import (
     examples_needed,
     judged,
     last_confirmed,
-    reaches,
 )
-from headscope.stats.paired_change import MetricInterval
 from headscope.tasks.base import Task
 
 # --- what is tested on ----------------------------------------------------------------------------
@@ -107,41 +99,32 @@ class Candidate(NamedTuple):
 
 
 class Search:
-    """Makes, measures and judges the models of a search; a *number* is one of steps of heads.
+    """Makes, measures and judges the models of a search, by the number of units that they lost.
 
-    A step is one unit, or one unit of every layer where layers lose equally many; ``wanted`` is the
-    most that may be lost, ``examples`` are those that are tested on.
+    ``wanted`` is the most that may be lost, ``examples`` are those that are tested on.
     """
 
     def __init__(self, pruner: Pruner, wanted: float, examples: Array) -> None:
         self._pruner, self.wanted, self._task = pruner, wanted, pruner.inputs.evaluation
         self.measure = pruner.measure.on(examples)
-        self.step = units_at_once(pruner.units, pruner.options)
         #: The numbers that are tested, in this order; all leave a head.
-        self.numbers = ascending(len(pruner.units) // self.step)
+        self.numbers = ascending(len(pruner.units))
         self.near: list[Near] = []
         self.looks: list[DropLook] = []
         self.judged: dict[int, Judged] = {}
-        self.kept: dict[int, MetricInterval] = {}  # Fidelity by number, where it is asked for.
         self._models: dict[tuple[str, Repair, int], Repaired] = {}
 
     def model(self, candidate: Candidate, number: int) -> Repaired:
         """Return a candidate's model that lost this number; made once."""
         key = candidate.method, candidate.repair, number
         if key not in self._models:
-            removed = candidate.ranking.remove(number * self.step)
+            removed = candidate.ranking.remove(number)
             self._models[key] = self._pruner.repaired(candidate.repair, removed)
         return self._models[key]
 
     def heads(self, candidate: Candidate, number: int) -> int:
         """Return how many heads that model lost."""
-        removed = candidate.ranking.remove(number * self.step)
-        return len(self._pruner.units.heads(removed))
-
-    def counted(self, candidate: Candidate, number: int) -> str:
-        """``1 head``, ``5 heads``: what a model lost."""
-        count = self.heads(candidate, number)
-        return f"{count} {'head' if count == 1 else 'heads'}"
+        return len(self._pruner.units.heads(candidate.ranking.remove(number)))
 
     def settle(self, candidates: list[Candidate]) -> Candidate:
         """Pick the candidate nearest to the unpruned model with half of the heads gone.
@@ -151,14 +134,12 @@ class Search:
         """
         if len(candidates) == 1:
             return candidates[0]
-        half = self.numbers[len(self.numbers) // 2]
-        for candidate in candidates:
-            made = self.model(candidate, half)
-            self._pruner.steps.doing("compared")
-            distance = self._distance(made)
+        half, tell = self.numbers[len(self.numbers) // 2], self._pruner.options.tell
+        for i, candidate in enumerate(candidates):
+            tell("comparing ways to prune", i, len(candidates))
+            distance = self._distance(self.model(candidate, half))
             names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, half)
             self.near.append(Near(*names, heads, distance))
-            self._pruner.steps.did("compared")
         return candidates[int(tied([near.distance for near in self.near]).argmin())]
 
     def _distance(self, made: Repaired) -> float:
@@ -166,69 +147,36 @@ class Search:
         pruner = self._pruner
         loaded, first = pruner.inputs.loaded, [heads[0] for heads in pruner.units.members]
         gates = torch.stack([made.gates[place] for place in first])
-
-        def measure() -> float:
-            with replaced_outputs(loaded, made.maps):
-                return pruner.context.distance(gates)
-
-        return pruner.inputs.work.number(["distance", *name_of(loaded, made)], measure)
+        with replaced_outputs(loaded, made.maps):
+            return pruner.context.distance(gates)
 
     # --- tested -----------------------------------------------------------------------------------
 
     def allowed(self, candidate: Candidate, number: int) -> bool:
-        """Test one number: its loss, and its fidelity where that is asked for."""
-        options, made = self._pruner.options, self.model(candidate, number)
-        self._pruner.steps.doing("measured")
-        change = self.measure.change_of(made)
-        self._pruner.steps.did("measured")
+        """Test one number."""
+        tested, tell = len(self.looks), self._pruner.options.tell
+        tell("removing heads", tested, max(len(self.numbers), tested + 1))
+        change = self.measure.change_of(self.model(candidate, number))
         found = judged(change, 1 if self._task.higher_is_better else -1, self.wanted)
         self.judged[number] = found
-        allowed, near = found.allowed, None
-        if options.min_fidelity is not None:
-            near = self.kept[number] = self._fidelity(made)
-            allowed = allowed and reaches(near, options.min_fidelity)
         self.looks.append(
             DropLook(
                 *(candidate.method, candidate.repair.value, self.heads(candidate, number)),
-                part="tested",
                 lost=found.lost,
                 most_lost=found.most_lost,
                 level=change.level,
-                allowed=allowed,
-                fidelity=near.value if near else None,
-                least_fidelity=near.low if near and near.ci else None,
+                allowed=found.allowed,
             )
         )
-        return allowed
-
-    def _fidelity(self, made: Repaired) -> MetricInterval:
-        """Measure how near a model stays to the unpruned one on text without labels."""
-        inputs, units = self._pruner.inputs, self._pruner.units
-        task = inputs.fidelity
-        assert task is not None  # it is read where a least fidelity is asked for
-        what = ["fidelity", *name_of(inputs.loaded, made)]
-        self._pruner.steps.doing("fidelity")
-        outputs = inputs.work.arrays(
-            what, lambda: task.outputs(compact_model(inputs.loaded, units, made))
-        )
-        self._pruner.steps.did("fidelity")
-        return task.nearness(outputs, seed=self._pruner.options.seed)
+        return found.allowed
 
     def run(self, candidate: Candidate) -> Stopped:
         """Go through the numbers; refuses if already the first of them is refused."""
         stopped = last_confirmed(self.numbers, lambda number: self.allowed(candidate, number))
         if stopped.confirmed is not None:
             return stopped
-        first, options = self.numbers[0], self._pruner.options
-        found, look = self.judged[first], self.looks[0]
-        without = f"without {self.counted(candidate, first)} ({candidate.name})"
-        if found.allowed:
-            low = "" if look.least_fidelity is None else f" (95%: from {look.least_fidelity:.4f})"
-            raise InputError(
-                f"No head can go for a fidelity of at least {options.min_fidelity:g}: {without} "
-                f"it is {look.fidelity:.4f}{low} on the text without labels; give a smaller "
-                "min_fidelity or more text."
-            )
+        found, heads = self.judged[self.numbers[0]], self.looks[0].heads
+        without = f"without {heads} {'head' if heads == 1 else 'heads'} ({candidate.name})"
         needed = examples_needed(found, self.wanted)
         advice = "" if needed is None else f"about {needed:,} examples, or "
         raise InputError(
@@ -242,10 +190,10 @@ class Search:
 # --- the run --------------------------------------------------------------------------------------
 
 
-def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
+def find_most(inputs: Inputs, options: PruneOptions) -> Outcome:
     """Settle what is tested, test it, and describe the last model that was confirmed."""
     assert options.max_drop is not None
-    pruner = prepare(inputs, options, steps)
+    pruner = prepare(inputs, options)
     if (why := pruner.measure.degenerate()) is not None:
         raise InputError(
             f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
@@ -255,10 +203,6 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
         raise only_head(inputs.loaded)
     examples = check_enough(inputs.evaluation, inputs.calibration)
     search = Search(pruner, options.max_drop, examples)
-    if not search.numbers:
-        raise InputError(
-            "Every layer has one head only, so none can go in each of them; leave out even."
-        )
     rankings = pruner.rankings()
     candidate = search.settle(
         [Candidate(name, kind, rankings[name]) for name, kind in options.candidates]
@@ -269,13 +213,12 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
 
     # All that follows is measured on the examples that were tested on.
     measure = search.measure
-    counts = (0, number * search.step)
+    counts = (0, number)
     pruner = dataclasses.replace(pruner, counts=counts, measure=measure)
-    steps.expect(after_search(options, candidate.repair))
     made, change = search.model(candidate, number), search.judged[number].change
     point = measure.judged(measure.point(made), change)
     version = Version(candidate.method, candidate.repair, made, point, examples)
-    nothing = pruner.point(pruner.repaired(candidate.repair, ()))
+    nothing = measure.point(pruner.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
     if "random" in options.method_names:
         points = tuple(random_point(pruner, count) for count in counts)
@@ -308,14 +251,10 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
         ),
         one_more=one_more,
         looks=tuple(search.looks),
-        per_layer=number if options.even else None,
-        measured_on="tested",
         sequence=tuple(search.heads(candidate, each) for each in search.numbers),
         near=tuple(search.near),
         left_out=inputs.evaluation.n_examples - len(examples),
-        fidelity=_fidelity_of(inputs, options, search.kept.get(number)),
     )
-    even = even_prices(pruner, candidate.ranking, version)
     ablation, kept_alone = tables(pruner)
     return Outcome(
         baseline=measure.baseline(),
@@ -325,24 +264,5 @@ def find_most(inputs: Inputs, options: PruneOptions, steps: Steps) -> Outcome:
         kept_alone=kept_alone,
         degenerate=None,
         versions=(version,),
-        even=even,
         max_drop=max_drop,
-    )
-
-
-def _fidelity_of(
-    inputs: Inputs, options: PruneOptions, found: MetricInterval | None
-) -> DropFidelity | None:
-    task = inputs.fidelity
-    if found is None or task is None or options.min_fidelity is None:
-        return None
-    return DropFidelity(
-        data=task.data.name,
-        sha256=task.data.sha256,
-        sentences=task.n_examples,
-        of=task.nearness_of,
-        wanted=options.min_fidelity,
-        value=found.value,
-        ci=found.ci,
-        level=found.level,
     )

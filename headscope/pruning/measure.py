@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.repair import Repaired
 from headscope.pruning.result import Baseline, Draw, Point
-from headscope.pruning.resume import SavedWork, name_of
 from headscope.stats.metrics import Outputs
 from headscope.stats.paired_change import Change
 from headscope.tasks.base import Task
@@ -33,7 +31,7 @@ class Measurer:
 
     Heads are removed for real before a model is measured, so a point of a curve is the value of
     the very model that is saved. ``task`` is on the evaluation data, ``roles`` go by the heads'
-    positions in the loaded model, ``work`` is what an interrupted run had measured.
+    positions in the loaded model.
     """
 
     def __init__(
@@ -43,19 +41,19 @@ class Measurer:
         units: Units,
         seed: int,
         roles: Mapping[Head, HeadResult],
-        work: SavedWork,
     ) -> None:
         # Every model that is cut remembers where it came from, by a checksum of all weights.
         self._loaded = dataclasses.replace(loaded, origin=origin_of(loaded))
         self._task, self._units, self._seed = task, units, seed
-        self._roles, self._work = roles, work
+        self._roles = roles
         self._examples: Array | None = None
         self._n_heads = sum(site.n_heads for site in loaded.sites)
         #: The unpruned model's outputs, example by example.
-        self.full: Outputs = work.arrays(["full"], lambda: task.outputs(loaded, all_metrics=True))
+        self.full: Outputs = task.outputs(loaded, all_metrics=True)
         self._drawn = task.resampled(self.full, seed=seed)
-        #: By model: what it puts out, all metrics included or not.
-        self._outputs: dict[str, Outputs] = {}
+        #: By model: what it puts out, all metrics included or not. The models' maps are told apart
+        #: by identity, so the models stay here too.
+        self._outputs: dict[tuple[Any, ...], tuple[Repaired, Outputs]] = {}
         #: By id(point): the point, what its model puts out, and its value in every resample.
         self._measured: dict[int, tuple[Point, Outputs, Array]] = {}
 
@@ -114,9 +112,7 @@ class Measurer:
         self._measured[id(point)] = (point, outputs, values)
         return point
 
-    def random_point(
-        self, draws: Sequence[tuple[int, Repaired]], did: Callable[[], object]
-    ) -> Point:
+    def random_point(self, draws: Sequence[tuple[int, Repaired]]) -> Point:
         """Measure random sets of one size: mean, extremes and standard deviation over draws."""
         if len({repaired.removed for _, repaired in draws}) == 1:  # nothing, or everything
             return self.point(draws[0][1])
@@ -126,7 +122,6 @@ class Measurer:
             outputs = at(self.outputs(repaired, False), self._examples)
             # Of a single draw no interval is shown.
             measured.append(Draw(seed, names, self._task.value(outputs)))
-            did()
         values, first = [draw.value for draw in measured], measured[0].heads_removed
         return Point(
             fraction=len(first) / self._n_heads,
@@ -172,14 +167,15 @@ class Measurer:
         """Run a pruned model over all evaluation data, once: its outputs, example by example."""
         if not repaired.removed:
             return self.full
-        name = name_of(self._loaded, repaired)
+        maps = tuple((layer, id(made)) for layer, made in sorted(repaired.maps.items()))
+        model = (repaired.removed, repaired.gates.numpy(force=True).tobytes(), maps)
         wanted = [True] if all_metrics and self._task.writes else [True, False]
         for every in wanted:
-            if (key := json.dumps([every, name])) in self._outputs:
-                return self._outputs[key]
-        what, every = ["outputs", wanted[-1], *name], wanted[-1]
-        self._outputs[key] = self._work.arrays(what, lambda: self._run(repaired, every, run))
-        return self._outputs[key]
+            if (every, model) in self._outputs:
+                return self._outputs[every, model][1]
+        outputs = self._run(repaired, wanted[-1], run)
+        self._outputs[wanted[-1], model] = repaired, outputs
+        return outputs
 
     def _run(
         self,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
 from headscope.core.options import Option, names
-from headscope.core.progress import SECONDS
-from headscope.session.options import POOLING, STACK, TASKS, ResumableOptions
+from headscope.core.progress import part_of
+from headscope.session.options import POOLING, STACK, TASKS, RunOptions
 
 if TYPE_CHECKING:
     from headscope.analyses.classify.result import ClassifyResult
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 else:
     Data = Roles = Path
 
-DEFAULT = "fisher-joint"  # The method of a run that names none.
-SEARCHED = "surgeon"  # Method, and repair, of a search that names none.
+DEFAULT = "surgeon"  # The method, and the repair, of a run that names none.
 CALIBRATION_LIMIT = 1024  # Sentences that heads are chosen on, unless the user says otherwise.
 STEP = 0.25  # Between the fractions of a curve.
 #: Fewest evaluation examples of a search: with 20 of them, in two halves, 7% of searches named a
@@ -107,11 +106,6 @@ class Repair(enum.StrEnum):
     refit = "refit"
     surgeon = "surgeon"
 
-    @property
-    def step(self) -> str:
-        """What the clock of a run calls it: a method may have the same name."""
-        return f"repair {self.value}"
-
 
 def check_methods(methods: Sequence[str]) -> None:
     """Refuse names that are no method; the message lists those there are."""
@@ -150,7 +144,7 @@ class RolesFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruneOptions(ResumableOptions):
+class PruneOptions(RunOptions):
     """Choose heads, remove them for real, measure again, keep a model that loads.
 
     Several methods side by side, with intervals and random heads as the baseline.
@@ -170,7 +164,17 @@ class PruneOptions(ResumableOptions):
             *("batch_size", "keep_vocabulary", "controls", "no_controls"),
         ),
         "a smaller or faster model is made by shrink: headscope shrink MODEL --speed 2",
-    )
+    ) | {
+        **dict.fromkeys(
+            ("export", "quantize"), "save the model, then headscope export FOLDER onnx"
+        ),
+        "save_dense": "a folder of save opens through its own code, or as ONNX",
+        "benchmark": "the model that is saved is always timed beside the whole one",
+        "even": "layers may lose different numbers of heads",
+        **dict.fromkeys(
+            ("fidelity_text", "min_fidelity"), "max_drop holds the metric of the task alone"
+        ),
+    }
     held: ClassVar[tuple[float, float]] = (5.0, 500.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",
@@ -209,8 +213,8 @@ class PruneOptions(ResumableOptions):
     repairs: Annotated[
         Sequence[str] | None,
         Option(
-            help="Repeatable. Default: none and scale, with a largest drop surgeon; none for heads "
-            "by hand.",
+            help="Repeatable. Default: surgeon; none and surgeon where methods are named; none for "
+            "heads by hand.",
             flags=("--repair",),
             choices=tuple(Repair),
         ),
@@ -276,14 +280,6 @@ class PruneOptions(ResumableOptions):
             "Of several methods or repairs the best on the calibration data; never random heads."
         ),
     ] = None
-    save_dense: Annotated[
-        str | Path | None,
-        Option(help="Folder for a plain checkpoint: same shapes, zeros where heads were."),
-    ] = None
-    benchmark: Annotated[
-        bool,
-        Option(help="Time the full model against the one that is kept.", flags=("--benchmark",)),
-    ] = False
     max_drop: Annotated[
         float | None,
         Option(
@@ -293,26 +289,6 @@ class PruneOptions(ResumableOptions):
             why="in the unit of the task's metric (0.5 is half a point of accuracy)",
         ),
     ] = None
-    fidelity_text: Annotated[
-        Data | None,
-        Option(
-            help="Text without labels on which max_drop also keeps the outputs near to the whole "
-            "model's; one sentence a line, not those of calibration."
-        ),
-    ] = None
-    min_fidelity: Annotated[
-        float | None,
-        Option(
-            help="Least fidelity on that text, the lower end of the 95% interval included: mean "
-            "cosine of embeddings, or the share of a head's guesses that stay the same.",
-            at_least=0,
-            at_most=1,
-            why="1 is unchanged, 0.95 is usual",
-        ),
-    ] = None
-    even: Annotated[
-        bool, Option(help="Remove the same number of heads in every layer.", flags=("--even",))
-    ] = False
     standalone: Annotated[
         bool,
         Option(
@@ -321,16 +297,6 @@ class PruneOptions(ResumableOptions):
             flags=("--standalone",),
         ),
     ] = False
-    export: Annotated[
-        tuple[str, str | Path] | None,
-        Option(
-            help="onnx and a folder: the pruned model as one ONNX graph, compared and measured.",
-            kind=tuple[str, Path],
-        ),
-    ] = None
-    quantize: Annotated[
-        str | None, Option(help="Also export 8-bit weights, measured again.", choices=("int8",))
-    ] = None
     limit: Annotated[
         int | None,
         Option(help="So many examples of the data, chosen at random (mlm: the first windows)."),
@@ -361,8 +327,7 @@ class PruneOptions(ResumableOptions):
         """Methods, each once; none where heads are removed by hand."""
         if self.manual:
             return ()
-        usual = DEFAULT if self.max_drop is None else SEARCHED
-        return tuple(dict.fromkeys(self.methods or (usual, "random")))
+        return tuple(dict.fromkeys(self.methods or (DEFAULT, "random")))
 
     @property
     def scored(self) -> tuple[str, ...]:
@@ -376,10 +341,7 @@ class PruneOptions(ResumableOptions):
             return tuple(dict.fromkeys(Repair(name) for name in self.repairs))
         if self.manual:
             return (Repair.none,)
-        if self.method_names[:1] == ("surgeon",) and not self.methods:
-            return (Repair.surgeon,)
-        searched = self.max_drop is not None  # then the best repair is worth its time
-        return (Repair.none, Repair.scale, *((Repair.mean,) if searched else ()))
+        return (Repair.none, Repair.surgeon) if self.methods else (Repair.surgeon,)
 
     @property
     def shares(self) -> tuple[float, ...]:
@@ -405,34 +367,15 @@ class PruneOptions(ResumableOptions):
         return chosen or self.repair_kinds != (Repair.none,) or self.tables
 
     @property
-    def keeps(self) -> bool:
-        """Whether one model is wanted beyond its numbers: saved, exported or timed."""
-        return bool(self.save or self.save_dense or self.benchmark or self.export)
-
-    @property
-    def folders(self) -> tuple[tuple[str, Path], ...]:
-        """Name and folder of each option that writes a model."""
-        graph = None if self.export is None else self.export[1]
-        wanted = (("save", self.save), ("save_dense", self.save_dense), ("export", graph))
-        return tuple((option, Path(folder)) for option, folder in wanted if folder is not None)
-
-    @property
     def candidates(self) -> tuple[tuple[str, Repair], ...]:
         """Method and repair of each model that may be kept; a control never is."""
         methods = (MANUAL,) if self.manual else self.scored
         return tuple((name, kind) for name in methods for kind in self.repair_kinds)
 
-    def of_one_stack(self) -> PruneOptions:
+    def of_one_stack(self, stack: str) -> PruneOptions:
         """Leave out what is done once with all stacks: keeping a model, and the single heads."""
         return dataclasses.replace(
-            self,
-            save=None,
-            save_dense=None,
-            standalone=False,
-            export=None,
-            quantize=None,
-            benchmark=False,
-            ablation=False,
+            self, save=None, standalone=False, ablation=False, progress=part_of(stack, self.tell)
         )
 
     def check(self) -> None:
@@ -442,7 +385,6 @@ class PruneOptions(ResumableOptions):
 
     def _problems(self) -> Iterator[str]:
         whole_curve = self.step != STEP
-        form = None if self.export is None else self.export[0]
         if self.heads is not None and self.keep_roles:
             yield "Give heads or keep_roles, not both."
         if self.manual and (self.methods or self.fractions or whole_curve):
@@ -457,8 +399,6 @@ class PruneOptions(ResumableOptions):
                 "is classified on the way: give roles, the classify.json that 'headscope classify "
                 "MODEL -o DIR' wrote of this model's stacks."
             )
-        if self.manual and self.even:
-            yield "even says how many heads each layer loses; leave out heads and keep_roles."
         if self.max_drop is not None:
             if math.isinf(self.max_drop):
                 yield "max_drop is inf; give a number in the unit of the task's metric."
@@ -475,65 +415,39 @@ class PruneOptions(ResumableOptions):
             if not self.candidates:
                 yield (
                     "Random heads are a control, and no number of them is searched for; name "
-                    "another method for max_drop, such as fisher-joint."
+                    "another method for max_drop, such as surgeon."
                 )
-        if (self.fidelity_text is None) != (self.min_fidelity is None):
-            yield "fidelity_text and min_fidelity go together: give both, or leave out both."
-        if self.min_fidelity is not None and self.max_drop is None:
-            yield "min_fidelity is a second condition of max_drop; give max_drop too."
-        if self.min_fidelity is not None and self.task == "seq2seq":
-            yield (
-                "fidelity_text is text that an encoder reads, and the task seq2seq prunes the "
-                "decoder too; leave out fidelity_text and min_fidelity."
-            )
         if self.standalone and not self.save:
             yield "standalone writes a file beside the weights of save; give save a folder too."
         if not -(2**62) <= self.seed < 2**62:
             yield f"The seed {self.seed} is too large; give one of at most 62 bits."
-        if form is None and self.quantize is not None:
-            yield "quantize needs export: it is the exported graph that it changes."
-        if form not in (None, "onnx"):
-            yield f"There is no form {form!r} to export to; give onnx and a folder."
-        if self.keeps:
-            yield from self._problems_of_keeping()
+        if self.save is not None:
+            yield from self._problems_of_saving()
 
-    def _problems_of_keeping(self) -> Iterator[str]:
-        """Find, before a long run, what does not name one model or one folder for each form."""
+    def _problems_of_saving(self) -> Iterator[str]:
+        """Find, before a long run, what does not name one model or a folder for it."""
         if not self.candidates:
-            yield (
-                "Random heads are a control and are never kept; name another method for save, "
-                "save_dense, export and benchmark, such as fisher-joint."
-            )
+            yield "Random heads are a control and are never saved; name another method."
         if not self.manual and self.max_drop is None:
             if len(set(self.fractions or ())) != 1:
                 yield (
-                    "save, save_dense, export and benchmark need one model: give one fraction, "
-                    "such as 0.5, or max_drop, or name the heads with heads or keep_roles."
+                    "save needs one model: give one fraction, such as 0.5, or max_drop, or name "
+                    "the heads with heads or keep_roles."
                 )
             if self.shares in ((0.0,), (0.0, 1.0)):
                 what = "everything" if self.shares[-1] else "nothing"
                 yield (
-                    f"The fraction {self.shares[-1]:g} leaves no pruned model to keep: it removes "
+                    f"The fraction {self.shares[-1]:g} leaves no pruned model to save: it removes "
                     f"{what}."
                 )
-        folders = [folder.resolve() for _, folder in self.folders]
-        if len(set(folders)) < len(folders):
-            yield "save, save_dense and export name the same folder; give each its own."
-        inside = sorted(str(folder) for folder in folders if set(folder.parents) & set(folders))
-        if inside:
-            yield (
-                f"{', '.join(inside)} lies inside another folder that is to be written; give each "
-                "its own."
-            )
-        output = None if self.state is None else Path(self.state).resolve().parent
-        if output is not None and {output, *output.parents} & set(folders):
-            yield (
-                f"The folder of results {output} is, or lies in, one that a model is saved in; "
-                "give each its own."
-            )
 
     def expected(self) -> dict[str, float]:
-        """Pruning prices its steps itself, once it runs."""
-        at_each = len(self.scored) * len(self.repair_kinds)
-        at_each += self.draws * ("random" in self.method_names)
-        return {SECONDS: 1.0 + 0.3 * len(self.shares) * at_each + 70.0 * self.tables}
+        """Name the steps of a run, with their seconds for the demo model."""
+        removed = len(self.shares) * len(self.scored) * max(len(self.repair_kinds), 1)
+        removed += self.draws * len(self.shares) * ("random" in self.method_names)
+        steps = {"choosing heads": 10.0 * len(self.scored), "removing heads": 2.0 * removed}
+        if self.tables:
+            steps |= {"single heads": 40.0, "heads left alone": 30.0}
+        if self.save is not None:
+            steps["saving"] = 10.0
+        return steps

@@ -110,38 +110,3 @@ class Ranking:
     def remove(self, count: int) -> tuple[int, ...]:
         """Return the ``count`` units that go."""
         return tuple(sorted(self.order[:count]))
-
-    def remove_evenly(self, layers: Tensor, each: int) -> tuple[int, ...] | None:
-        """Return ``each`` units of every layer, if the ranking can choose anew for that."""
-
-
-class EvenRanking(Ranking):
-    """A ranking whose sets take equally many units of every layer.
-
-    A ranking that can choose anew does so. Otherwise the units of a layer go in the order in which
-    the ``free`` ranking removes them. Where its sets are not nested, the units of the set of the
-    same size come first; among them, and among the others, the smallest set that holds a unit says
-    when it goes. ``layers`` (n_units,) is the layer of each unit.
-    """
-
-    def __init__(self, free: Ranking, layers: Tensor) -> None:
-        super().__init__(free.values, passes=free.passes)
-        self.free, self._layers = free, layers
-        self._by_layer: dict[int, list[int]] = {layer: [] for layer in layers.tolist()}
-        seen, level = set[int](), tied(free.values.numpy())
-        for count in range(1, len(layers) + 1):
-            new = set(free.remove(count)) - seen
-            seen |= new
-            for unit in sorted(new, key=lambda unit: (level[unit], -unit)):
-                self._by_layer[int(layers[unit])].append(unit)
-
-    def remove(self, count: int) -> tuple[int, ...]:
-        """Return the ``count`` units that go; a multiple of the number of layers."""
-        each = count // len(self._by_layer)
-        if (anew := self.free.remove_evenly(self._layers, each)) is not None:
-            return anew
-        wanted = set(self.free.remove(count))
-        removed = list[int]()
-        for units in self._by_layer.values():
-            removed += sorted(units, key=lambda unit: unit not in wanted)[:each]
-        return tuple(sorted(removed))

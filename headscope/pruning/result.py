@@ -9,6 +9,7 @@ from headscope.analyses.classify.result import HeadRoles
 from headscope.core.heads import Head, layer_name, place_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -69,21 +70,6 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class EvenPrice:
-    """A model that lost as many heads in every layer, compared with one that need not."""
-
-    method: str  # Of both models.
-    repair: str
-    per_layer: int  # Heads that every layer lost
-    heads: int  # Heads that each of the two models lost
-    #: The metric of the even model, and of the one whose layers may lose different numbers.
-    value: float
-    uneven: float
-    difference: float  # Even minus uneven, in the metric's unit
-    ci: tuple[float, ...] | None  # Paired 95% interval of the difference; None where it is unknown
-
-
-@dataclass(frozen=True)
 class DropPart:
     """A pruned model on one part of the evaluation data."""
 
@@ -103,15 +89,10 @@ class DropLook:
     method: str  # How it was made.
     repair: str
     heads: int  # Heads that it lost
-    #: ``tested``; ``choosing`` or ``confirming`` in results of earlier versions, which chose the
-    #: number on one half of the examples and confirmed it on the other.
-    part: str
     lost: float  # What it loses of the metric there, and the upper end of the interval.
     most_lost: float
     level: float  # Of that interval
-    allowed: bool  # Whether that end is at most what may be lost, and the fidelity is enough
-    fidelity: float | None = None  # On the text without labels, where there is one.
-    least_fidelity: float | None = None  # The lower end of its interval; None where unknown
+    allowed: bool  # Whether that end is at most what may be lost
 
 
 @dataclass(frozen=True)
@@ -126,24 +107,10 @@ class Near:
 
 
 @dataclass(frozen=True)
-class DropFidelity:
-    """How near the model that was found stays to the unpruned one on text without labels."""
-
-    data: str  # Name of the text
-    sha256: str  # Of its bytes.
-    sentences: int  # Different ones, none of which heads were chosen on
-    of: str  # ``cosine`` of embeddings, or ``agreement``: the share of guesses that stay the same
-    wanted: float  # The least that was allowed
-    value: float  # What it is, with its interval, whose lower end is at least that.
-    ci: tuple[float, ...] | None
-    level: float
-
-
-@dataclass(frozen=True)
 class OneMore:
     """The next number of the sequence, which was refused, on the examples that were tested on."""
 
-    heads: int  # Heads that it lost; one more than confirmed in results of earlier versions
+    heads: int  # Heads that it lost
     value: float  # The task's metric
     difference: float  # Value minus the unpruned model's, with its paired 95% interval.
     ci: tuple[float, ...] | None
@@ -165,25 +132,18 @@ class MaxDrop:
     confirmed: DropPart  # The model that was found, on the examples that were tested on
     one_more: OneMore | None  # The number that was refused after it; None where none was
     looks: tuple[DropLook, ...] = ()  # Every model that was tested, in order
-    per_layer: int | None = None  # Heads that every layer lost, where all were to lose equally many
-    #: ``tested``: baseline, curves, ``one_more``, kept and saved models of the same result are
-    #: measured on the examples that were tested on. ``confirming`` or ``all`` in results of earlier
-    #: versions: those of the half that had no say in the choice, or all.
-    measured_on: str = "all"
-    #: The numbers of heads in the order in which they were to be tested, settled beforehand; empty
-    #: in results of earlier versions.
+    #: The numbers of heads in the order in which they were to be tested, settled beforehand.
     sequence: tuple[int, ...] = ()
     #: The ways to prune that were compared beforehand, one of which was tested; empty where there
     #: was one only.
     near: tuple[Near, ...] = ()
     #: Examples that were not tested on, since heads were chosen on a sentence of theirs.
     left_out: int = 0
-    fidelity: DropFidelity | None = None  # None where no least fidelity was asked for
 
     @property
     def refusals(self) -> tuple[DropLook, ...]:
         """Every number that was refused: the one that ended the sequence, if any."""
-        return tuple(x for x in self.looks if x.part != "choosing" and not x.allowed)
+        return tuple(look for look in self.looks if not look.allowed)
 
 
 @dataclass(frozen=True)
@@ -221,16 +181,12 @@ class HeadScores:
     #: the decoder and of cross-attention.
     values: tuple[tuple[float | None, ...], ...]
     passes: dict[str, int]  # ``forward`` and ``backward`` passes over the calibration data
-    #: (stack, layer): Which layer each row is; empty in results of earlier versions, which knew
-    #: encoders only.
-    layers: tuple[tuple[Any, ...], ...] = ()
+    layers: tuple[tuple[Any, ...], ...]  # (stack, layer): Which layer each row is
 
     @property
     def places(self) -> tuple[tuple[str, int], ...]:
         """Stack and layer of each row."""
-        if self.layers:
-            return tuple((stack, layer) for stack, layer in self.layers)
-        return tuple(("encoder", row) for row in range(len(self.values)))
+        return tuple((stack, layer) for stack, layer in self.layers)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -261,7 +217,6 @@ class StackResult:
     #: alone is the same whatever stack is pruned, so those tables are not repeated.
     curves: tuple[Curve, ...]
     scores: tuple[HeadScores, ...] = ()
-    even: tuple[EvenPrice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -276,7 +231,7 @@ class Area:
     #: The same from the first to the last head removed, over the shares that the curves of all
     #: stacks have in common: without the points where the stack has all its heads and none, the
     #: last of which cuts a decoder off from the source in the case of cross-attention. None for
-    #: curves without a point between 0 and 1. Earlier versions counted the point 0 too.
+    #: curves without a point between 0 and 1.
     inner: float | None = None
     inner_ci: tuple[float, ...] | None = None
 
@@ -299,7 +254,7 @@ class AreaGap:
     difference: float  # In the metric's unit
     #: 95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
     ci: tuple[float, ...]
-    #: The difference of the inner areas; None in results of earlier versions.
+    #: The difference of the inner areas.
     inner: float | None = None
     inner_ci: tuple[float, ...] | None = None
 
@@ -340,107 +295,32 @@ class SavedModel:
     """A model that was written: where, which heads it lost, and what it is worth."""
 
     folder: str  # Where it was written
-    form: str  # ``compact``: heads removed for real; ``dense``: zeros where they were
     method: str  # How it was made.
     repair: str
     heads_removed: tuple[tuple[Any, ...], ...]  # (layer, head): Sorted, zero-based
-    fraction: float | None = None  # None in results of earlier versions, as the next three
-    value: float | None = None  # What the curve says that the model is worth
+    fraction: float
+    value: float  # What the curve says that the model is worth
     #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
     #: rate may differ a little from ``value``: outputs that differ by rounding can swap a tie.
-    measured: float | None = None
+    measured: float
     #: What opens it besides headscope: ``import headscope`` before transformers,
     #: ``trust_remote_code`` or ``transformers`` alone.
-    opens: str | None = None
+    opens: str
     #: Largest difference of any output to the measured model's, on all evaluation data.
-    max_difference: float | None = None
-
-
-@dataclass(frozen=True)
-class FailedArtefact:
-    """Something that was asked for beside the numbers and could not be made."""
-
-    #: What asked for it: ``save``, ``save_dense``, ``export`` or ``benchmark``; ``card`` for the
-    #: speed that cards of a run without a benchmark name.
-    option: str
-    folder: str | None  # Where it should have been written; nothing of it is there
-    reason: str  # One sentence
-
-
-@dataclass(frozen=True)
-class GraphTimes:
-    """The same input through the models as ONNX graphs, in turns with the models themselves."""
-
-    full_ms: float  # Median time of a whole pass in onnxruntime, milliseconds.
-    pruned_ms: float
-    int8_ms: float | None  # Of the pruned graph with weights of 8 bits, if there is one
-    ratio: float  # pruned / full
-    #: Of the graphs' nodes that belong to attention, by onnxruntime's own profile.
-    attention_full_ms: float
-    attention_pruned_ms: float
-    attention_ratio: float
-
-
-@dataclass(frozen=True)
-class SpeedRow:
-    """One shape of input: median times of both models, side by side in one run."""
-
-    length: int  # Tokens of each sequence, nothing padded; sequences.
-    batch_size: int
-    repeats: int  # Passes of each model
-    full_ms: float  # Median time of a whole forward pass, milliseconds.
-    pruned_ms: float
-    ratio: float  # pruned / full: of the times, and of the multiplications.
-    predicted_ratio: float
-    #: Time spent in attention: W_Q, W_K, W_V, softmax(...) V and W_O, the median of each layer
-    #: added up.
-    attention_full_ms: float
-    attention_pruned_ms: float
-    attention_ratio: float  # pruned / full of those times, and of the multiplications in attention.
-    attention_predicted_ratio: float
-    onnx: GraphTimes | None = None  # The same in onnxruntime, where a graph was exported
+    max_difference: float
 
 
 @dataclass(frozen=True)
 class SpeedResult:
-    """Times of a full and a pruned model, interleaved."""
+    """The model that is kept against the whole one, run in turns in torch."""
 
-    device: str  # Where and in what both ran.
-    dtype: str
-    threads: int  # What torch, and onnxruntime, computed with
-    #: The attention of transformers that both ran: what a user of the model runs.
-    implementation: str
-    heads_full: int  # Of the two models.
-    heads_pruned: int
+    speed: Estimate  # Time of the whole model / its own, over pairs of runs
+    ms: Estimate  # Milliseconds a text, at this run's pace of the machine
+    batch_size: int  # Texts of each batch, with the evaluation texts' own lengths
+    device: str
+    threads: int
     parameters_full: int
     parameters_pruned: int
-    rows: tuple[SpeedRow, ...]  # One for each shape of input
-    #: Version of the program that ran the graphs; None where there are none.
-    onnxruntime: str | None = None
-
-
-@dataclass(frozen=True)
-class ExportedModel:
-    """A graph that was written, opened in onnxruntime and measured there."""
-
-    folder: str  # Where it was written, and the name of the graph in there.
-    file: str
-    weights: str  # ``float32`` or ``int8``
-    method: str  # How the model was made.
-    repair: str
-    size: int  # Bytes of the graph, with any weights that lie beside it
-    inputs: tuple[str, ...]  # What the graph takes and gives, by name.
-    outputs: tuple[str, ...]
-    opset: int  # Version of the ONNX standard
-    onnxruntime: str  # Version of the program that ran it
-    texts: int  # How many texts it was compared with the pruned torch model on
-    #: Largest absolute difference of any output to that model's, at real tokens.
-    max_difference: float
-    value: float  # The task's metric of the pruned torch model, as its curve has it
-    measured: float  # The same of the graph, run by onnxruntime on the same data
-    #: For int8: the metric minus that of the graph in float32, with its paired 95% interval.
-    difference: float | None = None
-    difference_ci: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -464,8 +344,8 @@ class PruneResult(Measured):
     roles_from: str | None = None  # The corpus of that classification.
     warnings: tuple[str, ...] = ()  # Sentences about what a reader should not conclude.
     kept: KeptModel | None = None  # The one that is saved and timed.
-    saved: tuple[SavedModel, ...] = ()  # The folders that it was written to.
-    speed: SpeedResult | None = None  # Full against pruned; None unless it was asked for.
+    saved: SavedModel | None = None  # The folder that it was written to.
+    speed: SpeedResult | None = None  # Of the model that is kept.
     #: Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
     #: all stacks together.
     stack: Annotated[str, Setting()] = "encoder"
@@ -475,21 +355,11 @@ class PruneResult(Measured):
     gaps: tuple[AreaGap, ...] = ()  # Between each two of them.
     #: How a number of heads was found that costs at most so much; None unless it was asked for.
     max_drop: MaxDrop | None = None
-    #: Models that lost the same number of heads in every layer beside those that did not have to;
-    #: empty unless it was asked for.
-    even: tuple[EvenPrice, ...] = ()
-    #: The graphs that it was written as; empty unless asked for.
-    exported: tuple[ExportedModel, ...] = ()
-    #: What was asked for beside the numbers and could not be made.
-    failed: tuple[FailedArtefact, ...] = ()
 
     @property
     def measured_examples(self) -> int:
         """Examples that baseline and curves are measured on: with ``max_drop`` those tested on."""
-        search = self.max_drop
-        if search is not None and search.measured_on != "all":
-            return search.confirmed.examples
-        return self.data.examples
+        return self.data.examples if self.max_drop is None else self.max_drop.confirmed.examples
 
     @property
     def sign(self) -> int:

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from headscope.analyses.classify.known_roles import KnownRoles
 from headscope.core.errors import InputError
 from headscope.data.examples import Examples, sample_texts
-from headscope.data.shared_sentences import Unshared, normalised, without_shared
+from headscope.data.shared_sentences import Unshared, without_shared
 from headscope.models.loaded import LoadedModel
 from headscope.models.validation import ValidationSummary
 from headscope.pruning.measure import Measurer
 from headscope.pruning.methods import rank
-from headscope.pruning.options import FEWEST, PruneOptions, Repair, needs
-from headscope.pruning.ranking import Context, EvenRanking, Ranking
+from headscope.pruning.options import PruneOptions, Repair, needs
+from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.repair import Repaired, repair
-from headscope.pruning.result import Point
-from headscope.pruning.resume import SavedWork
-from headscope.pruning.steps import Steps, counts_of
 from headscope.pruning.surgeon import refitted_maps
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
-from headscope.tasks.encoder_tasks import Fidelity
-from headscope.tasks.making import check_task, check_two, make_task, read_examples
+from headscope.tasks.making import check_two, make_task, read_examples
 from headscope.tasks.units import Units, units_of
 
 
@@ -41,20 +35,11 @@ class Sources:
     calibration_task: str  # ``fidelity`` where the calibration file is plain text
     warnings: tuple[str, ...] = ()
     dropped: int = 0  # Calibration examples that shared a sentence with the data
-    text: Examples | None = None  # all calibration data, of which ``calibration`` are drawn
-    fidelity: Examples | None = None  # text without labels that a search must stay near to
 
     def evaluation_for(self, loaded: LoadedModel) -> Task:
         """Tokenise what is measured on for a model."""
         options = self.options
         return make_task(options.task, self.data, loaded, seed=options.seed, limit=options.limit)
-
-    def fidelity_for(self, loaded: LoadedModel) -> Fidelity | None:
-        """Tokenise the text that a search must stay near to."""
-        if self.fidelity is None:
-            return None
-        check_task("fidelity", loaded)
-        return Fidelity(self.fidelity, loaded, self.options.seed)
 
     def calibration_for(self, loaded: LoadedModel) -> Task | None:
         """Tokenise what is chosen on, with other masks: both may hold the same text."""
@@ -84,11 +69,10 @@ def open_sources(options: PruneOptions) -> Sources:
             check_two(options.limit)
             evaluation = evaluation.draw(options.limit, seed)
         chosen = pick(other, limit, task, seed) if options.needs_calibration else None
-        near = _fidelity_text(options, chosen)
-        return Sources(options, evaluation, chosen, task, fidelity=near, text=chosen)
+        return Sources(options, evaluation, chosen, task)
     evaluation = read_examples(task, options.data, options.limit, seed)
     if not options.needs_calibration:
-        return Sources(options, evaluation, None, task, (), fidelity=_fidelity_text(options, None))
+        return Sources(options, evaluation, None, task)
     labelled = needs(options.method_names, "labels")
     other, other_task = open_calibration(task, options.calibration, labelled)
     found = without_shared(other, evaluation)
@@ -102,10 +86,7 @@ def open_sources(options: PruneOptions) -> Sources:
             f"sentence are left out, and heads are chosen among the other {len(found.examples):,}.",
         )
     chosen = pick(found.examples, limit, other_task, seed)
-    near = _fidelity_text(options, chosen)
-    return Sources(
-        options, evaluation, chosen, other_task, warnings, found.dropped, found.examples, near
-    )
+    return Sources(options, evaluation, chosen, other_task, warnings, found.dropped)
 
 
 def _same_data(options: PruneOptions, found: Unshared, name: str) -> str:
@@ -124,21 +105,6 @@ def _same_data(options: PruneOptions, found: Unshared, name: str) -> str:
     return f"{same}: {extent}; better give calibration data with other sentences."
 
 
-def _fidelity_text(options: PruneOptions, chosen: Examples | None) -> Examples | None:
-    """Read the text of ``min_fidelity``: each sentence once, none that heads were chosen on."""
-    if options.fidelity_text is None:
-        return None
-    text = read_examples("fidelity", options.fidelity_text)
-    seen = normalised(() if chosen is None else chosen.texts)
-    lines = tuple(line for line in text.texts if " ".join(line.split()) not in seen)
-    if len(lines) < FEWEST:
-        raise InputError(
-            f"{text.name} has {len(lines)} different sentences that heads were not chosen on, and "
-            f"fidelity_text needs {FEWEST} or more (better thousands)."
-        )
-    return Examples(name=text.name, sha256=text.sha256, first=lines)
-
-
 @dataclass(frozen=True)
 class Inputs:
     """What was opened for a run: the model, both sets of data, what its heads do."""
@@ -149,8 +115,6 @@ class Inputs:
     calibration: Task | None  # None where nothing is chosen
     roles: KnownRoles  # empty where nobody asked
     validation: ValidationSummary
-    work: SavedWork
-    fidelity: Fidelity | None = None  # text without labels that a search must stay near to
 
 
 @dataclass(frozen=True)
@@ -163,50 +127,23 @@ class Pruner:
     counts: tuple[int, ...]  # units that the points of a curve remove
     context: Context  # what methods look at
     measure: Measurer  # on the evaluation data
-    steps: Steps
 
     def rankings(self) -> dict[str, Ranking]:
         """Rank the units by every method that scores them, before anything is measured.
 
         A method that cannot be run is so refused early.
         """
-        rankings, context = {}, self.context
-        for name in self.options.scored:
-            what = [list(self.inputs.loaded.stacks), name, context.budget, context.largest]
-            run = partial(rank, name, context, normalise=self.options.normalise)
-            self.steps.doing(name)
-            ranking = self.inputs.work.ranking(what, run)
-            self.steps.did(name)
-            rankings[name] = self.evenly(ranking)
+        rankings, names = {}, self.options.scored
+        for i, name in enumerate(names):
+            self.options.tell("choosing heads", i, len(names))
+            rankings[name] = rank(name, self.context, normalise=self.options.normalise)
         return rankings
-
-    def evenly(self, ranking: Ranking) -> Ranking:
-        """Let a ranking take the same number from every layer, where that is asked for."""
-        return EvenRanking(ranking, self.units.layers) if self.options.even else ranking
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left."""
-        loaded, calibration = self.inputs.loaded, self.inputs.calibration
-        what = [list(loaded.stacks), kind.value, list(removed)]
-        run = partial(repair, kind, loaded, calibration, self.context, removed)
         if kind is Repair.surgeon and 0 < len(removed) < len(self.units):
-            run = partial(refitted_maps, self.context, removed)
-        self.steps.doing(kind.step)
-        made = self.inputs.work.repaired(what, loaded, run)
-        self._did(kind.step, made)
-        return made
-
-    def point(self, made: Repaired) -> Point:
-        """Measure one pruned model."""
-        self.steps.doing("measured")
-        point = self.measure.point(made)
-        self._did("measured", made)
-        return point
-
-    def _did(self, what: str, made: Repaired) -> None:
-        """Note a step; where nothing or everything is removed, there is nothing to do."""
-        if 0 < len(made.removed) < len(self.units):
-            self.steps.did(what)
+            return refitted_maps(self.context, removed)
+        return repair(kind, self.inputs.loaded, self.inputs.calibration, self.context, removed)
 
 
 def only_head(loaded: LoadedModel) -> InputError:
@@ -216,18 +153,12 @@ def only_head(loaded: LoadedModel) -> InputError:
     )
 
 
-def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
+def prepare(inputs: Inputs, options: PruneOptions) -> Pruner:
     """Gather what a run works with, and measure the unpruned model."""
     loaded, units = inputs.loaded, units_of(inputs.loaded)
-    sizes = Counter(site.n_heads for site in loaded.sites)
-    if options.even and len(sizes) > 1:
-        raise InputError(
-            f"even removes the same number of heads in every layer, and the layers of {loaded.name}"
-            f" have between {min(sizes)} and {max(sizes)} heads; leave out even, or start from a "
-            "model whose layers have equally many."
-        )
-    n, counts = len(units), counts_of(units, options)
-    if options.keeps and not options.manual and options.max_drop is None:
+    n = len(units)
+    counts = tuple(sorted({int(share * n + 0.5) for share in options.shares}))
+    if options.save and not options.manual and options.max_drop is None:
         if counts[-1] == 0:
             raise InputError("The fraction is so small that no head is removed; give a larger one.")
         if counts[-1] == n == 1:
@@ -243,10 +174,8 @@ def prepare(inputs: Inputs, options: PruneOptions, steps: Steps) -> Pruner:
         budget=inner[0] if len(inner) == 1 else n // 2,
         largest=max(inner, default=n),
         seed=options.seed,
-        progress=steps,
+        progress=options.tell,
     )
     roles = inputs.roles.by_place
-    steps.doing("measured")
-    measure = Measurer(loaded, inputs.evaluation, units, options.seed, roles, inputs.work)
-    steps.did("measured")
-    return Pruner(inputs, options, units, counts, context, measure, steps)
+    measure = Measurer(loaded, inputs.evaluation, units, options.seed, roles)
+    return Pruner(inputs, options, units, counts, context, measure)

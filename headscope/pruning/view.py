@@ -10,30 +10,25 @@ from typing import Any
 from headscope.core.heads import place_name
 from headscope.core.roles import role_name, role_of
 from headscope.core.safe_text import visible
-from headscope.pruning.metric_words import (
+from headscope.pruning.result import (
+    Area,
+    AreaGap,
+    Curve,
+    DropLook,
+    HeadEffect,
+    MaxDrop,
+    Point,
+    PruneResult,
+    SpeedResult,
+)
+from headscope.removal.metric_words import (
     METRIC_NAMES,
     SHORT_NAMES,
     amount,
     change_words,
     number,
     percent,
-    scheme_words,
     span,
-)
-from headscope.pruning.result import (
-    Area,
-    AreaGap,
-    Curve,
-    DropLook,
-    ExportedModel,
-    GraphTimes,
-    HeadEffect,
-    MaxDrop,
-    Point,
-    PruneResult,
-    SavedModel,
-    SpeedResult,
-    SpeedRow,
 )
 from headscope.show import blocks as b
 from headscope.show.cells import csv_text, model_line, model_name, p_text, plural, to_csv
@@ -48,14 +43,12 @@ STACK_NAMES = {
     "decoder": "the decoder's self-attention",
     "cross": "cross-attention",
 }
-#: What opens a folder, by what its result says; by its form in results of earlier versions.
+#: What opens a folder, by what its result says.
 _OPENS = {
     "import headscope": "headscope.load (transformers too, after import headscope or with "
     "--standalone)",
     "trust_remote_code": "AutoModel.from_pretrained(..., trust_remote_code=True)",
     "transformers": "AutoModel.from_pretrained",
-    "compact": "headscope.load",
-    "dense": "AutoModel.from_pretrained",
 }
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
 _MOST_ALONE = 8  # Heads named in the table of heads removed alone: those that hurt most.
@@ -72,9 +65,8 @@ def blocks(result: PruneResult) -> Iterator[b.Block]:
     """Show the answer first, then every table behind it."""
     yield b.Text(verdict(result), "lead")
     if result.speed is not None:
-        yield b.Text(_speed_sentence(result.speed), on=b.TERMINAL)
+        yield b.Text(speed_sentence(result.speed))
     yield b.Text(stacks_sentence(result))
-    yield b.Text(even_sentence(result))
     for warning in result.warnings:
         yield b.Text(f"Warning: {visible(warning)}", "warning")
     yield from _removed_map(result)
@@ -93,13 +85,9 @@ def _tables(result: PruneResult) -> Iterator[b.Block]:
     yield from _other_metrics(result)
     if result.max_drop is not None:
         yield from _search(result, result.max_drop)
-    if result.even:
-        yield _even_table(result)
     yield from _survivors(result)
     yield from _single_heads(result)
     yield from _scores(result)
-    if result.speed is not None:
-        yield from _speed(result.speed)
 
 
 def _removed_map(result: PruneResult) -> Iterator[b.HeadMarks]:
@@ -195,6 +183,35 @@ def verdict(result: PruneResult) -> str:
     return f"{text}; {change_words(metric, point.difference, point.difference_ci, point.level)}."
 
 
+def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
+    """Say what a search settled beforehand, on how many of the ``of`` examples it tested what.
+
+    Two sentences, for the headline and for cards.
+    """
+    refused = ", ".join(_refusal(metric, look) for look in search.refusals)
+    examples = f"all {of:,} examples"
+    if search.left_out:
+        examples = (
+            f"the {search.confirmed.examples:,} of {of:,} examples that share no sentence with "
+            "what heads were chosen on"
+        )
+    n = len(search.sequence)
+    order = f"the order of {n} numbers of heads" if n > 1 else "the number of heads"
+    end = f"up to the first refusal: {refused}" if refused else "and none was refused"
+    return (
+        f"Which heads go, the repair and {order} were settled beforehand, without these examples. "
+        f"The numbers were tested one after the other, each on {examples}, {end}."
+    )
+
+
+def _refusal(metric: str, look: DropLook) -> str:
+    """``41 heads (up to 0.62 points, 95%)``."""
+    lost = f"up to {amount(look.most_lost, metric)}"
+    if look.most_lost < 0:
+        lost = f"a gain of {amount(-look.most_lost, metric)} or more"
+    return f"{look.heads} heads ({lost}, {percent(look.level)})"
+
+
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
     """Return the curve and the point that are spoken of; their values have no say in the choice.
 
@@ -229,22 +246,6 @@ def stacks_sentence(result: PruneResult) -> str:
         f"Stack by stack ({_name(method, repair)}), {STACK_NAMES[lowest.stack]} is the costliest "
         f"to prune: mean {metric} {number(lowest.compared[0], metric)}; compared with that, "
         f"{' and '.join(others)}."
-    )
-
-
-def even_sentence(result: PruneResult) -> str:
-    """Say what even layers cost at the last number of heads that was tried; empty without any."""
-    if not result.even:
-        return ""
-    price, metric = result.even[-1], result.metric
-    gain = result.sign * price.difference
-    sign = result.sign if gain > 0 else -result.sign
-    ends = price.ci and sorted(0.0 + sign * end for end in price.ci)
-    return (
-        f"The same number of heads from every layer ({price.per_layer} each, "
-        f"{_name(price.method, price.repair)}) {'gains' if gain > 0 else 'costs'} "
-        f"{number(abs(gain), metric)} ({span(ends, metric)}) of {metric}, compared with "
-        f"{price.heads} heads from any layer."
     )
 
 
@@ -412,52 +413,27 @@ def _search(result: PruneResult, search: MaxDrop) -> Iterator[b.Block]:
             "Settled beforehand on the calibration data, without labels: the way whose outputs "
             "stay nearest to the whole model's",
         )
-    fidelity = any(look.fidelity is not None for look in search.looks)
     rows = [
         [
             *(_name(look.method, look.repair), str(look.heads), number(look.lost, metric)),
             *(number(look.most_lost, metric), percent(look.level)),
-            *([_least(look)] if fidelity else []),
             "confirmed" if look.allowed else "refused",
         ]
         for look in search.looks
     ]
-    least = ("fidelity at least",) if fidelity else ()
     yield b.text_table(
-        ("", "heads", "loss", "at most", "level", *least, ""),
+        ("", "heads", "loss", "at most", "level", ""),
         rows,
         f"Heads that cost at most {amount(search.wanted, metric)}: {search.count} of "
         f"{result.n_heads}, on {search.confirmed.examples:,} examples",
     )
-    if search.sequence:
-        numbers = ", ".join(map(str, search.sequence))
-        yield b.Text(
-            f"Numbers of heads in the order settled beforehand: {numbers}. The first that is "
-            "refused ends the tests. At most 1 in 40 runs like this one confirms a number that "
-            "costs more (as far as the intervals hold). A larger number may be allowed too: it "
-            "was not tested.",
-            "soft",
-        )
-
-
-def _least(look: DropLook) -> str:
-    low = look.fidelity if look.least_fidelity is None else look.least_fidelity
-    return "-" if low is None else f"{low:.4f}"
-
-
-def _even_table(result: PruneResult) -> b.Table:
-    metric = result.metric
-    rows = [
-        [
-            *(_short_name(price.method, price.repair), str(price.per_layer), str(price.heads)),
-            *(number(price.value, metric), number(price.uneven, metric)),
-            *_change(price.difference, price.ci, metric),
-        ]
-        for price in result.even
-    ]
-    columns = ("chosen by", "a layer", "heads", "even", "uneven", "difference", "95% interval")
-    title = "The same number of heads from every layer (even), and as many from any (uneven)"
-    return b.text_table(columns, rows, title)
+    numbers = ", ".join(map(str, search.sequence))
+    yield b.Text(
+        f"Numbers of heads in the order settled beforehand: {numbers}. The first that is refused "
+        "ends the tests. At most 1 in 40 runs like this one confirms a number that costs more (as "
+        "far as the intervals hold). A larger number may be allowed too: it was not tested.",
+        "soft",
+    )
 
 
 def _survivors(result: PruneResult) -> Iterator[b.Block]:
@@ -553,115 +529,44 @@ def _scores(result: PruneResult) -> Iterator[b.HeadMap]:
 
 
 def _kept(result: PruneResult) -> Iterator[b.Text]:
-    """Say which model is kept and why, what was written where, and what could not be made."""
-    if (kept := result.kept) is not None:
-        count = round(kept.fraction * result.n_heads)
-        text = (
-            f"Kept    {_name(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
+    """Say which model was saved and why, and how fast it is."""
+    if (kept := result.kept) is None or (saved := result.saved) is None:
+        return
+    count = round(kept.fraction * result.n_heads)
+    text = f"Kept    {_name(kept.method, kept.repair)}: {count} of {result.n_heads} heads removed"
+    if kept.candidates:
+        digits = 4 if result.metric in ("cosine", "loss") else 2
+        values = ", ".join(
+            f"{_name(c.method, c.repair)} {c.value:.{digits}f}" for c in kept.candidates
         )
-        if kept.candidates:
-            digits = 4 if result.metric in ("cosine", "loss") else 2
-            values = ", ".join(
-                f"{_name(c.method, c.repair)} {c.value:.{digits}f}" for c in kept.candidates
-            )
-            text += f"; the best of {len(kept.candidates)} on the calibration data ({values})"
-        yield b.Text(f"{text}.")
-    for saved in result.saved:
-        yield b.Text(visible(_saved_sentence(saved, result.metric)))
-    for exported in result.exported:
-        yield b.Text(visible(_exported_sentence(exported, result.metric)))
-    for failed in result.failed:
-        where = "" if failed.folder is None else f" {failed.folder}"
-        yield b.Text(visible(f"Not made: {failed.option}{where}. {failed.reason}"), "failed")
-
-
-def _saved_sentence(saved: SavedModel, metric: str) -> str:
-    form = "heads removed for real" if saved.form == "compact" else "zeros where heads were"
-    text = f"Saved to {saved.folder}: {form}; {_OPENS.get(saved.opens or saved.form)} opens it."
-    if saved.measured is None:
-        return text
-    text += (
-        f" Loaded again and measured: {metric} {number(saved.measured, metric)}, on the curve "
-        f"{number(saved.value, metric)}"
-    )
-    if saved.max_difference is None:
-        return f"{text}."
-    return f"{text}; largest difference of any output {saved.max_difference:.1e}."
-
-
-def _exported_sentence(graph: ExportedModel, metric: str) -> str:
-    text = (
-        f"Exported to {graph.folder}/{graph.file} ({graph.size / 1e6:.1f} MB, {graph.weights}): in "
-        f"onnxruntime {metric} {number(graph.measured, metric)}, "
-    )
-    if graph.difference is None or graph.difference_ci is None:
-        return (
-            f"{text}in torch {number(graph.value, metric)}; largest difference of any output "
-            f"{graph.max_difference:.1e} on {graph.texts} texts."
+        text += f"; the best of {len(kept.candidates)} on the calibration data ({values})"
+    yield b.Text(f"{text}.")
+    yield b.Text(
+        visible(
+            f"Saved to {saved.folder}: heads removed for real; {_OPENS[saved.opens]} opens it. "
+            f"Loaded again and measured: {result.metric} {number(saved.measured, result.metric)}, "
+            f"on the curve {number(saved.value, result.metric)}; largest difference of any output "
+            f"{saved.max_difference:.1e}."
         )
-    change, interval = _change(graph.difference, graph.difference_ci, metric)
-    return f"{text}{change} against float32 (95% interval {interval})."
+    )
 
 
-#: A shape of input, the times of one program, and of the 8-bit graph if there is one.
-_Timed = tuple[SpeedRow, SpeedRow | GraphTimes, tuple[float, ...]]
-
-
-def _speed_sentence(speed: SpeedResult) -> str:
-    """Say how many times as fast the pruned model is, over the inputs that were timed."""
-    times = sorted(1 / row.ratio for row in speed.rows if row.ratio > 0)
-    if not times:
-        return ""
-    fast = " to ".join(dict.fromkeys(f"{x:.2f}" for x in (times[0], times[-1])))
+def speed_sentence(speed: SpeedResult) -> str:
+    """Say how many times as fast the saved model is, and how much smaller."""
+    times = number_of_times(speed.speed)
     less = 1 - speed.parameters_pruned / speed.parameters_full
-    return f"It is {fast} times as fast, with {less:.1%} fewer parameters."
+    return (
+        f"It is {times} times as fast as the whole model (torch, batches of {speed.batch_size} "
+        f"texts, {speed.threads} {plural(speed.threads, 'thread')}, {speed.device}), with "
+        f"{less:.1%} fewer parameters."
+    )
 
 
-def _speed(speed: SpeedResult) -> Iterator[b.Block]:
-    """Show how long both models take, in torch and as graphs, and how many times as fast it is."""
-    less = 1 - speed.parameters_pruned / speed.parameters_full
-    row = speed.rows[0]
-    yield b.Text(
-        f"The smaller model is {row.full_ms / row.pruned_ms:.2f} times as fast ({row.batch_size} x "
-        f"{row.length} tokens, {speed.device}) and has {less:.1%} fewer parameters."
-    )
-    title = (
-        f"Speed   {speed.heads_full} against {speed.heads_pruned} heads, {less:.1%} fewer "
-        f"parameters; {speed.threads} {plural(speed.threads, 'thread')}, {speed.device}, "
-        f"{speed.dtype}, {speed.implementation}"
-    )
-    graphs = [(row, row.onnx) for row in speed.rows if row.onnx is not None]
-    small = any(times.int8_ms is not None for _, times in graphs)
-    times_as_fast = ("times as fast", "expected", "attention", "expected")
-    every: list[tuple[str, tuple[str, ...], list[_Timed]]] = [
-        (title, (), [(row, row, ()) for row in speed.rows])
-    ]
-    if speed.onnxruntime is not None:
-        title = f"The same as ONNX graphs, onnxruntime {speed.onnxruntime} on the CPU"
-        int8: list[_Timed] = [
-            (row, times, ((times.int8_ms or 0.0),) * small) for row, times in graphs
-        ]
-        every.append((title, ("int8",) * small, int8))
-    for title, more, measured in every:
-        rows = []
-        for row, times, int8_ms in measured:
-            ratios = (
-                *(times.ratio, row.predicted_ratio),
-                *(times.attention_ratio, row.attention_predicted_ratio),
-            )
-            rows.append(
-                [
-                    f"{row.batch_size} x {row.length}",
-                    *(f"{ms:.1f}" for ms in (times.full_ms, times.pruned_ms, *int8_ms)),
-                    *(f"{1 / ratio:.2f}" if ratio > 0 else "-" for ratio in ratios),
-                ]
-            )
-        yield b.text_table(("tokens", "full ms", "pruned", *more, *times_as_fast), rows, title)
-    yield b.Text(
-        "times as fast: time of the full model / time of the pruned one, medians of interleaved "
-        "passes;\nexpected: by the multiplications",
-        "soft",
-    )
+def number_of_times(speed: Estimate) -> str:
+    """Write a ratio with its interval: ``1.42 (1.38 to 1.47)``."""
+    text = f"{speed.value:.2f}"
+    ends = speed.interval
+    return text if ends is None else f"{text} ({ends[0]:.2f} to {ends[1]:.2f})"
 
 
 def _chart(
@@ -833,15 +738,10 @@ def _files(result: PruneResult) -> dict[str, bytes]:
         header = ("layer", "head", "stack", *(scores.method for scores in result.scores))
         tables["scores"] = csv_text(header, rows)
     if result.max_drop is not None:
-        header = ("method", "repair", "heads", "part", "lost", "most_lost", "level", "allowed")
-        header += ("fidelity", "least_fidelity")
+        header = ("method", "repair", "heads", "lost", "most_lost", "level", "allowed")
         looks = result.max_drop.looks
         tables["max_drop"] = csv_text(header, [[getattr(x, n) for n in header] for x in looks])
     unknown = (None, None)
-    if result.even:
-        header = ("method", "repair", "per_layer", "heads", "value", "uneven", "difference")
-        rows = [[*(getattr(x, n) for n in header), *(x.ci or unknown)] for x in result.even]
-        tables["even"] = csv_text((*header, "low", "high"), rows)
     if result.areas:
         header = ("stack", "less", "method", "repair", "area", "low", "high")
         rows = [
@@ -883,7 +783,6 @@ VIEW = View(
             "ablation",
             "kept_alone",
             "max_drop",
-            "even",
         )
     ),
     facts=cards,

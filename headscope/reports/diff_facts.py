@@ -268,10 +268,6 @@ def _prune(result: PruneResult) -> Iterator[Fact]:
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
         yield "numbers", where, "heads removed", Number(drop.count, None, 1)
-    for price in result.even:
-        where = f"{price.method}, {price.repair}, {price.per_layer} heads from every layer"
-        even = number(price.difference, price.ci, better)
-        yield "numbers", where, f"{metric} against uneven layers", even
     for row in result.ablation:
         yield "numbers", f"without {row.name}", metric, number(row.value, row.ci)
     for kept in result.kept_alone:

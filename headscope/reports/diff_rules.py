@@ -11,7 +11,7 @@ from itertools import chain
 
 from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
-from headscope.pruning.metric_words import scale_of
+from headscope.removal.metric_words import scale_of
 from headscope.reports.result import Change, DiffResult, FiredRule, SetChange
 
 _SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.

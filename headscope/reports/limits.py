@@ -13,8 +13,8 @@ from headscope.core.errors import CheckFailedError, InputError, nearest
 from headscope.core.roles import ROLES
 from headscope.core.safe_text import listed, visible
 from headscope.models.validation import certificate_of
-from headscope.pruning.metric_words import scale_of
 from headscope.pruning.result import PruneResult
+from headscope.removal.metric_words import scale_of
 from headscope.reports.baseline import Side
 from headscope.reports.claims.scoreboard import CLAIMS
 from headscope.reports.diff import TOLERANCE, compare

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,8 +15,7 @@ from headscope.data.batches import buckets
 from headscope.data.token_rows import Row, padded
 from headscope.models.loaded import LoadedModel
 from headscope.models.products import fast_products
-from headscope.pruning.confirm_speed import FEWEST, median_interval, ratio_interval
-from headscope.pruning.turns import in_turns, passes
+from headscope.removal.times import Times, times
 from headscope.shrinking.distil import loss_of, output_of
 from headscope.shrinking.layers import layers_of
 from headscope.shrinking.options import ShrinkOptions
@@ -32,22 +29,9 @@ from headscope.tasks.base import Task
 
 #: Nearest neighbours, texts that ask for them, and texts that they are looked for among.
 NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
-_BATCHES, _SECONDS = 3, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
 CHOOSING = 256  # Texts that forms and layers are chosen by, apart from those of CALIBRATION
 #: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
 RUINED = 0.05
-
-
-class Times(NamedTuple):
-    """How fast a model is."""
-
-    speed: Estimate  # Time of the whole model in torch / its own, over pairs of runs
-    ms: Estimate  # Milliseconds a text, at the machine's pace during these runs
-    ms_of_whole: Estimate
-
-    def of_whole(self) -> Times:
-        """Return those of the whole model in torch."""
-        return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
 class Bench:
@@ -135,19 +119,10 @@ class Bench:
     # --- the speed ------------------------------------------------------------------------------
 
     def times(self, model: LoadedModel, served: Served) -> Times:
-        """Time a model in turns with the whole one in torch, on batches of its own tokens."""
-        places = spread_places(self.task.rows, self._options.batch_size)
-        runs, texts, seed = [], sum(map(len, places)), self._options.seed
-        with ExitStack() as stack:
-            for each, form in ((self.whole, self.whole), (model, served)):
-                rows = self.task_of(each).rows
-                batches = [
-                    padded([rows[i] for i in part], each.pad_id, each.device) for part in places
-                ]
-                runs += stack.enter_context(passes([form], batches))
-            spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
-        whole, own = (Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T)
-        return Times(Estimate(*ratio_interval(*spent.T, seed=seed)), own, whole)
+        """Time a model in turns with the whole one in torch."""
+        rows, options = self.task_of(model).rows, self._options
+        sides = ((self.whole, self.whole, self.task.rows), (model, served, rows))
+        return times(*sides, batch_size=options.batch_size, seed=options.seed)
 
     # --- all of it ------------------------------------------------------------------------------
 
@@ -220,19 +195,6 @@ class Bench:
     def _mean(self, values: Tensor) -> Estimate:
         outputs = {"value": values.double().clamp(max=1.0).numpy()}
         return interval_of(mean_of("value"), outputs, seed=self._options.seed).estimate()
-
-
-def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
-    """Return batches of places that have the evaluation texts' own mixture of lengths.
-
-    Texts sorted by length and cut into batches, as programs do that pad: of these, a few that lie
-    evenly from the shortest to the longest.
-    """
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    every = [order[first : first + size] for first in range(0, len(order), size)]
-    full = [part for part in every if len(part) == size] or every
-    middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full)
-    return [full[i] for i in sorted({int(middle) for middle in middles})]
 
 
 def as_model(model: LoadedModel, served: Served) -> LoadedModel:

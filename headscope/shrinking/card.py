@@ -9,7 +9,13 @@ from huggingface_hub import ModelCardData
 from headscope.core.safe_text import markdown, visible
 from headscope.models.loaded import LoadedModel
 from headscope.models.task_heads import class_for
-from headscope.pruning.card import ABSOLUTE, DEMO, HUB_TASKS, inherited_header
+from headscope.removal.card import (
+    HUB_TASKS,
+    base_model,
+    command_block,
+    inherited_header,
+    nameless,
+)
 from headscope.show import blocks as b
 from headscope.show.drawing import figure_files
 from headscope.show.figures import figures_of
@@ -54,9 +60,8 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     assert saved is not None
     source = str(result.provenance["model"]["id"])
     name = markdown(Path(source).name)
-    base = DEMO if source == "demo" else None
     header = ModelCardData(
-        base_model=base,
+        base_model=base_model(source),
         tags=[*(["sentence-transformers"] if sentences else []), "headscope", "distilled"],
         library_name="sentence-transformers" if sentences else "transformers",
         pipeline_tag=HUB_TASKS.get(result.task),
@@ -73,18 +78,17 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
             table.append(
                 "\n".join(
                     [
-                        *([f"{markdown(_nameless(block.title))}\n"] if block.title else []),
+                        *([f"{markdown(nameless(block.title))}\n"] if block.title else []),
                         *lines,
                     ]
                 )
             )
         elif isinstance(block, b.Text) and block.style in ("control", "warning"):
-            texts.append(markdown(visible(_nameless(block.text))))
-    command = ABSOLUTE.sub(r"\1", visible(result.provenance["command"]).replace("```", ""))
+            texts.append(markdown(visible(nameless(block.text))))
     parts = [
         f"---\n{header.to_yaml().strip()}\n---",
         f"# {name}, smaller",
-        f"**{markdown(_nameless(answer(result)))}**",
+        f"**{markdown(nameless(answer(result)))}**",
         f"The headline is that of `{saved.file}`.",
         "## Opening it",
         *(f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in codes),
@@ -92,7 +96,7 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         *table,
         "## How it was made",
         *texts,
-        f"```sh\n{command}\n```\n\nMade by [headscope](https://pypi.org/project/headscope/).",
+        f"{command_block(result.provenance['command'])}\n\nMade by [headscope](https://pypi.org/project/headscope/).",
     ]
     files = figure_files(dict(figures_of([picture(result)])))
     return "\n\n".join(parts) + "\n", files["shrink.png"]
@@ -120,8 +124,3 @@ def snippets(form: Form, *, sentences: bool, opened_by: str = "AutoModel") -> li
             f'from transformers import {opened_by}\n\nmodel = {opened_by}.from_pretrained("FOLDER")'
         )
     return found
-
-
-def _nameless(text: str) -> str:
-    """Leave the folders out of paths of this machine."""
-    return ABSOLUTE.sub(r"\1", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from headscope.core.heads import layer_name
-from headscope.pruning.metric_words import SHORT_NAMES, amount, change_words, number
+from headscope.removal.metric_words import SHORT_NAMES, amount, change_words, number
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line
 from headscope.show.view import next_step, view

@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 import headscope
 from headscope.core.files import sha256_of_file
 from headscope.core.serialise import from_dict, to_dict
-from headscope.pruning.metric_words import change_words, number
+from headscope.removal.metric_words import change_words, number
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.view import blocks, verdict

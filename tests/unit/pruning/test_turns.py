@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headscope.pruning.confirm_speed import autocorrelation_time, median_interval, ratio_interval
-from headscope.pruning.turns import in_turns
+from headscope.removal.confirm_speed import autocorrelation_time, median_interval, ratio_interval
+from headscope.removal.timing import in_turns
 
 # --- turns --------------------------------------------------------------------------------------
 

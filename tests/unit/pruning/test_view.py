@@ -14,7 +14,7 @@ import headscope
 from headscope.core.serialise import from_dict, to_json
 from headscope.models.validation import ValidationSummary
 from headscope.pruning import result as results
-from headscope.pruning.metric_words import change_words
+from headscope.removal.metric_words import change_words
 from headscope.pruning.result import PruneResult
 from headscope.pruning.view import blocks, key_numbers, leading_point, verdict
 from headscope.show.blocks import Text

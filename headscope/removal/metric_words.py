@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from headscope.pruning.result import DropLook, MaxDrop
 
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {
@@ -105,53 +101,3 @@ def change_words(
         return f"{name} rises by {lost} ({percent(level)})"
     are = "are lost" if lost.endswith("points") else f"of {name} is lost"
     return f"{lost} {are} ({percent(level)})"
-
-
-def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
-    """Say what a search settled beforehand, on how many of the ``of`` examples it tested what.
-
-    Two sentences, or three with a least fidelity, for the headline and for cards.
-    """
-    refused = ", ".join(_refusal(metric, look) for look in search.refusals)
-    if not search.sequence:  # of an earlier version, which searched one half of the examples
-        text = f"Confirmed on {search.confirmed.examples:,} examples that had no say in the choice."
-        return f"{text} Refused before: {refused}." if refused else text
-    examples = f"all {of:,} examples"
-    if search.left_out:
-        examples = (
-            f"the {search.confirmed.examples:,} of {of:,} examples that share no sentence with "
-            "what heads were chosen on"
-        )
-    n = len(search.sequence)
-    order = f"the order of {n} numbers of heads" if n > 1 else "the number of heads"
-    end = f"up to the first refusal: {refused}" if refused else "and none was refused"
-    text = (
-        f"Which heads go, the repair and {order} were settled beforehand, without these examples. "
-        f"The numbers were tested one after the other, each on {examples}, {end}."
-    )
-    if (near := search.fidelity) is not None:
-        what = "the cosine to the whole model's embeddings is"
-        if near.of == "agreement":
-            what = "the share of guesses that are the whole model's is"
-        low = f"{near.value:.4f} on every one of them ("
-        if near.ci is not None:
-            low = f"at least {near.ci[0]:.4f} ({percent(near.level)}; "
-        text += (
-            f" On {near.sentences:,} sentences without labels {what} {low}"
-            f"{near.wanted:g} was asked for)."
-        )
-    return text
-
-
-def _refusal(metric: str, look: DropLook) -> str:
-    """``41 heads (up to 0.62 points, 95%)``, with the fidelity where that was tested too."""
-    lost = f"up to {amount(look.most_lost, metric)}"
-    if look.most_lost < 0:
-        lost = f"a gain of {amount(-look.most_lost, metric)} or more"
-    near = ""
-    if look.fidelity is not None:
-        low = look.least_fidelity
-        near = (
-            f"; fidelity {look.fidelity:.4f}" if low is None else f"; fidelity at least {low:.4f}"
-        )
-    return f"{look.heads} heads ({lost}, {percent(look.level)}{near})"

@@ -1,0 +1,1 @@
+"""What ``prune`` and ``shrink`` share: words about a metric, times of two models, cards."""

@@ -1,0 +1,68 @@
+"""What model cards (README.md of a saved folder) share: the hub's names, the source's header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.repocard import metadata_load
+
+from headscope.core.safe_text import visible
+from headscope.models.loaded import LoadedModel
+from headscope.models.source import is_hub_id
+
+CARD = "README.md"
+#: The hub's names: of the task that a metric belongs to, and of what such models are used for.
+HUB_TASKS = {
+    "similarity": "sentence-similarity",
+    "classification": "text-classification",
+    "mlm": "fill-mask",
+    "retrieval": "sentence-similarity",
+    "rerank": "text-ranking",
+    "token-classification": "token-classification",
+    "question-answering": "question-answering",
+    "seq2seq": "translation",
+    "fidelity": "feature-extraction",
+}
+DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
+#: What of the source's own card still holds for a copy with fewer heads.
+_INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
+#: A path of the machine that the command ran on; its last part is enough.
+ABSOLUTE = re.compile(r"(?<![\w.])(?:/[^\s/'\"]+)+/([^\s/'\"]+)")
+
+
+def base_model(source: str) -> str | None:
+    """Return the hub id of a source; None for a folder, which the hub would not know."""
+    if source == "demo":
+        return DEMO
+    return source if is_hub_id(source) and "/" in source and not Path(source).exists() else None
+
+
+def command_block(command: str) -> str:
+    """Write a command as a block of a card, without this machine's folders."""
+    return f"```sh\n{nameless(visible(command).replace('```', ''))}\n```"
+
+
+def nameless(text: str) -> str:
+    """Leave the folders out of paths of this machine."""
+    return ABSOLUTE.sub(r"\1", text)
+
+
+def inherited_header(loaded: LoadedModel) -> dict[str, Any]:
+    """Read what the source's card says of language and license; nothing if it cannot be read."""
+    card = None if loaded.folder is None else loaded.folder / CARD
+    if card is None or not card.is_file():
+        return {}
+    try:
+        header = metadata_load(card)
+    except Exception:  # a card is prose: whatever is wrong with its header is no error of ours
+        return {}
+    inherited = {}
+    for name in _INHERITED:
+        value = header.get(name) if isinstance(header, Mapping) else None
+        names = value if isinstance(value, list) else [value]
+        if names and all(isinstance(item, str) for item in names):
+            inherited[name] = value
+    return inherited
