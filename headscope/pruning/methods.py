@@ -24,13 +24,6 @@ or 1 with positive chance, under a penalty on their number::
     gate  = min(1, max(0, s (high - low) + low))
     P(open) = P(gate > 0) = sigmoid(log_a - temperature ln(-low / high))
 
-``topk`` (Li et al.) keeps the k largest of ``w + g`` with Gumbel noise g. Forward exactly k gates
-are 1; backward the relaxed sample takes their place, k softmaxes of which each lowers what the one
-before has taken::
-
-    a_1 = w + g     p_i = softmax(a_i / temperature)     a_(i+1) = a_i + ln(1 - p_i)
-    m = p_1 + ... + p_k                                  sums to k
-
 References
 ----------
 Michel et al. 2019, arXiv:1905.10650: equation 2 (example) and the published code (token), section
@@ -38,7 +31,6 @@ Michel et al. 2019, arXiv:1905.10650: equation 2 (example) and the published cod
 Kwon et al. 2022, arXiv:2204.09656, sections 4.1 (diagonal search) and 4.2 (rearrangement).
 Voita et al. 2019, arXiv:1905.09418: sections 4 (confidence) and 6 (gates), and which roles survive
 pruning; Louizos et al. 2018, arXiv:1712.01312, equations 10 to 12.
-Li, Cotterell & Sachan 2021, arXiv:2108.04657, section 3; Xie & Ermon 2019, arXiv:1901.10517.
 """
 
 from __future__ import annotations
@@ -55,15 +47,10 @@ from headscope.core.errors import InputError
 from headscope.core.processes import share, summed
 from headscope.core.rounding import EPS, ROUNDING, tied
 from headscope.core.widest import exact, widest
-from headscope.pruning.elimination import (
-    fisher_joint,
-    fisher_mean,
-    fisher_relinearised,
-    information,
-)
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.surgeon import surgeon
+from headscope.tasks.gauss_newton import labelled_rows
 
 #: Passes over the calibration data at most, and without a change of the chosen heads to stop.
 EPOCHS, PATIENCE = 40, 4
@@ -74,7 +61,6 @@ RATE = 0.1  # Step size of Adam.
 STRENGTH = 0.002
 START = 2.0  # Where logits start: P(open) = 0.94.
 TEMPERATURE, STRETCH = 0.33, (-0.1, 1.1)
-TOPK_TEMPERATURE = 0.5
 
 
 def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranking:
@@ -134,6 +120,16 @@ def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     squares = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
     norm = squares.sqrt()[layers]
     return values / norm.where(norm > EPS * norm.max(), norm.new_full((), torch.inf))
+
+
+def information(context: Context, directions: int) -> tuple[Tensor, Tensor]:
+    """Return the matrix (n_units, n_units) and the scores (n_units,) of its diagonal, float64."""
+    if context.labelled:
+        rows = labelled_rows(context.calibration.batches(labels=True), context.units)
+        matrix = rows.t() @ rows
+        return matrix, matrix.diagonal()
+    sums = context.gauss_newton(directions)
+    return sums.matrix, sums.unit_squares
 
 
 def fisher(context: Context, *, normalise: bool = False) -> Ranking:
@@ -201,34 +197,6 @@ def ablation(context: Context) -> Ranking:
     return Ranking(values, passes={"forward": n + 1, "backward": 0}, size=abs(before))
 
 
-def ablation_greedy(context: Context) -> Ranking:
-    """Remove the head whose removal hurts least, measure all others again, and so on.
-
-    About n_units^2 / 2 forward passes, fewer where ``context.largest`` is less than all heads; what
-    is left then stays in the order of the last measurement.
-    """
-    n, order = len(context.units), list[int]()
-    values = torch.zeros(n, dtype=torch.float64)
-    before, passes = _quality(context, ()), 1
-    rounds = min(context.largest, n)
-    total = sum(n - i for i in range(rounds))
-    for _ in range(rounds):
-        qualities = {}
-        for unit in (u for u in range(n) if u not in order):
-            qualities[unit] = _quality(context, (*order, unit))
-            passes += 1
-            context.progress("ablation-greedy", passes - 1, total)
-        level = dict(zip(qualities, tied(list(qualities.values())).tolist(), strict=True))
-        best = max(qualities, key=lambda unit: (level[unit], unit))
-        values[best] = before - qualities[best]
-        before = qualities[best]
-        order.append(best)
-        rest = sorted((u for u in qualities if u != best), key=lambda u: -level[u])
-        values[rest] = torch.tensor([before - qualities[u] for u in rest], dtype=torch.float64)
-    order += rest if len(order) < n else []
-    return Ranking(values, order, {"forward": passes, "backward": 0})
-
-
 def _quality(context: Context, removed: tuple[int, ...]) -> float:
     return context.calibration.quality(context.units.expand(context.units.gates(removed)))
 
@@ -237,15 +205,29 @@ def _quality(context: Context, removed: tuple[int, ...]) -> float:
 
 
 def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
-    """Rank heads by the logits that training under the penalty leaves."""
-    return _trained(
-        context,
-        "gates",
-        torch.full((len(context.units),), START),
-        draw=draw_gates,
-        penalty=lambda log_a: strength * open_probability(log_a).sum(),
-        chosen=lambda log_a: open_probability(log_a) > 0.5,
-    )
+    """Rank heads by the logits that training under the penalty leaves, by Adam.
+
+    Every example of a batch draws gates (size, n_units) of its own. Training stops when the heads
+    that are more likely open than not have not changed for PATIENCE passes.
+    """
+    logits = torch.full((len(context.units),), START).requires_grad_(True)
+    adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
+    generator = torch.Generator().manual_seed(context.seed)
+    before, unchanged = open_probability(logits.detach()) > 0.5, 0
+    for epoch in range(1, EPOCHS + 1):
+        for batch in context.calibration.batches(labels=context.labelled):
+            grid = context.units.expand(draw_gates(logits, batch.size, generator))
+            loss = batch.loss(grid.to(batch.gates("example"))).mean()
+            loss = loss + strength * open_probability(logits).sum()
+            (logits.grad,) = torch.autograd.grad(loss, logits)
+            adam.step()
+        now = open_probability(logits.detach()) > 0.5
+        unchanged = unchanged + 1 if bool((now == before).all()) else 0
+        before = now
+        context.progress("gates", epoch, EPOCHS)
+        if unchanged >= PATIENCE and epoch > PATIENCE:
+            break
+    return Ranking(logits, passes={"forward": epoch, "backward": epoch})
 
 
 def open_probability(log_a: Tensor) -> Tensor:
@@ -261,84 +243,6 @@ def draw_gates(log_a: Tensor, size: int, generator: torch.Generator) -> Tensor:
     u = torch.rand(size, *log_a.shape, generator=generator).clamp(1e-6, 1 - 1e-6).to(log_a)
     s = torch.sigmoid((u.log() - (1 - u).log() + log_a) / TEMPERATURE)
     return (s * (high - low) + low).clamp(0.0, 1.0)
-
-
-def topk(context: Context) -> Ranking:
-    """Rank heads by logits trained for ``context.budget`` removed heads; other budgets share them.
-
-    The budget is exact: in training, too, every example sees that number of heads.
-    """
-    n = len(context.units)
-    kept = n - context.budget
-    if not 0 < kept < n:
-        kept = n - n // 2
-
-    def draw(logits: Tensor, size: int, generator: torch.Generator) -> Tensor:
-        u = torch.rand(size, n, generator=generator).clamp(1e-9, 1 - 1e-7)
-        return hard_sample(logits + -(-u.log()).log(), kept)
-
-    def largest(logits: Tensor) -> Tensor:
-        return torch.zeros(n, dtype=torch.bool).index_fill(0, logits.topk(kept).indices, True)
-
-    return _trained(
-        context,
-        "topk",
-        torch.zeros(n),
-        draw=draw,
-        chosen=largest,
-        penalty=lambda logits: logits.new_zeros(()),
-    )
-
-
-def relaxed_sample(scores: Tensor, k: int, temperature: float = TOPK_TEMPERATURE) -> Tensor:
-    """Relax the indicator of the k largest scores: (..., n) in [0, 1], summing to k."""
-    total = torch.zeros_like(scores)
-    for _ in range(k):
-        p = torch.softmax(scores / temperature, dim=-1)
-        total = total + p
-        scores = scores + torch.log1p(-p.clamp(max=1 - 1e-6))
-    return total
-
-
-def hard_sample(scores: Tensor, k: int) -> Tensor:
-    """Indicator of the k largest scores, with the gradient of :func:`relaxed_sample`."""
-    soft = relaxed_sample(scores, k)
-    hard = torch.zeros_like(soft).scatter(-1, scores.topk(k, dim=-1).indices, 1.0)
-    return hard + soft - soft.detach()
-
-
-def _trained(
-    context: Context,
-    name: str,
-    start: Tensor,
-    *,
-    draw: Callable[[Tensor, int, torch.Generator], Tensor],
-    penalty: Callable[[Tensor], Tensor],
-    chosen: Callable[[Tensor], Tensor],
-) -> Ranking:
-    """Minimise the mean loss plus a penalty over logits (n_units,), by Adam.
-
-    Every example of a batch draws gates (size, n_units) of its own. ``chosen`` gives the boolean
-    choice that logits stand for: training stops when it has not changed for PATIENCE passes.
-    """
-    logits = start.clone().requires_grad_(True)
-    adam = torch.optim.Adam([logits], lr=RATE, betas=(0.9, 0.99))
-    generator = torch.Generator().manual_seed(context.seed)
-    before, unchanged = chosen(logits.detach()), 0
-    for epoch in range(1, EPOCHS + 1):
-        for batch in context.calibration.batches(labels=context.labelled):
-            grid = context.units.expand(draw(logits, batch.size, generator))
-            loss = batch.loss(grid.to(batch.gates("example"))).mean() + penalty(logits)
-            (logits.grad,) = torch.autograd.grad(loss, logits)
-            adam.step()
-        now = chosen(logits.detach())
-        unchanged = unchanged + 1 if bool((now == before).all()) else 0
-        before = now
-        context.progress(name, epoch, EPOCHS)
-        if unchanged >= PATIENCE and epoch > PATIENCE:
-            context.progress(name, EPOCHS, EPOCHS)
-            break
-    return Ranking(logits, passes={"forward": epoch, "backward": epoch})
 
 
 # --- what the classification says -----------------------------------------------------------------
@@ -390,17 +294,12 @@ def random(context: Context) -> Ranking:
 
 #: By the names in :data:`headscope.pruning.options.METHODS`.
 _RUN: dict[str, Callable[..., Ranking]] = {
-    "fisher-joint": fisher_joint,
-    "fisher-relinearised": fisher_relinearised,
-    "fisher-mean": fisher_mean,
     "surgeon": surgeon,
     "fisher": fisher,
     "importance-token": partial(importance, "token"),
     "importance-example": partial(importance, "example"),
     "gates": gates,
-    "topk": topk,
     "ablation": ablation,
-    "ablation-greedy": ablation_greedy,
     "roles": by_role,
     "magnitude": magnitude,
     # Mean largest attention weight on a content token.

@@ -51,21 +51,11 @@ class MethodInfo:
 
 _VOITA = "Voita et al. 2019, arXiv:1905.09418"
 _MICHEL = "Michel et al. 2019, arXiv:1905.10650"
-_HASSIBI = "Hassibi & Stork 1993, on gates; Kwon et al. 2022, arXiv:2204.09656"
 _DERIVATIVE = "mean over {} of the absolute derivative of the loss by the head"
 
 METHODS = {
-    "fisher-joint": MethodInfo(
-        "place in joint elimination on the Gauss-Newton matrix of all heads", _HASSIBI
-    ),
-    "fisher-relinearised": MethodInfo(
-        "the same, with the matrix taken again after each eighth of the heads", _HASSIBI
-    ),
-    "fisher-mean": MethodInfo(
-        "the same for heads that leave their mean behind; goes with the repair mean", _HASSIBI
-    ),
     "surgeon": MethodInfo(
-        "the same for blocks of W_O, which is refitted; goes with the repair surgeon",
+        "order of eliminating blocks of W_O, which is refitted; goes with the repair surgeon",
         "Hassibi & Stork 1993; Kurtic et al. 2023, arXiv:2302.04089",
     ),
     "fisher": MethodInfo(
@@ -80,12 +70,7 @@ METHODS = {
         for kind in ("token", "example")
     },
     "gates": MethodInfo("gates trained to be few; the weights stay as they are", _VOITA),
-    "topk": MethodInfo(
-        "gates trained with exactly as many heads as are to stay",
-        "Li et al. 2021, arXiv:2108.04657",
-    ),
     "ablation": MethodInfo("drop of the metric without this head", _MICHEL),
-    "ablation-greedy": MethodInfo("the same, measured again after every removal"),
     "roles": MethodInfo(
         "heads with a role before those without, the clearest first", _VOITA, needs_roles=True
     ),
@@ -102,8 +87,6 @@ class Repair(enum.StrEnum):
 
     none = "none"
     scale = "scale"
-    mean = "mean"
-    refit = "refit"
     surgeon = "surgeon"
 
 
@@ -257,7 +240,7 @@ class PruneOptions(RunOptions):
         bool | None,
         Option(help="Divide scores by each layer's l2 norm. Default: for importance-* only."),
     ] = None
-    labels: Annotated[bool, Option(help="Let fisher, gates and topk use labels.")] = False
+    labels: Annotated[bool, Option(help="Let fisher and gates use labels.")] = False
     ablation: Annotated[
         bool | None,
         Option(

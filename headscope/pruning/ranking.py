@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from torch import Tensor
@@ -31,8 +31,7 @@ class Context:
     weights: Sequence[AttentionWeights] = ()  # of each layer
     roles: Mapping[Head, HeadResult] = field(default_factory=dict)  # empty if not classified
     use_labels: bool = False  # where a method can do with or without
-    budget: int = 0  # units to remove, for methods that are trained for one number of them
-    largest: int = 0  # most units that any point removes; greedy methods may stop there
+    largest: int = 0  # most units that any point removes; the surgeon's path may stop there
     seed: int = 0
     progress: Progress = silent
     #: What several methods and repairs would otherwise compute again, by name.
@@ -54,15 +53,6 @@ class Context:
         if name not in self.memo:
             self.memo[name] = make()
         return cast(T, self.memo[name])
-
-    def leaving_means(self) -> Context:
-        """Return the same, where a gate of zero leaves the head's mean z behind; made once."""
-
-        def make() -> Context:
-            memo = {name: self.memo[name] for name in ("full outputs",) if name in self.memo}
-            return replace(self, calibration=self.calibration.leaving_means(), memo=memo)
-
-        return self.remember("leaving means", make)
 
     def targets(self) -> Targets:
         """Return the unpruned model's outputs of each batch, as far as they are kept; made once."""

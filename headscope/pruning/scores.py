@@ -88,7 +88,6 @@ def scores(
         chosen,
         roles=find_roles(loaded, classified).by_place if classified else {},
         use_labels=labels,
-        budget=len(units) // 2,
         largest=len(units),
         seed=seed,
     )

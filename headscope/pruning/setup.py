@@ -17,7 +17,7 @@ from headscope.pruning.measure import Measurer
 from headscope.pruning.methods import rank
 from headscope.pruning.options import PruneOptions, Repair, needs
 from headscope.pruning.ranking import Context, Ranking
-from headscope.pruning.repair import Repaired, repair
+from headscope.pruning.repair import Repaired, scale_gates
 from headscope.pruning.surgeon import refitted_maps
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import open_calibration, pick
@@ -141,9 +141,12 @@ class Pruner:
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
         """Remove units and repair what is left."""
-        if kind is Repair.surgeon and 0 < len(removed) < len(self.units):
-            return refitted_maps(self.context, removed)
-        return repair(kind, self.inputs.loaded, self.inputs.calibration, self.context, removed)
+        if kind is Repair.none or not 0 < len(removed) < len(self.units):
+            return Repaired.bare(self.units, removed)
+        if kind is Repair.scale:
+            gates = scale_gates(self.context, removed)
+            return Repaired(tuple(removed), self.units.expand(gates).float())
+        return refitted_maps(self.context, removed)
 
 
 def only_head(loaded: LoadedModel) -> InputError:
@@ -171,7 +174,6 @@ def prepare(inputs: Inputs, options: PruneOptions) -> Pruner:
         inputs.calibration or inputs.evaluation,
         roles=inputs.roles.by_place,
         use_labels=options.labels,
-        budget=inner[0] if len(inner) == 1 else n // 2,
         largest=max(inner, default=n),
         seed=options.seed,
         progress=options.tell,

@@ -85,19 +85,9 @@ class Task:
         """Name the examples whose answer is another one than the whole model's, where asked for."""
         return None
 
-    def batches(
-        self,
-        loaded: LoadedModel,
-        tokens: int = BATCH_TOKENS,
-        *,
-        only: Callable[[int], bool] | None = None,
-    ) -> Iterator[Padded]:
-        """Yield rows, padded, in batches of about ``tokens``, always in the same order.
-
-        All of them, or those whose index is one of ``only``.
-        """
-        rows = self.rows if only is None else [row for row in self.rows if only(row.index)]
-        for part in buckets(rows, tokens):
+    def batches(self, loaded: LoadedModel, tokens: int = BATCH_TOKENS) -> Iterator[Padded]:
+        """Yield rows, padded, in batches of about ``tokens``, always in the same order."""
+        for part in buckets(self.rows, tokens):
             yield padded(part, loaded.pad_id, loaded.device)
 
     def outputs(
@@ -173,20 +163,11 @@ class Task:
         """
         raise NotImplementedError
 
-    def loss_batches(
-        self,
-        loaded: LoadedModel,
-        *,
-        labels: bool = True,
-        only: Callable[[int], bool] | None = None,
-    ) -> Iterator[LossBatch]:
-        """Yield batches whose loss can be differentiated by gates, in the order of the rows'.
-
-        Without labels ``only`` chooses rows by their index.
-        """
+    def loss_batches(self, loaded: LoadedModel, *, labels: bool = True) -> Iterator[LossBatch]:
+        """Yield batches whose loss can be differentiated by gates, in the order of the rows'."""
         if labels and self.has_labels:
             return self._labelled_batches(loaded)
-        return self._loss_batches(loaded, self._label_free_loss, self.distance.select, only)
+        return self._loss_batches(loaded, self._label_free_loss, self.distance.select)
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
         return self._loss_batches(loaded, self._loss, _select_masks)
@@ -196,9 +177,8 @@ class Task:
         loaded: LoadedModel,
         loss: Read,
         select: Callable[[Padded], Select | None],
-        only: Callable[[int], bool] | None = None,
     ) -> Iterator[LossBatch]:
-        for batch in self.batches(loaded, only=only):
+        for batch in self.batches(loaded):
             owner = torch.arange(len(batch.index), device=loaded.device)
             selects = select(batch), self._select_embed(batch)
             yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)

@@ -1,14 +1,4 @@
-"""Calibration data: which examples are drawn, of which stack, and what may be asked of them.
-
-A head that goes may leave its mean output behind, as part of b_O: then it costs nothing at run
-time, and gates multiply deviations from the mean::
-
-    b_O + sum over heads of (1 - xi_h) (mean over calibration tokens of z_h) W_O[h]
-
-References
-----------
-Li & Janson 2024, arXiv:2409.09951 (there as ablation by the optimal constant).
-"""
+"""Calibration data: which examples are drawn, of which stack, and what may be asked of them."""
 
 from __future__ import annotations
 
@@ -29,7 +19,6 @@ from headscope.data.token_rows import Padded
 from headscope.models.intervene import Means, capture_layers, shared_layers
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.output_maps import OutputMap, output_map
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import LossBatch, Task
 from headscope.tasks.making import read_examples
@@ -49,8 +38,7 @@ class TaskCalibration:
 
     loaded: LoadedModel
     task: Task
-    means: Means | None = None
-    only: Callable[[int], bool] | None = None  # Which rows, by index; labels need all of them
+    means: Means | None = None  # By row of the site: what a gate of zero leaves behind
 
     @property
     def has_labels(self) -> bool:
@@ -62,12 +50,8 @@ class TaskCalibration:
 
         Without labels the loss is the distance to the full model.
         """
-        for batch in self.task.loss_batches(self.loaded, labels=labels, only=self.only):
+        for batch in self.task.loss_batches(self.loaded, labels=labels):
             yield replace(batch, means=self.means)
-
-    def leaving_means(self) -> TaskCalibration:
-        """Return the same examples for heads that leave their mean z behind: m + xi (z - m)."""
-        return TaskCalibration(self.loaded, self.task, mean_z(self.loaded, self.task))
 
     def quality(self, gates: Tensor, run: Callable[[Tensor], Outputs] | None = None) -> float:
         """Measure the metric with gates (n_layers, n_heads); higher is better.
@@ -146,12 +130,11 @@ def open_calibration(
         raise
 
 
-def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict[int, Tensor]:
+def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     """Average the full model's z over the real queries of each layer.
 
     Gives (n_heads, d_head), float64, by row of the site. Layers that share a module have one b_O,
-    so each has the mean of all of them. Zeros where there is no b_O to keep a mean (T5), unless
-    ``everywhere``: gates can leave it behind all the same.
+    so each has the mean of all of them.
     """
     sums = {site.row: torch.zeros(site.n_heads, site.d_head).double() for site in loaded.sites}
     counts = dict.fromkeys(sums, 0)
@@ -173,23 +156,5 @@ def mean_z(loaded: LoadedModel, task: Task, *, everywhere: bool = False) -> dict
     }
     for layers in shared_layers(loaded.sites):
         mean = torch.stack([means[row] for row in layers]).mean(dim=0)
-        kept = everywhere or loaded.sites[layers[0]].projections.out.bias is not None
-        means.update(dict.fromkeys(layers, mean if kept else torch.zeros_like(mean)))
+        means.update(dict.fromkeys(layers, mean))
     return means
-
-
-def with_means(loaded: LoadedModel, means: Means, gates: Tensor) -> dict[int, OutputMap]:
-    """Fold into b_O what gates (n_layers, n_heads) leave behind of the means.
-
-    Gives W_O as it is with the new b_O, by the first layer of each module where any gate is not 1;
-    layers that share a module have the same gates.
-    """
-    maps = {}
-    for layers in shared_layers(loaded.sites):
-        site = loaded.sites[layers[0]]
-        left = 1 - gates[site.row, : site.n_heads].cpu().double()
-        if left.any() and site.projections.out.bias is not None:
-            own = output_map(site)
-            shift = (left[:, None] * means[site.row]).flatten() @ own.W.cpu().double()
-            maps[site.row] = OutputMap(own.W, own.b + shift.to(own.b))
-    return maps

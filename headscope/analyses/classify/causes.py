@@ -100,7 +100,7 @@ def find_causes(
         make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
         for i, examples in enumerate((source.measured, source.calibration))
     )
-    units, means = units_of(view), mean_z(view, calibration, everywhere=True)
+    units, means = units_of(view), mean_z(view, calibration)
     estimates = [
         _estimate(view, calibration, units, left, source.seed).tolist() for left in (None, means)
     ]
