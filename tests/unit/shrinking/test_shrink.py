@@ -307,7 +307,7 @@ def test_batches_have_the_lengths_of_the_examples():
 )
 def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chosen, monkeypatch):
     forms = [serving.Form("openvino", name) for name in ("int8", "bfloat16", "float32")]
-    monkeypatch.setattr("headscope.shrinking.run.layers_of", lambda model: {"encoder": [0]})
+    monkeypatch.setattr("headscope.shrinking.ladder.layers_of", lambda model: {"encoder": [0]})
     ladder = Ladder(
         SimpleNamespace(files_of_whole=None, whole=None), ShrinkOptions(max_drop=0.5), ("openvino",)
     )
@@ -399,7 +399,7 @@ def test_a_run_that_was_interrupted_twice_goes_on_with_the_layers_that_it_had_ch
             shrink(bert, lines, progress=interrupt(share), **asked)
         assert stopped.value.result.models  # what was measured before is kept
         assert "interrupted" in stopped.value.result.stopped
-    monkeypatch.setattr("headscope.shrinking.run.nearest_subsets", None)  # nothing is chosen anew
+    monkeypatch.setattr("headscope.shrinking.ladder.nearest_subsets", None)  # nothing is chosen anew
     best = shrink(bert, lines, **asked).best
     assert best is not None
     assert len(best.layers) == 3

@@ -1,0 +1,387 @@
+"""The ladder of ``headscope shrink``, rung by rung, until one reaches the target.
+
+1. The whole model in every runtime and precision that there is, timed and measured.
+2. Fewer layers, distilled from the whole model's own outputs.
+3. For a size: fewer rows of the vocabulary, too.
+
+What chooses reads calibration text only; the evaluation data judge what was chosen. The layers of a
+target in speed follow from times, which no example can flatter. For ``max_drop`` alone models are
+tested in an order that is settled beforehand, the easiest first, up to the first that loses too
+much (:mod:`headscope.stats.confirm`), so no correction is due.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from headscope.core.errors import (
+    InputError,
+    UnsupportedModelError,
+)
+from headscope.core.files import sha256_of
+from headscope.core.memory import give_back
+from headscope.data.common_words import COMMON_WORDS
+from headscope.models.layers import remove_layers
+from headscope.models.loaded import LoadedModel, fingerprint
+from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
+from headscope.shrinking.bench import RUINED, Bench
+from headscope.shrinking.distil import State, distil
+from headscope.shrinking.layers import (
+    counts_of,
+    first_layers,
+    layers_of,
+    nearest_subsets,
+    spread_evenly,
+)
+from headscope.shrinking.options import ShrinkOptions
+from headscope.shrinking.result import MeasuredModel, Training
+from headscope.shrinking.serving import (
+    FORMS,
+    TORCH,
+    Files,
+    Form,
+)
+from headscope.shrinking.targets import amount, extent, keeps, reaches
+
+#: Shares of the layers that models have which are tested for a largest drop, the easiest first.
+SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
+OFTEN = 5  # Times that a word is in the text whose pieces the smallest vocabulary keeps
+ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
+#: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
+#: minutes that each of them has.
+NEAREST, BRIEFLY = 2, 0.15
+
+
+class Ladder:
+    """What was measured so far, and what was chosen of it."""
+
+    def __init__(self, bench: Bench, options: ShrinkOptions, runtimes: tuple[str, ...]) -> None:
+        self.bench, self.options = bench, options
+        self.models: list[MeasuredModel] = []
+        self.refused: list[str] = []
+        self.chosen: int | None = None
+        self.best: Files | None = None
+        self.reached, self.stopped = False, ""
+        self._lost: dict[Form, float] = {}  # Mean loss on calibration text
+        self._respelled: dict[int, float] = {}  # By the rows that are left: texts, as a share
+        self._runtimes = runtimes
+        #: What may serve a model, the fastest first once the whole one was timed.
+        self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
+
+    @property
+    def form(self) -> Form:
+        """The form of the model that was chosen."""
+        assert self.chosen is not None
+        return Form(self.models[self.chosen].runtime, self.models[self.chosen].precision)
+
+    def climb(self) -> None:
+        """Go up the rungs until one reaches the target."""
+        self._whole_model()
+        if not self.options.searches:
+            self.stopped = "No target was given, so nothing was removed."
+            return
+        if self.options.target is None:
+            self._smallest_that_keeps()
+        elif not self._whole_reaches():
+            self._fewer_layers()
+
+    def forget(self) -> None:
+        """Delete what training had written down: the model is saved."""
+        if (state := self._state(self.bench.whole, 0)) is not None:
+            state.path.unlink(missing_ok=True)
+
+    # --- the first rung -------------------------------------------------------------------------
+
+    def _whole_model(self) -> None:
+        """Measure the whole model in every form that a runtime does not refuse.
+
+        One form is open at a time: together they would take several times the model's memory.
+        """
+        bench, files, whole = self.bench, self.bench.files_of_whole, self.bench.whole
+        wanted, self._forms = self._forms, []
+        for i, form in enumerate(wanted):
+            self.options.tell("whole model", i, len(wanted))
+            try:
+                served = files.served(form)
+            except (UnsupportedModelError, InputError) as error:
+                self.refused.append(str(error))
+                continue
+            times = bench.times(whole, served)
+            if form == TORCH:
+                times = times.of_whole()
+            lost = bench.distance(whole, served)
+            self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
+            self._lost[form] = lost
+            if lost <= RUINED:  # by calibration text: the evaluation data have no say
+                self._forms.append(form)
+            else:
+                self.refused.append(
+                    f"{form} ruins the model: its outputs are {lost:.2g} from the whole model's on "
+                    f"calibration text, more than {RUINED:g}."
+                )
+            files.release()
+            del served
+            give_back()
+        usable = [form for form in self._forms if form.runtime in self._runtimes]
+        self._forms = sorted(usable or [TORCH], key=lambda f: -(self._model(f).speed.value or 0.0))
+
+    def _whole_reaches(self) -> bool:
+        """Take the form of the whole model that reaches the target and loses least, if any does.
+
+        Calibration text says which that is: it is the only one whose loss is tested, and if that is
+        too much, fewer layers would lose more.
+        """
+        good = [form for form in self._forms if self._reaches(self._model(form))]
+        if not good:
+            return False
+        form = min(good, key=lambda form: self._lost[form])
+        model = self._model(form)
+        self._choose(model, self.bench.files_of_whole)
+        self.reached = self._keeps(model)
+        self.stopped = f"The whole model in {form} reaches the target, so nothing was removed."
+        if not self.reached:
+            self.stopped = (
+                f"The whole model in {form} reaches the target but may lose "
+                f"{amount(model.most_lost)} of {self.bench.task.metric}, more than "
+                f"{self.options.max_drop:g}, and fewer layers would lose more: allow more, or give "
+                "more examples."
+            )
+        return True
+
+    def _model(self, form: Form) -> MeasuredModel:
+        return next(
+            m for m in self.models if (m.runtime, m.precision) == (form.runtime, form.precision)
+        )
+
+    # --- fewer layers ---------------------------------------------------------------------------
+
+    def _fewer_layers(self) -> None:
+        """Find how many layers reach the target, train that model, measure it."""
+        form = self._forms[0] if self.options.mb is None else self._smallest_form()
+        found = self._that_reaches(form)
+        if found is None:
+            return
+        base, count = found
+        if (share := self._respelled.get(base.vocab_size)) is not None:
+            self.bench.texts.warnings.append(
+                f"{share:.1%} of the texts that are measured on need a piece that the smaller "
+                "vocabulary lacks; it is spelled in smaller pieces there."
+            )
+        files, training = self._trained(base, count)
+        model = self._measured(files, form, training)
+        self.models.append(model)
+        self.chosen, self.best = len(self.models) - 1, files
+        self.reached = self._reaches(model) and self._keeps(model)
+        what = f"{len(model.layers)} of {len(self.models[0].layers)} layers"
+        if model.rows < self.models[0].rows:
+            what += f" and {model.rows:,} of {self.models[0].rows:,} rows of the vocabulary"
+        if self.reached:
+            self.stopped = f"No form of the whole model reaches the target; {what} in {form} do."
+        elif not self._keeps(model):
+            self.stopped = (
+                f"{what} in {form} reach the target but may lose {amount(model.most_lost)} of "
+                f"{self.bench.task.metric}, more than {self.options.max_drop:g}: allow more, give "
+                "more minutes, or more text of the kind that the model will read."
+            )
+        else:
+            self.stopped = (
+                f"{what} in {form} came nearest to the target and miss it: {extent(model)}."
+            )
+
+    def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:
+        """Return the model to remove layers from and how many stay; None where none reaches."""
+        nearest = ""
+        whole, *smaller = self._bases()
+        layers = max(map(len, layers_of(whole).values()))
+        # Rows that the text does not need cost least; layers go before rows that it does need.
+        tried = [(base, layers) for base in smaller[:1]]
+        tried += [(base, n) for n in self._counts(whole, form) for base in (whole, *smaller)]
+        for base, count in tried:
+            files = self.bench.files(first_layers(base, count))
+            reaches, nearest = self._would_reach(files, form)
+            files.close()
+            if reaches:
+                return base, count
+        if not tried:
+            self.stopped = (
+                f"No form of {whole.name} reaches the target, and its one layer stays; ask for "
+                "less, or allow another runtime."
+            )
+            return None
+        self.stopped = (
+            f"Nothing reaches the target: the nearest, one layer in {form}, has {nearest}; "
+            "ask for less, or allow another runtime."
+        )
+        return None
+
+    def _counts(self, base: LoadedModel, form: Form) -> list[int]:
+        """List the numbers of layers to try, beginning a little above where speed is expected."""
+        counts, speed = counts_of(base), self.options.speed
+        if speed is None or not counts:
+            return counts
+        whole = self._model(form).speed.value or 1.0
+        layers = counts[0] + 1
+        # At best time falls with the layers; the first number that is tried may be too large.
+        return [count for count in counts if whole * layers / count >= 0.95 * speed] or counts[-1:]
+
+    def _bases(self) -> Iterator[LoadedModel]:
+        """Yield the whole model and, for a size, those with ever smaller vocabularies."""
+        whole, texts = self.bench.whole, self.bench.texts
+        yield whole
+        if self.options.mb is None or not texts.plain or whole.task_head in ("mlm", "seq2seq"):
+            return
+        lines = texts.training.texts
+        words = Counter(re.findall(r"\w+", " ".join(lines)))
+        often = " ".join(word for word, count in words.items() if count >= OFTEN)
+        for kept, common in ((lines, COMMON_WORDS), ([often], COMMON_WORDS // 2)):
+            plan = plan_vocabulary(whole, kept, common=common)
+            if plan.rows < plan.rows_before:
+                base = cut_vocabulary(whole, plan)
+                share = tokens_removed(whole, plan, texts.evaluation.texts).share_texts or 0.0
+                self._respelled[base.vocab_size] = share
+                yield base
+
+    def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:
+        """Whether a model of this size, not yet trained, is fast or small enough."""
+        model, bench = files.model, self.bench
+        served = files.served(form)
+        if self.options.mb is not None:
+            size = files.megabytes(form)
+            return size <= self.options.mb, f"{size:.1f} MB"
+        speed, ms, _ = bench.times(model, served)
+        if self.options.ms is not None:
+            return (ms.high or ms.value or 0) <= self.options.ms, f"{ms.value:.2f} ms a text"
+        assert self.options.speed is not None
+        return (speed.low or 0.0) >= self.options.speed, f"{speed.value:.2f} times the speed"
+
+    def _smallest_form(self) -> Form:
+        return min(self._forms, key=lambda form: self._model(form).megabytes)
+
+    def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
+        """Choose which layers stay, and distil what is left."""
+        bench, minutes = self.bench, self.options.minutes
+        if not spread_evenly(base, count) and bench.distance(base, base) <= ROUNDING:
+            return bench.files(base), None  # rows alone went, and no text needs them
+        bench.files_of_whole.release()  # what runtimes hold is not needed while training
+        give_back()
+        state = self._state(base, count)
+        held = None if state is None else state.read()
+        if held is not None:  # an interrupted run had chosen already
+            removed, spent = tuple(held["removed"]), float(held["spent"])
+            model = remove_layers(base, removed)
+        else:
+            sets = self._sets(base, count)
+            if minutes == 0:
+                return bench.files(remove_layers(base, sets[0])), None
+            each, spent = BRIEFLY * minutes, BRIEFLY * minutes * len(sets)
+            tried = (
+                (*self._distilled(remove_layers(base, removed), each, each * i), removed)
+                for i, removed in enumerate(sets)
+            )
+            model, _, removed = min(tried, key=lambda item: item[1].after)
+        if state is not None:
+            state = dataclasses.replace(state, removed=removed, spent=spent)
+        model, training = self._distilled(model, minutes - spent, spent, state)
+        return bench.files(model), dataclasses.replace(training, minutes=spent + training.minutes)
+
+    def _sets(self, base: LoadedModel, count: int) -> list[tuple[Any, ...]]:
+        """List what may go: the nearest sets first, and with them the one spread evenly."""
+
+        def distance(model: LoadedModel) -> float:
+            return self.bench.distance(model, model, most=128)
+
+        sets = nearest_subsets(
+            base, count, distance, lambda i, n: self.options.tell("choosing layers", i, n)
+        )
+        even = set(spread_evenly(base, count))
+        return [*sets[:NEAREST], *(gone for gone in sets[NEAREST:] if set(gone) == even)]
+
+    def _distilled(
+        self, small: LoadedModel, minutes: float, spent: float, state: State | None = None
+    ) -> tuple[LoadedModel, Training]:
+        """Train for some of the minutes, after so many that are ``spent``."""
+        bench, options = self.bench, self.options
+
+        def tell(share: float) -> None:
+            done = (spent + share * minutes) / options.minutes
+            options.tell("distilling", round(1000 * done), 1000)
+
+        return distil(
+            small,
+            bench.whole,
+            (bench.texts.rows(small), bench.texts.rows(bench.whole)),
+            minutes,
+            seed=options.seed,
+            state=state,
+            tell=tell,
+        )
+
+    def _state(self, base: LoadedModel, count: int) -> State | None:
+        """Return where training is written down, beside the folder that is to be saved."""
+        if self.options.save is None:
+            return None
+        options, texts, folder = self.options, self.bench.texts, Path(self.options.save)
+        what = (
+            *(self.bench.whole.name, fingerprint(self.bench.whole.network), base.vocab_size, count),
+            *(texts.training.sha256, len(texts.training), options.minutes, options.seed),
+        )
+        return State(folder.with_name(f".{folder.name}.training"), sha256_of(repr(what)))
+
+    def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
+        self.options.tell("smaller model", 0, 1)
+        times = self.bench.times(files.model, files.served(form))
+        return self.bench.measured(files, form, times, training)
+
+    # --- the fastest that keeps to a loss -------------------------------------------------------
+
+    def _smallest_that_keeps(self) -> None:
+        """Test forms of the whole model, then ever fewer layers, each up to the first refusal.
+
+        Calibration text has put the forms in order, the least lossy first.
+        """
+        kept: list[Form] = []
+        for form in sorted(self._forms, key=lambda f: self._lost[f]):
+            if not self._keeps(self._model(form)):
+                break
+            kept.append(form)
+        form = next((f for f in self._forms if f in kept), TORCH)
+        self._choose(self._model(form), self.bench.files_of_whole)
+        if form != self._forms[0]:
+            first = self._model(self._forms[0])
+            self.stopped = (
+                f"The whole model in {first.form} may lose {amount(first.most_lost)} already, so "
+                f"it stays whole, in {form}."
+            )
+            return
+        self.stopped = f"The whole model in {form} keeps to it."
+        longest = max(map(len, layers_of(self.bench.whole).values()))
+        counts = sorted({max(1, round(share * longest)) for share in SHARES}, reverse=True)
+        for count in (count for count in counts if count < longest):
+            files, training = self._trained(self.bench.whole, count)
+            model = self._measured(files, form, training)
+            self.models.append(model)
+            if not self._keeps(model):
+                self.stopped = (
+                    f"{len(model.layers)} layers may lose {amount(model.most_lost)}, more than "
+                    f"{self.options.max_drop:g}, so fewer were not tried."
+                )
+                files.close()
+                return
+            self.best, self.chosen = files, len(self.models) - 1
+            self.stopped = "The smallest model that is tried keeps to it."
+
+    # --- what is held against a target ----------------------------------------------------------
+
+    def _choose(self, model: MeasuredModel, files: Files) -> None:
+        self.chosen, self.best, self.reached = self.models.index(model), files, True
+
+    def _reaches(self, model: MeasuredModel) -> bool:
+        return reaches(model, self.options)
+
+    def _keeps(self, model: MeasuredModel) -> bool:
+        return keeps(model, self.options)
