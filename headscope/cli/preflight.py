@@ -45,6 +45,12 @@ def preflight(
             raise WrongOptionError(
                 f"The task {task} needs a file with {_LABELLED[task]}: give it with --data."
             )
+    output, save = values.get("output"), values.get("save")
+    if output and save and Path(save).resolve() in (output.resolve(), *output.resolve().parents):
+        raise WrongOptionError(
+            f"The folder of results {values['output']} is, or lies in, the one that the model is "
+            "saved in; give each its own."
+        )
     source = on_disk(str(values["model"]))
     named = str(values.get("head") or values.get("heads") or "")
     if named.isdigit():
