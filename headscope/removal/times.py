@@ -34,19 +34,23 @@ class Times(NamedTuple):
 Side = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 
 
-def times(whole: Side, cut: Side, *, batch_size: int, seed: int) -> Times:
-    """Time a model in turns with the whole one, each on batches of its own tokens."""
+def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times:
+    """Time a model in turns with the whole one, each on batches of its own tokens.
+
+    Without ``cut`` the whole model runs alone.
+    """
     places = spread_places(whole[2], batch_size)
     runs, texts = [], sum(map(len, places))
     with ExitStack() as stack:
-        for model, served, rows in (whole, cut):
+        for model, served, rows in (whole, cut) if cut else (whole,):
             batches = [
                 padded([rows[i] for i in part], model.pad_id, model.device) for part in places
             ]
             runs += stack.enter_context(passes([served], batches))
         spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
-    of_whole, own = (Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T)
-    return Times(Estimate(*ratio_interval(*spent.T, seed=seed)), own, of_whole)
+    ms = [Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T]
+    speed = Estimate(*ratio_interval(*spent.T, seed=seed)) if cut else Estimate(1.0)
+    return Times(speed, ms[-1], ms[0])
 
 
 def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:

@@ -120,9 +120,9 @@ class Bench:
 
     def times(self, model: LoadedModel, served: Served) -> Times:
         """Time a model in turns with the whole one in torch."""
-        rows, options = self.task_of(model).rows, self._options
-        sides = ((self.whole, self.whole, self.task.rows), (model, served, rows))
-        return times(*sides, batch_size=options.batch_size, seed=options.seed)
+        options, whole = self._options, (self.whole, self.whole, self.task.rows)
+        cut = None if served is self.whole else (model, served, self.task_of(model).rows)
+        return times(whole, cut, batch_size=options.batch_size, seed=options.seed)
 
     # --- all of it ------------------------------------------------------------------------------
 

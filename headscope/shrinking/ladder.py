@@ -112,8 +112,6 @@ class Ladder:
                 self.refused.append(str(error))
                 continue
             times = bench.times(whole, served)
-            if form == TORCH:
-                times = times.of_whole()
             lost = bench.distance(whole, served)
             self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
             self._lost[form] = lost

@@ -21,7 +21,7 @@ from headscope.data.token_rows import encode_rows, padded
 from headscope.models.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
-from headscope.shrinking.bench import spread_places
+from headscope.removal.times import spread_places
 from headscope.shrinking.card import snippets
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
