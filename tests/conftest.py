@@ -117,12 +117,22 @@ def fresh_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(globals(), "_CERTIFIED", None)
 
 
+class _Shared(type(SHARED)):  # type: ignore[misc]
+    """A path below the shared folder: a test that asks for one that is not there is skipped."""
+
+    def __truediv__(self, name: str) -> Path:
+        path: Path = super().__truediv__(name)
+        if not path.exists():
+            pytest.skip(f"{path} is not there; CONTRIBUTING.md says how to get it")
+        return path
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of models and data that is not part of the project."""
     if not SHARED.is_dir():
-        pytest.skip(f"no shared models and data at {SHARED} (set HEADSCOPE_SHARED)")
-    return SHARED
+        pytest.skip(f"no folder {SHARED} (HEADSCOPE_SHARED); CONTRIBUTING.md says what it holds")
+    return _Shared(SHARED)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A slow, literal reading of docs/definitions.md (rank): every product formed, NumPy's dense SVD.
+"""A slow, literal reading of docs/rank.md: every product formed, NumPy's dense SVD.
 
 Shares no code with the package. Float64 throughout.
 """

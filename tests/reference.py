@@ -1,4 +1,4 @@
-"""A slow, literal reading of docs/definitions.md: the oracle for the fast head classification.
+"""A slow, literal reading of docs/definitions/roles.md: the oracle of the head classification.
 
 One sentence at a time, no padding, transformers' own eager attention, float64, plain loops.
 It shares no code with the package.  Where that page is silent the docstrings state the reading.

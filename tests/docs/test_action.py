@@ -277,7 +277,7 @@ def test_it_installs_itself_with_the_tested_versions_or_a_release(runner, record
 def test_the_pages_use_it_as_it_is():
     steps = [
         step
-        for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+        for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
         for block in re.findall(
             r"^```yaml\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
         )

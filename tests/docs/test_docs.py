@@ -15,7 +15,7 @@ from headscope.pruning import keep
 from headscope.session import opening
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_EXAMPLES = (
     *("classify", "depth", "explain", "flow", "insights", "linear", "measure", "prune", "rank"),
     *("report", "scores", "shrink", "spectrum", "symmetric", "transfer", "validate"),

@@ -129,7 +129,7 @@ class KernelHits:
             )
 
     def add_up(self, what: str) -> None:
-        """Add the hits of all processes that share the run; ``what`` says of what they are."""
+        """Add the hits of all processes that share the run; ``what`` names this exchange."""
         (total,) = summed(what, torch.from_numpy(self.hits))
         self.hits = numpy(total)
 

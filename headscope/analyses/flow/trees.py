@@ -333,7 +333,7 @@ def _best_edges(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best edge into each component: what it is worth, and the words that it joins.
 
-    Of equal ones that from the first component, in the order of the words in each. Shapes:
+    Ties go to the edge from the lowest component, and in it to the lowest word. Shapes:
     ``weight`` (g, n, n); all else (g, n), what is returned at the component's lowest word.
     """
     n = weight.shape[1]

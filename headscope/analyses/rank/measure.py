@@ -18,7 +18,7 @@ from headscope.stats.statistics import finite, standard_error
 def measured(
     layer: int, found: LayerSpectra, *, folded: bool | None = None
 ) -> tuple[list[HeadRank], LayerRank]:
-    """Say what was read off each head alone (counted without gaps), and off all heads' sum.
+    """Turn a layer's spectra into result rows: one per head (counted without gaps), one per layer.
 
     ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
     """

@@ -186,7 +186,7 @@ def _equivalent(
         cosine = [value for value in values if value is not None]
         if values and len(cosine) == len(values):
             counts.append(float(count))
-            # A curve that rises by chance is held where it was: it is read from the other side.
+            # Made monotone, then inverted.
             cosines.append(min(cosines[-1], float(np.mean(cosine))))
 
     def read(cosine: float | None) -> float | None:

@@ -5,7 +5,7 @@ that grows as heads go. The worst case lies at the bound: from some number on th
 it, so that every confirmation from there on is false. :func:`split` is what earlier versions did,
 written for this comparison: bisection on one half, one look at the other, then a list of smaller
 numbers at a higher level. ``HEADSCOPE_SLOW=1`` takes more repetitions and prints the table of
-docs/definitions.md.
+docs/definitions/pruning.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Intervals hold the true value as often as they say, known in closed form; Tango's by brute force.
 
 Longer simulations (400 to 4,000 repetitions a case, also with few changed sentences, heavy tails
-and rare classes) are summed up in docs/definitions.md.
+and rare classes) are summed up in docs/definitions/statistics.md.
 """
 
 import itertools
