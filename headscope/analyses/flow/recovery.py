@@ -243,7 +243,9 @@ class HeldOut:
     alone = False  # What a batch adds is next to nothing.
 
     def __init__(self) -> None:
-        self._maps: list[list[RidgeMap]] = []  # Of each layer.
+        self.maps: list[list[RidgeMap]] = []  # Of each layer, until :meth:`forget_maps`.
+        #: Targets that the text is too short for, and why; their R^2 is NaN.
+        self.not_measured: dict[str, str] = {}
         #: What all heads of each layer take from a position, side by side: (d_in, n_heads, ...).
         self._takes: list[Tensor] = []
         self._first = np.zeros(1, dtype=int)
@@ -260,14 +262,13 @@ class HeldOut:
         for i, place in ((0, 1), (4, 2), (1, 5), (5, 6)):
             own = takes[..., place * d : (place + 1) * d]
             kept[i] = replace(maps[i], weight=own.permute(1, 2, 0))
-        self._maps.append(kept)
+        self.maps.append(kept)
         self._takes.append(takes)
         self._first = np.append(self._first, self._first[-1] + takes.shape[1])
 
     def forget_maps(self) -> None:
-        """Keep errors and penalties alone, once all is measured."""
-        nothing = torch.zeros(0)
-        self._maps = [[replace(of, weight=nothing) for of in maps] for maps in self._maps]
+        """Keep errors alone, once all is measured."""
+        self.maps.clear()
         self._takes.clear()
 
     def of_batch(self, nodes: WordNodes, folds: Sequence[int] = ()) -> HeldOut:
@@ -285,7 +286,7 @@ class HeldOut:
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
         words = _Words(site, x, nodes)
-        maps, d = self._maps[site.row], words.z.shape[-1]
+        maps, d = self.maps[site.row], words.z.shape[-1]
         states = words.through(self._takes[site.row][:, site.heads])
         by_pattern, by_word = words.read(states[..., : 3 * d]), words.most(states[..., 3 * d :])
         mixed, of_z, of_mixed = torch.split(by_pattern, d, -1)
@@ -309,18 +310,14 @@ class HeldOut:
     def explained(self, target: str) -> Clustered:
         """Return held-out R^2 of every head: 1 - error / distance from the other half's mean.
 
-        NaN where the target never changes.
+        NaN where the target never changes, or was not measured.
         """
         every = np.zeros((0, 3, len(TARGETS), int(self._first[-1])))
         sums = np.concatenate([every, *(part[None] for part in self.sums)])
         error, distance, square = np.moveaxis(sums[:, :, TARGETS.index(target)], 1, 0)
         varies = distance.sum(0) > VARIANCE * square.sum(0)
+        varies &= target not in self.not_measured
         return Clustered.ratio(error * varies, distance * varies).rest()
-
-    def penalties(self, target: str) -> Array:
-        """Return the penalty of every head's map, in units of its predictors' mean variance."""
-        i = TARGETS.index(target)
-        return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])
 
 
 @dataclass(frozen=True)
