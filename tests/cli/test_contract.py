@@ -101,8 +101,7 @@ ROWS = {
             **{"random": "head", "train_limit": 100, "test_limit": 20},
         },
         "transfer.csv",
-        "transfer_curves.csv transfer_differences.csv transfer_divergence.csv transfer_rates.csv "
-        "transfer_runs.csv",
+        "transfer_curves.csv transfer_differences.csv transfer_rates.csv transfer_runs.csv",
         "transfer transfer_curves",
     ),
     "prune": Row(

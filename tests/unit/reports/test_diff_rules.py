@@ -43,10 +43,7 @@ PLANTED: dict[str, tuple[str, tuple[str | int, ...], Any]] = {
     "linear-changed": ("linear", ("heads", 0, "coherence"), estimated(0.9)),
     "symmetric-changed": ("symmetric", ("heads", 0, "asymmetry"), estimated(9.0)),
     "flow-changed": ("flow", ("heads", 0, "w_v", "effective_rank"), 1.0),
-    "transfer-changed": (
-        *("transfer", ("cells", 0)),
-        lambda cell: {**cell, "accuracy": 900.0, "low": 890.0, "high": 910.0},
-    ),
+    "transfer-changed": ("transfer", ("cells", 0, "accuracy"), estimated(900.0)),
     "model-changed": ("rank", ("provenance", "model", "weights_sha256"), "0"),
     "data-changed": ("depth", ("provenance", "data", "sha256"), "0"),
     "schema-changed": ("rank", ("schema",), 3),

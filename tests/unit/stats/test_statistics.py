@@ -11,6 +11,7 @@ from scipy import stats
 
 from headscope.analyses.linear.measure import correlate
 from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import (
     adjust,
     binomial_p,
@@ -65,8 +66,8 @@ def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_
     hit, n = 0, 400
     for _ in range(n):
         seeds, examples = rng.normal(0, seed_sd, (4, 1)), rng.normal(0, example_sd, (1, 40))
-        _, low, high = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
-        hit += low <= 5 <= high
+        found = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
+        hit += found.low <= 5 <= found.high
     assert 0.92 * n <= hit
 
 
@@ -74,33 +75,33 @@ def test_examples_alone_would_be_too_sure():
     """Seeds that differ by far more than examples do make the interval wide."""
     rng = np.random.default_rng(0)
     values = rng.normal(0, 10, (3, 1)) + rng.normal(0, 1, (3, 500))
-    _, low, high = crossed(values)
+    found = crossed(values)
     by_seed = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval()
-    assert high - low == pytest.approx(by_seed.high - by_seed.low, rel=0.05)
+    assert 2 * found.half_width == pytest.approx(by_seed.high - by_seed.low, rel=0.05)
     # No interval from one seed, and none of zero width.
-    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]])) == (0.75, None, None)
-    mean, low, high = crossed(np.zeros((3, 50)))
-    assert (mean, low <= -1 / 50, high >= 1 / 50) == (0, True, True)
+    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]])) == Estimate(0.75)
+    same = crossed(np.zeros((3, 50)))
+    assert (same.value, same.low <= -1 / 50, same.high >= 1 / 50) == (0, True, True)
 
 
 def test_the_ratio_of_spreads_is_that_of_an_f_test():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0, 3, 8), rng.normal(0, 1, 6)
-    ratio, low, high = spread_ratio(a, b)
-    assert ratio == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
-    for end, side in ((low, stats.f.sf), (high, stats.f.cdf)):
-        assert side((ratio / end) ** 2, 7, 5) == pytest.approx(0.025)
-    assert low < ratio < high
-    assert spread_ratio([1.0], [1.0, 2.0]) is None
-    assert spread_ratio([1.0, 1.0], [1.0, 2.0]) is None
+    found = spread_ratio(a, b)
+    assert found.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
+    for end, side in ((found.low, stats.f.sf), (found.high, stats.f.cdf)):
+        assert side((found.value / end) ** 2, 7, 5) == pytest.approx(0.025)
+    assert found.low < found.value < found.high
+    assert spread_ratio([1.0], [1.0, 2.0]) == UNKNOWN
+    assert spread_ratio([1.0, 1.0], [1.0, 2.0]) == UNKNOWN
 
 
 def test_the_difference_of_shares_has_newcombes_interval():
     """His table II, method 10: 56 of 70 against 48 of 80, and 9 of 10 against 3 of 10."""
     for counts, ends in (((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))):
-        difference, low, high = share_difference(*counts)
-        assert difference == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
-        assert (low, high) == pytest.approx(ends, abs=1e-4)
+        found = share_difference(*counts)
+        assert found.value == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
+        assert found.interval == pytest.approx(ends, abs=1e-4)
 
 
 def test_naive_bayes_by_hand():
