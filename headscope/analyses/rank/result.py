@@ -10,11 +10,11 @@ from headscope.core.serialise import SCHEMA
 from headscope.models.validation import ValidationSummary
 from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
+from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import (
     ControlStatistics,
     LayerControl,
     MatrixRank,
-    MeanSem,
     NumericalRank,
 )
 
@@ -48,8 +48,8 @@ class HeadRank(Head):
     asymmetry: Annotated[float | None, Compare()]
     #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
     qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
-    #: ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
-    pattern_asymmetry: Annotated[MeanSem | None, Compare("asymmetry of patterns")] = None
+    #: ||P - P^T||_F / ||P||_F of the attention pattern; Student's t over the lines of a text.
+    pattern_asymmetry: Annotated[Estimate | None, Compare("asymmetry of patterns")] = None
     #: sum(lambda) / sum(|lambda|) of the eigenvalues of W_E W_V W_O W_U; None unless asked for, and
     #: of heads that do not write to the stack that predicts tokens.
     copying: Annotated[float | None, Compare("copying score")] = None
@@ -62,7 +62,7 @@ class HeadRank(Head):
     @property
     def pattern_symmetry(self) -> float | None:
         """The same of the attention pattern's mean asymmetry."""
-        return symmetry_of(self.pattern_asymmetry.mean if self.pattern_asymmetry else None)
+        return symmetry_of(self.pattern_asymmetry.value if self.pattern_asymmetry else None)
 
 
 @dataclass(frozen=True)

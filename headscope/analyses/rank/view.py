@@ -203,7 +203,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
             [
                 layer.name,
                 *(decimal(value, 1) for value in (together, random[0], each, random[1])),
-                decimal(mean_of(pattern.mean for pattern in patterns)),
+                decimal(mean_of(pattern.value for pattern in patterns)),
             ]
         )
     yield b.text_table(
@@ -410,7 +410,7 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
         if head.symmetry is not None:
             asymmetry += f", symmetry score {head.symmetry:.2f} (1 symmetric, 0 random)"
         if head.pattern_asymmetry is not None:
-            asymmetry += f"; of the pattern {text(head.pattern_asymmetry.mean, 2)}"
+            asymmetry += f"; of the pattern {text(head.pattern_asymmetry.value, 2)}"
         ranks = []
         for matrix, name in NAMES.items():
             mine = getattr(head, matrix)

@@ -98,12 +98,12 @@ class Spectrum(Accumulator):
         total, squares = getattr(self, name), getattr(self, f"{name}_squares")
         return standard_error(total, squares, self.count[..., None])
 
-    def half_widths(self, k: int) -> Array:
+    def half_widths(self, k: int, name: str = "curve") -> Array:
         """Half of the 95% interval (Student's t) of the share at k; (n_layers, n_heads).
 
         NaN where there is no head, infinite for a single sequence.
         """
-        return t_half_width(self.standard_errors()[..., k - 1], self.count)
+        return t_half_width(self.standard_errors(name)[..., k - 1], self.count)
 
     def worst_half_width(self, k: int) -> float:
         """Widest of :meth:`half_widths` over all heads."""
