@@ -15,12 +15,12 @@ from headscope.stats.spectra import LayerSpectra
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
 
-def measured(
+def rank_rows(
     layer: int, found: LayerSpectra, *, folded: bool | None = None
 ) -> tuple[list[HeadRank], LayerRank]:
-    """Say what was read off each head alone (counted without gaps), and off all heads' sum.
+    """Turn a layer's spectra into result rows: of each head (counted without gaps), and of all.
 
-    ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
+    ``folded`` says whether a LayerNorm was folded in.
     """
     heads = [
         HeadRank(

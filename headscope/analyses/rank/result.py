@@ -10,6 +10,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.models.validation import ValidationSummary
 from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
+from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import (
     ControlStatistics,
@@ -140,13 +141,10 @@ class SharedWidth:
     truncated_rank: int  # Rank of each head's W_Q W_K^T in the comparison
     truncated_score_error: float
     control_score_error: float | None
-    #: ``fidelity``, ``truncated_fidelity``: Mean cosine between the embeddings of lines with
-    #: replaced and with original scores.
-    fidelity: Annotated[float | None, Compare(interval="fidelity_interval", better=1)]
-    #: ``fidelity_interval``, ``truncated_fidelity_interval``: 95%, over the lines of the text.
-    fidelity_interval: tuple[float, ...] | None
-    truncated_fidelity: float | None
-    truncated_fidelity_interval: tuple[float, ...] | None
+    #: Mean cosine between the embeddings of lines with replaced and with original scores; interval
+    #: over lines.
+    fidelity: Annotated[Estimate, Compare(better=1)]
+    truncated_fidelity: Estimate
     #: Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
     #: cannot change a pattern).
     parameters: int
@@ -226,6 +224,18 @@ class RankResult(Shown):
         frame = pandas.DataFrame(rows)
         frame["head"] = frame["head"].astype("Int64")
         return frame
+
+    def shared_frame(self) -> pandas.DataFrame:
+        """One row per width of shared projections, where they were asked for (pandas)."""
+        import pandas
+
+        rows = []
+        for width in self.shared.widths if self.shared else ():
+            row = {k: v for k, v in vars(width).items() if k != "layer_score_errors"}
+            for name in ("fidelity", "truncated_fidelity"):
+                row |= estimated_columns(name, row[name])
+            rows.append(row)
+        return pandas.DataFrame(rows)
 
     def heads_of(self, item: HeadRank | LayerRank) -> int:
         """Return how many heads a layer has, or the layer of a head."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headscope.analyses.rank.result import (
     MATRICES,
@@ -17,7 +17,7 @@ from headscope.analyses.rank.result import (
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    fields_csv,
+    frame_csv,
     interval_text,
     mean_of,
     model_line,
@@ -31,9 +31,6 @@ from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: How the matrices are written.
 NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
@@ -123,13 +120,20 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         yield from _shared(result.shared, model_name(result))
     yield _cumulative(result, "qk", b.PAGE)
     yield _cumulative(result, "ov", b.NOWHERE)
-
-    def overlaps(axes: Axes) -> None:
-        from headscope.analyses.rank.figures import draw_overlaps
-
-        draw_overlaps(axes, result)
-
-    yield b.Custom(figure=overlaps, file="overlap", on=b.NOWHERE)
+    alike = gaussian.geometries[0].overlap["query"] if gaussian else None
+    yield b.HeadMap(
+        f"Overlap of each head's queries with those of its layer's other heads, "
+        f"{model_name(result)}; Gaussian heads {decimal(alike, 2)}",
+        "mean cos^2 of principal angles",
+        {
+            (layer.name, head): mean_of(v for i, v in enumerate(row) if i != place)
+            for layer in result.layers
+            for place, (head, row) in enumerate(zip(layer.heads, layer.overlap.query, strict=True))
+        },
+        digits=2,
+        file="overlap",
+        on=b.NOWHERE,
+    )
     yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
 
 
@@ -256,10 +260,10 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
     rows = [
         [
             f"{item.width}{' knee' if item.width == shared.knee else ''}",
-            *map(decimal, (item.score_error, item.control_score_error, item.fidelity)),
-            interval_text(item.fidelity_interval),
+            *map(decimal, (item.score_error, item.control_score_error, item.fidelity.value)),
+            interval_text(item.fidelity.interval),
             f"| {item.truncated_rank}",
-            *map(decimal, (item.truncated_score_error, item.truncated_fidelity)),
+            *map(decimal, (item.truncated_score_error, item.truncated_fidelity.value)),
             f"{item.share_saved:.0%}",
         ]
         for item in shared.widths
@@ -284,10 +288,8 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         y = [getattr(item, f"{kind}score_error") for item in shared.widths]
         errors.append(b.Series(name, x, y, *look))
         if kind != "control_":
-            ends = [getattr(item, f"{kind}fidelity_interval") or () for item in shared.widths]
-            means = [getattr(item, f"{kind}fidelity") for item in shared.widths]
-            bars = [Estimate(mean, *ci) for mean, ci in zip(means, ends, strict=True)]
-            fidelities.append(b.Series(name, x, bars, *look))
+            near = [getattr(item, f"{kind}fidelity") for item in shared.widths]
+            fidelities.append(b.Series(name, x, near, *look))
     knees = {} if shared.knee is None else {"knee": float(shared.knee)}
     width = "width r of the shared W_Q and W_K"
     yield b.Panels(
@@ -444,11 +446,7 @@ def _files(result: RankResult) -> dict[str, bytes]:
 
     tables = {"rank": to_csv(result)}
     if result.shared is not None:
-        names = (
-            "width score_error control_score_error fidelity truncated_rank truncated_score_error "
-            "truncated_fidelity parameters parameters_saved share_saved"
-        )
-        tables["shared_projections"] = fields_csv(names.split(), result.shared.widths)
+        tables["shared_projections"] = frame_csv(result.shared_frame())
     return folder_files(tables, dict(figures_of(blocks(result))))
 
 
