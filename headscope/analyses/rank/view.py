@@ -65,23 +65,16 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     )
     rows: list[Sequence[str]] = []
     for matrix in MATRICES:
-        scored = matrix == "qk"
-        cells = [
-            _numbers(getattr(x, matrix), x.asymmetry if scored else None) for x in result.heads
-        ]
+        cells = [_numbers(matrix, getattr(x, matrix), x.asymmetry) for x in result.heads]
         rows.append(_row(NAMES[matrix], [mean_of(column) for column in zip(*cells, strict=True)]))
         for name, control in _controls(result):
-            asymmetry = control.asymmetry if scored else None
-            rows.append(_row(f"  {name}", _numbers(control.heads[matrix], asymmetry)))
+            numbers = _numbers(matrix, control.heads[matrix], control.asymmetry)
+            rows.append(_row(f"  {name}", numbers))
     yield b.text_table(("mean of heads", *_COLUMNS), rows, on=b.VERBOSE | b.PAGE)
     for matrix in ("qk", "ov"):
-        rows, scored = [], matrix == "qk"
-        for layer in result.layers:
-            asymmetry = layer.asymmetry if scored else None
-            rows.append(_row(layer.name, _numbers(getattr(layer, matrix), asymmetry)))
-        for name, control in _controls(result):
-            asymmetry = control.layer_asymmetry if scored else None
-            rows.append(_row(name, _numbers(control.layers[matrix], asymmetry)))
+        of_layers = [(x.name, getattr(x, matrix), x.asymmetry) for x in result.layers]
+        of_layers += [(n, c.layers[matrix], c.layer_asymmetry) for n, c in _controls(result)]
+        rows = [_row(name, _numbers(matrix, *numbers)) for name, *numbers in of_layers]
         title = f"{NAMES[matrix]} of all heads of a layer together"
         yield b.text_table(("", *_COLUMNS), rows, title, b.VERBOSE | b.PAGE)
     geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
@@ -368,7 +361,11 @@ def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
             yield (f"{kind}/{geometry.n_heads}" if many else kind), geometry
 
 
-def _numbers(ranks: MatrixRank | ControlStatistics, asymmetry: float | None) -> list[float | None]:
+def _numbers(
+    matrix: str, ranks: MatrixRank | ControlStatistics, asymmetry: float | None
+) -> list[float | None]:
+    """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
+    asymmetry = asymmetry if matrix == "qk" else None
     numerical = ranks.numerical_rank
     value = numerical.value if isinstance(numerical, NumericalRank) else numerical
     sizes = (value, ranks.stable_rank, ranks.effective_rank, *ranks.dims.values())
