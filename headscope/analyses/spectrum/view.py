@@ -65,7 +65,8 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield b.Text(verdict_sentence(result), "lead")
     yield b.Text(control_sentence(result))
     yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
-    yield from _maps(result)
+    yield _map(result)
+    yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
     yield b.Text("\n".join(lines), on=b.TERMINAL)
     rows: list[list[str]] = []
     shares, squares = (
@@ -195,29 +196,21 @@ def sampling_sentence(result: SpectrumResult) -> str:
     )
 
 
-def _maps(result: SpectrumResult) -> Iterator[b.Block]:
-    """Draw the share at k of every head, of sigma and of sigma^2."""
+def _map(result: SpectrumResult) -> b.HeadMap:
+    """Draw the share at k of every head."""
     marks = dict.fromkeys(result.verdict.low_rank, "+")
     marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
-    controls = _controls(result)
-    for field, symbol, file in (
-        ("share_at_k", "sigma", "spectrum_map"),
-        ("share_sq_at_k", "sigma^2", "spectrum_map_sq"),
-    ):
-        beside = ", ".join(
-            f"{name} {_value(getattr(control, field)):.3f}" for name, control in controls.items()
-        )
-        yield b.HeadMap(
-            f"Share of {symbol} in the {result.k} largest of {result.length}, "
-            f"{model_name(result)}\ncontrols: {beside}",
-            f"share of {symbol}",
-            {(h.layer_name, h.head): getattr(h, field).value for h in result.heads},
-            digits=2,
-            file=file,
-            marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
-            on=b.TERMINAL if field == "share_at_k" else b.NOWHERE,
-        )
-    yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
+    controls = _controls(result).items()
+    beside = ", ".join(f"{name} {_value(control.share_at_k):.3f}" for name, control in controls)
+    return b.HeadMap(
+        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
+        f"controls: {beside}",
+        "share of sigma",
+        {(h.layer_name, h.head): h.share_at_k.value for h in result.heads},
+        digits=2,
+        file="spectrum_map",
+        marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
+    )
 
 
 def _controls(result: SpectrumResult) -> dict[str, Any]:
