@@ -20,7 +20,8 @@ from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
     Spectrum,
-    control_curves,
+    control_spectra,
+    shares,
 )
 from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.spectrum.result import (
@@ -275,15 +276,15 @@ def _random_weights(
 
 def _controls(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
     controls = {}
-    for name, curves in control_curves(length, seed).items():
-        draws = len(curves.share)
-        curve, curve_sq = curves.share.mean(axis=0), curves.share_sq.mean(axis=0)
+    for name, sigma in control_spectra(length, seed).items():
+        draws, share = len(sigma), shares(sigma)
+        curve, curve_sq = share.mean(axis=0), shares(sigma**2).mean(axis=0)
         controls[name] = SpectrumControl(
             share_at_k=float(curve[k - 1]),
             share_sq_at_k=float(curve_sq[k - 1]),
             curve=tuple(curve.tolist()),
             curve_sq=tuple(curve_sq.tolist()),
-            std=float(curves.share[:, k - 1].std(ddof=1)) if draws > 1 else None,
+            std=float(share[:, k - 1].std(ddof=1)) if draws > 1 else None,
             draws=draws,
         )
     return controls
