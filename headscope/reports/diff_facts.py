@@ -27,7 +27,6 @@ from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.stats.compared import Compare, Setting, is_plain, marked
 from headscope.stats.estimate import Estimate, Z
-from headscope.stats.ranks import MeanSem
 
 Key = tuple[str, str, str]
 Interval = tuple[float, float]
@@ -119,16 +118,13 @@ def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Fact]
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | Estimate | MeanSem)
+    return isinstance(value, int | float | Estimate)
 
 
 def _number(value: Any, mark: Compare, row: Any) -> Number:
     """Make a number of a value, with the interval that it has or that other fields hold."""
     if isinstance(value, Estimate):
         return number(value.value, (value.low, value.high), mark.better)
-    if isinstance(value, MeanSem):
-        half = None if value.sem is None else Z * value.sem
-        return around(value.mean, row.half_width if mark.interval == "half_width" else half)
     ends = [getattr(row, name) for name in mark.interval.split()]
     return number(value, ends[0] if len(ends) == 1 else ends, mark.better)
 

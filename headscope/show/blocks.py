@@ -13,7 +13,6 @@ from headscope.show.estimates import ranged
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION"]
@@ -182,8 +181,6 @@ class Custom:
 
     html: str = ""  # Markup that is safe already.
     text: str = ""
-    figure: Callable[[Axes], None] | None = None
-    file: str = ""
     on: Place = BOTH
 
 

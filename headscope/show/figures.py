@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from headscope.show import drawing as draw
-from headscope.show.blocks import Block, Chart, Custom, Drawing, HeadMap, Matrix, Panels, Series
+from headscope.show.blocks import Block, Chart, Drawing, HeadMap, Matrix, Panels, Series
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
 
@@ -25,11 +25,11 @@ def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
     for block in blocks:
         if isinstance(block, Drawing):
             yield block.file, block.draw()
-        elif isinstance(block, Chart | HeadMap | Panels | Custom) and block.file:
+        elif isinstance(block, Chart | HeadMap | Panels) and block.file:
             yield block.file, _figure(block)
 
 
-def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
+def _figure(block: Chart | HeadMap | Panels) -> Figure:
     if isinstance(block, HeadMap):
         layers = list(dict.fromkeys(layer for layer, _ in block.values))
         cells = {(layers.index(name), head): v for (name, head), v in block.values.items()}
@@ -66,13 +66,8 @@ def _figure(block: Chart | HeadMap | Panels | Custom) -> Figure:
                 draw.legend_beside(figure, "outside lower center", 3, handles=handles)
         figure.suptitle(block.title, fontsize=11)
         return figure
-    figure = draw.new_figure(*(block.size if isinstance(block, Chart) else (6.6, 4.2)))
-    axes = figure.add_subplot()
-    if isinstance(block, Custom):
-        assert block.figure is not None
-        block.figure(axes)
-        return figure
-    chart_on(axes, block)
+    figure = draw.new_figure(*block.size)
+    chart_on(figure.add_subplot(), block)
     if len(block.series) > 1:
         draw.legend_beside(figure, "outside lower center", 2, handlelength=3.5)
     return figure

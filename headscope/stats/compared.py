@@ -28,7 +28,7 @@ class Compare:
     #: field, and for nested fields nothing.
     name: str | None = None
     where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
-    interval: str = ""  # The field with its interval or half width, or two: ``low high``
+    interval: str = ""  # The field with its interval, or two: ``low high``
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
     part: str = ""  # The attribute of the value that is compared
     words: str = ""  # Compared as words: a template

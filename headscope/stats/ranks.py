@@ -1,4 +1,4 @@
-"""Ranks of matrices as values, and means over sequences."""
+"""Ranks of matrices as values."""
 
 from __future__ import annotations
 
@@ -30,14 +30,6 @@ class MatrixRank:
     effective_rank: Annotated[float | None, Compare("effective")]
     #: Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
     dims: Annotated[dict[str, int | None], Compare("dims ")]
-
-
-@dataclass(frozen=True)
-class MeanSem:
-    """A mean over sequences."""
-
-    mean: float  # The mean
-    sem: float | None  # Its standard error; None for a single sequence
 
 
 @dataclass(frozen=True)

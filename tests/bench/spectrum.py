@@ -186,7 +186,7 @@ def adaptive(loaded, text, length, check):
     if check:
         full = headscope.spectrum(loaded, text, length=length, sequences=10_000)
         pairs = zip(found.heads, full.heads, strict=True)
-        gaps = [abs(one.share_at_k.mean - other.share_at_k.mean) for one, other in pairs]
+        gaps = [abs(one.share_at_k.value - other.share_at_k.value) for one, other in pairs]
         inside = sum(gap < 0.01 for gap in gaps)
         print(
             f"against all {full.sequences} windows: {inside} of {len(gaps)} heads within 0.01, "

@@ -86,7 +86,7 @@ ROWS = {
         {"fresh": False, "control_seeds": 2},
         *("rank.csv", "", "cumulative_qk cumulative_ov effective_rank overlap"),
     ),
-    "spectrum": Row(SMALL, "spectrum.csv", "", "spectrum_curves spectrum_map spectrum_map_sq"),
+    "spectrum": Row(SMALL, "spectrum.csv", "", "spectrum_curves spectrum_map"),
     "depth": Row(SMALL, "depth.csv", "protected.csv", "depth protected"),
     "flow": Row({"limit": 24}, "flow.csv", "flow_hubs.csv", "flow flow_trees"),
     "linear": Row(
@@ -101,8 +101,7 @@ ROWS = {
             **{"random": "head", "train_limit": 100, "test_limit": 20},
         },
         "transfer.csv",
-        "transfer_curves.csv transfer_differences.csv transfer_divergence.csv transfer_rates.csv "
-        "transfer_runs.csv",
+        "transfer_curves.csv transfer_differences.csv transfer_rates.csv transfer_runs.csv",
         "transfer transfer_curves",
     ),
     "prune": Row(

@@ -239,8 +239,7 @@ def test_transfers_files_page_and_diff(run, model, tmp_path):
     assert [found.what for found in VIEW.key_numbers(result)] == [
         *("accuracy, LayerNorm only trained", "accuracy, everything trained"),
     ]
-    for name, value in (("accuracy", 1.0), ("low", 0.5), ("high", 1.5)):
-        data = changed(data, "cells", 0, name, to=value)
+    data = changed(data, "cells", 0, "accuracy", to={"value": 1.0, "low": 0.5, "high": 1.5})
     found = run("diff", out / "transfer.json", write(other, data))
     assert "head, pretrained, 16" in found.stdout
     assert "1 (0.500 to 1.500)" in found.stdout

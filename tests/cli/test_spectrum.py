@@ -45,13 +45,14 @@ def test_curves_shares_and_controls(run, model, text):
     data = parsed(run, model, "--text", text, "--length", "16", "--sequences", "6")
     assert (data["length"], data["sequences"], data["k"]) == (16, 6, 4)
     for head in data["heads"]:
-        assert set(head["share_at_k"]) == {"mean", "sem"}
         for name in ("curve", "curve_sq"):
             assert len(head[name]) == 16
             assert head[name] == sorted(head[name])
             assert head[name][-1] == pytest.approx(1.0)
-        assert head["share_at_k"]["mean"] == head["curve"][3]
-        assert head["curve_sem"][3] == head["share_at_k"]["sem"]
+        share = head["share_at_k"]
+        assert share["value"] == head["curve"][3]
+        half = stats.t.ppf(0.975, 5) * head["curve_sem"][3]
+        assert share["high"] - share["value"] == pytest.approx(half)
     assert set(data["controls"]) == {"uniform", "identity", "previous-token", "random-logits"}
     assert data["controls"]["identity"]["share_at_k"] == 0.25
     assert data["efficient"] is None
@@ -63,10 +64,10 @@ def test_defaults_shortest_length_and_any_k(run, model, text):
     assert (data["sampling"]["mode"], data["sampling"]["precision"]) == ("adaptive", 0.01)
     data = parsed(run, model, "--text", text, "-n", "4", "--sequences", "1", "--efficient")
     assert data["k"] == 1
-    assert data["heads"][0]["share_at_k"]["sem"] is None
+    assert data["heads"][0]["share_at_k"]["low"] is None
     assert len(data["verdict"]["between"]) == 8  # one sequence gives no verdict
     data = parsed(run, model, "--text", text, "-n", "8", "--sequences", "2", "--k", "8")
-    assert all(h["share_at_k"]["mean"] == pytest.approx(1.0) for h in data["heads"])
+    assert all(h["share_at_k"]["value"] == pytest.approx(1.0) for h in data["heads"])
 
 
 def test_cheap_forms(run, model, text, tmp_path):
@@ -78,7 +79,7 @@ def test_cheap_forms(run, model, text, tmp_path):
     assert more < {path.name for path in tmp_path.iterdir()}
     rows = read_rows((tmp_path / "spectrum_efficient.csv").read_text())
     assert {row["form"] for row in rows} >= {"truncated", "bound", "random", "window"}
-    assert all(float(row["half_width"]) >= 0 for row in rows)
+    assert all(float(row["error_low"]) <= float(row["error_high"]) for row in rows)
     table = run(*call, "--format", "csv").rows
     assert len(table) == 8
     assert not more & {path.name for path in tmp_path.iterdir()}  # to be taken for new
@@ -93,10 +94,10 @@ def test_random_weights_stand_beside_the_shares(run, model, text, tmp_path):
     assert sum(draw["sequences"] for draw in random["draws"]) == 12
     means = [draw["share_at_k"] for draw in random["draws"]]
     assert len(set(means)) == 5
-    assert random["share_at_k"]["mean"] == pytest.approx(sum(means) / 5)
     low, high = stats.t.interval(0.95, 4, sum(means) / 5, stats.sem(means))
-    assert random["half_width"] == pytest.approx((high - low) / 2)
-    assert random["curve"][3] == pytest.approx(random["share_at_k"]["mean"])
+    expected = {"value": sum(means) / 5, "low": low, "high": high}
+    assert random["share_at_k"] == pytest.approx(expected)
+    assert random["curve"][3] == pytest.approx(random["share_at_k"]["value"])
     assert "control: random weights" in shown.flat
     again = parsed(run, *arguments, "--control")
     assert again["random_weights"] == random
@@ -113,7 +114,7 @@ def test_random_weights_are_those_of_fresh_models(model, text):
     for i, draw in enumerate(found.draws):
         twin = random_twin(loaded, i)
         alone = headscope.spectrum(twin, lines, length=16, sequences=10**6).heads
-        whole = np.mean([head.share_at_k.mean for head in alone])
+        whole = np.mean([head.share_at_k.value for head in alone])
         assert draw.share_at_k == pytest.approx(whole, abs=0.05)
         assert draw.sequences == 1
 

@@ -8,6 +8,7 @@ import scipy.linalg
 import torch
 from families import tiny
 from rank_reference import check, dense, dense_asymmetry
+from scipy import stats
 from tiny_models import VOCABULARY, tiny_tokenizer
 from transformers import T5Config, T5EncoderModel
 
@@ -83,9 +84,9 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
             total += dense(q, k)
             values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[site.layer]]
             found = head.pattern_asymmetry
-            assert found.mean == pytest.approx(np.mean(values), rel=1e-8)
-            sem = np.std(values, ddof=1) / len(values) ** 0.5
-            assert found.sem == pytest.approx(sem, rel=1e-6)
+            ends = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+            assert found.value == pytest.approx(np.mean(values), rel=1e-8)
+            assert found.interval == pytest.approx(ends, rel=1e-6)
         layer = result.layers[site.layer]
         same(layer.qk_data, np.linalg.svd(root @ total @ root)[1], 1e-7)
         assert layer.qk_data_control.heads.draws == 8
@@ -94,8 +95,8 @@ def test_numbers_are_those_of_dense_matrices_and_the_eager_model(family):
     # Of projections that heads share, the full width keeps the model.
     narrow, full = result.shared.widths
     assert full.score_error < 1e-10
-    assert full.fidelity == pytest.approx(1, abs=1e-10)
-    assert narrow.fidelity < 1 - 1e-4
+    assert full.fidelity.value == pytest.approx(1, abs=1e-10)
+    assert narrow.fidelity.value < 1 - 1e-4
     distinct = {"albert": 1, "albert, two groups": 2}.get(family, 3)
     assert len(narrow.layer_score_errors) == distinct
     before, after = 32 * (2 * 32 + 1), 4 * (2 * 32 + 4) + 4 * 32
@@ -187,8 +188,8 @@ def test_from_a_text_the_relative_bias_stays_as_it_is():
     _, patterns = alone(loaded)
     for head in result.heads:
         values = [dense_asymmetry(pattern[head.head]) for pattern in patterns[head.layer]]
-        assert head.pattern_asymmetry.mean == pytest.approx(np.mean(values), rel=1e-8)
-    assert result.shared.widths[0].fidelity == pytest.approx(1.0, abs=1e-6)
+        assert head.pattern_asymmetry.value == pytest.approx(np.mean(values), rel=1e-8)
+    assert result.shared.widths[0].fidelity.value == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_model_whose_attention_is_bypassed_is_measured_from_its_weights_alone():

@@ -218,21 +218,20 @@ def test_planted_shared_projections_lose_nothing_and_cutting_does(tmp_path):
     at = {width.width: width for width in shared.widths}
     assert shared.knee == 8
     assert at[8].score_error < 1e-4
-    assert at[8].fidelity == pytest.approx(1, abs=1e-6)
+    assert at[8].fidelity.value == pytest.approx(1, abs=1e-6)
     assert at[8].truncated_rank < R
     assert at[8].truncated_score_error > 0.2
-    assert at[8].truncated_fidelity < 1 - 1e-4
+    assert at[8].truncated_fidelity.value < 1 - 1e-4
     assert at[8].control_score_error > 0.3
     # 2 layers of W_Q, W_K (32 x 32), b_Q (32); of two 32 x 8, 4 mixing vectors, 4 b_Q W_K^T of 32
     before, after = 2 * (2 * 32 * 32 + 32), 2 * (2 * 32 * 8 + 4 * 8 + 4 * 32)
     assert (at[8].parameters, at[8].parameters_saved) == (after, before - after)
     assert at[8].share_saved == pytest.approx(1 - after / before)
-    assert at[32].fidelity == pytest.approx(1, abs=1e-6)
+    assert at[32].fidelity.value == pytest.approx(1, abs=1e-6)
     assert at[32].truncated_rank == R
     assert at[32].truncated_score_error < 1e-6
-    low, high = at[2].fidelity_interval
-    assert low <= at[2].fidelity <= high
-    assert at[2].fidelity < at[8].fidelity
+    assert at[2].fidelity.low <= at[2].fidelity.value <= at[2].fidelity.high
+    assert at[2].fidelity.value < at[8].fidelity.value
 
 
 def test_a_model_in_memory_needs_no_tokenizer_until_it_needs_text(folder):

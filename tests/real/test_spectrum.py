@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import headscope
 from headscope.analyses.spectrum import efficient
+from headscope.analyses.spectrum.run import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence, verdict_sentence
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
@@ -37,9 +39,9 @@ def test_equals_a_script_on_output_attentions(demo, result):
         sigma = np.linalg.svd(attentions[head.layer][:, head.head].double(), compute_uv=False)
         curves = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
         np.testing.assert_allclose(head.curve, curves.mean(0), atol=2e-5)
-        assert head.share_at_k.mean == pytest.approx(curves[:, 15].mean(), abs=2e-5)
-        sem = curves[:, 15].std(ddof=1) / np.sqrt(6)
-        assert head.share_at_k.sem == pytest.approx(sem, abs=2e-5)
+        assert head.share_at_k.value == pytest.approx(curves[:, 15].mean(), abs=2e-5)
+        half = stats.t.ppf(0.975, 5) * curves[:, 15].std(ddof=1) / np.sqrt(6)
+        assert head.share_at_k.half_width == pytest.approx(half, abs=5e-5)
         squares = np.cumsum(sigma**2, -1) / (sigma**2).sum(-1, keepdims=True)
         np.testing.assert_allclose(head.curve_sq, squares.mean(0), atol=2e-5)
 
@@ -49,7 +51,7 @@ def test_positional_heads_are_the_exception(result):
     head = result.heads[2]
     assert (head.name, head.offset) == ("L0H2", -1)
     assert head.offset_mass > 0.95
-    assert head.share_at_k.mean == pytest.approx(
+    assert head.share_at_k.value == pytest.approx(
         result.controls["previous-token"].share_at_k, abs=0.02
     )
     assert "L0H2" in result.verdict.not_low_rank
@@ -65,27 +67,24 @@ def test_cheap_forms_end_to_end(result):
     points = {(p.form, p.size): p for p in found.points}
     sizes = [2, 4, 8, 16, 32]
     best = [points["truncated", k] for k in sizes]
-    assert [p.error for p in best] == sorted((p.error for p in best), reverse=True)
+    assert [p.error.value for p in best] == sorted((p.error.value for p in best), reverse=True)
     for k in sizes:  # nothing of rank k beats the bound, and more keys keep more mass
-        bound = points["bound", k].error
-        others = [points[form, k].error for form in ("truncated", "random", "pooled")]
+        bound = points["bound", k].error.value
+        others = [points[form, k].error.value for form in ("truncated", "random", "pooled")]
         assert bound < min(others)
         assert (bound == 0) == (k >= 32)  # d_head
-        assert points["random", k].draws == 5
-        assert points["random", k].error_draw_std > 0
-        assert points["window", k].error_draw_std is None
         window, more = points["window", k], points["window+global", k]
         assert window.mass is not None
         assert more.mass is not None
         assert window.mass < more.mass
-    assert best[-1].fidelity.mean > 0.97 > points["uniform", 0].fidelity.mean
-    assert all(-1 <= p.fidelity.mean <= 1 for p in found.points)
+    assert best[-1].fidelity.value > 0.97 > points["uniform", 0].fidelity.value
+    assert all(-1 <= p.fidelity.value <= 1 for p in found.points)
     heads = [h for h in found.heads if (h.form, h.size) == ("window", 4)]
     assert len(heads) == 72
-    assert np.mean([h.error.mean for h in heads]) == pytest.approx(points["window", 4].error)
+    assert np.mean([h.error.value for h in heads]) == pytest.approx(points["window", 4].error.value)
     # One key back suffices for the previous-token head alone.
     by_name = {(h.layer, h.head): h for h in heads}
-    assert by_name[0, 2].error.mean < 0.1 < by_name[5, 0].error.mean
+    assert by_name[0, 2].error.value < 0.1 < by_name[5, 0].error.value
 
 
 def test_random_weights_are_of_low_rank_too(demo):
@@ -93,7 +92,7 @@ def test_random_weights_are_of_low_rank_too(demo):
     result = headscope.spectrum(demo, sequences=5, control=True)
     random = result.random_weights
     assert random is not None
-    assert random.share_at_k.mean == pytest.approx(0.97, abs=0.01)
+    assert random.share_at_k.value == pytest.approx(0.97, abs=0.01)
     assert [draw.above for draw in random.draws] == [72] * 5
     text = control_sentence(result)
     assert "72 of 72 heads are above 0.9: low rank alone is no sign of learning" in text
@@ -104,8 +103,10 @@ def test_adaptive_mode_stops_when_precise(demo):
     result = headscope.spectrum(demo, length=32, precision=0.05)
     sampling = result.sampling
     assert (sampling.mode, sampling.reached) == ("adaptive", True)
-    assert sampling.minimum <= result.sequences < sampling.windows
-    assert max(h.half_width for h in result.heads) == sampling.half_width < 0.05
+    assert MINIMUM <= result.sequences < sampling.windows
+    widest = max(h.share_at_k.half_width for h in result.heads)
+    assert widest == pytest.approx(sampling.half_width)
+    assert sampling.half_width < 0.05
     other = headscope.spectrum(demo, length=32, precision=0.05, seed=1)
     assert other.heads != result.heads  # another random order
     assert headscope.spectrum(demo, length=32, precision=0.05).heads == result.heads
@@ -121,7 +122,7 @@ def test_all_windows_in_any_order_give_the_same_means(demo, little):
     all_of_them = headscope.spectrum(demo, little, length=64, sequences=10**6)
     shuffled = headscope.spectrum(demo, little, length=64, precision=1e-6)
     for one, other in zip(all_of_them.heads, shuffled.heads, strict=True):
-        assert one.share_at_k.mean == pytest.approx(other.share_at_k.mean, abs=1e-5)
+        assert one.share_at_k.value == pytest.approx(other.share_at_k.value, abs=1e-5)
     assert all_of_them.sampling.requested == 10**6
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from headscope.analyses.flow.graph import HubSums, WordNodes, nodes_of
 from headscope.analyses.flow.recovery import FOLDS, HeldOut, LayerSpaces, RecoverySums
-from headscope.analyses.flow.rollout import Rollout, RolloutSums
 from headscope.analyses.flow.trees import GoldTrees, SameLength, TreeSearch
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
@@ -101,7 +100,6 @@ class Sums:
     chosen: HubSums  # hubs on the first half, and on the second
     hubs: HubSums
     search: TreeSearch | None  # None without gold trees
-    rollout: RolloutSums  # on the second half
 
 
 def measure(
@@ -115,27 +113,26 @@ def measure(
     sums, chosen = RecoverySums(spaces), HubSums()
     del spaces  # the sums have them, until maps are fitted
     search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
-    for seen in _run(reader, loaded, sums, 0, seed, name):
-        chosen.update(seen.graph, seen.nodes)
+    for batch, graph in _run(reader, loaded, sums, 0, seed, name):
+        chosen.update(graph, batch.nodes)
         if search is not None:
-            _count_trees(search, seen)
+            _count_trees(search, batch, graph)
     if not chosen.top:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
             "one, from the first on) could be read: each is longer than the model's limit or has "
             "a word that yields no piece."
         )
-    held, hubs, rollout = sums.fitted(), HubSums(chosen.most_frequent()), RolloutSums()
-    for number, seen in enumerate(_run(reader, loaded, held, 1, seed, name)):
+    held, hubs = sums.fitted(), HubSums(chosen.most_frequent())
+    for number, (batch, graph) in enumerate(_run(reader, loaded, held, 1, seed, name)):
         if search is not None and number == 0:
             search.choose()  # while the next batches are read
-        hubs.update(seen.graph, seen.nodes)
-        rollout.update(seen.rollout, seen.nodes)
+        hubs.update(graph, batch.nodes)
         if search is not None:
-            _count_trees(search, seen)
+            _count_trees(search, batch, graph)
     held.forget_maps()
     give_back()
-    return Sums(sums.tokens, held, chosen, hubs, search, rollout)
+    return Sums(sums.tokens, held, chosen, hubs, search)
 
 
 class _Batch(NamedTuple):
@@ -147,17 +144,8 @@ class _Batch(NamedTuple):
     folds: list[int]  # The fold of each sentence; empty where nothing is fitted.
 
 
-class _Seen(NamedTuple):
-    """What the attention in a batch looks like."""
-
-    batch: _Batch
-    graph: Tensor  # Weights between nodes, (batch, heads of all layers, nodes, nodes).
-    rollout: Tensor  # (batch, 2, nodes, nodes)
-
-    @property
-    def nodes(self) -> WordNodes:
-        """The words."""
-        return self.batch.nodes
+#: With the weights between nodes, (batch, heads of all layers, nodes, nodes).
+_Seen = tuple[_Batch, Tensor]
 
 
 def _run(
@@ -190,7 +178,7 @@ def _run(
         recovery.add(added)
         del added
         yield seen
-        reader.progress(what, seen.batch.seen, reader.n_sentences)
+        reader.progress(what, seen[0].seen, reader.n_sentences)
 
 
 class _Observer(Generic[_Half]):
@@ -206,10 +194,10 @@ class _Observer(Generic[_Half]):
         nodes = self._nodes = batch.nodes
         ids, mask = self._loaded.pad([s.ids.tolist() for s in batch.sentences])
         shape = (len(batch.sentences), int(self._first[-1]), nodes.size, nodes.size)
-        self._graph, self._rollout = torch.zeros(shape, device=nodes.node.device), Rollout(nodes)
+        self._graph = torch.zeros(shape, device=nodes.node.device)
         self._recovery: _Half = self._all.of_batch(nodes, batch.folds)
         router.run(functools.partial(self._loaded.forward, ids, mask))
-        return _Seen(batch, self._graph, self._rollout.graph()), self._recovery
+        return (batch, self._graph), self._recovery
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
         """Keep what the values of a layer are made from."""
@@ -221,21 +209,19 @@ class _Observer(Generic[_Half]):
         heads = slice(start + site.heads.start, start + site.heads.stop)
         self._graph[site.rows, heads] = self._nodes.fold(site.pattern, site.rows)
         self._recovery.update(site, self._x, self._nodes)
-        self._rollout.observe(site)
 
     def finish(self, stack: str, layer: int) -> None:
-        """Let the rollout go through the layer."""
-        self._rollout.finish()
+        """Nothing is held back between chunks."""
 
 
-def _count_trees(search: TreeSearch, seen: _Seen) -> None:
+def _count_trees(search: TreeSearch, batch: _Batch, graph: Tensor) -> None:
     """Hand over the attention between the words of a batch, sentences of one length at a time."""
-    sentences, nodes = seen.batch.sentences, seen.nodes
+    sentences, nodes = batch.sentences, batch.nodes
     by_length: dict[int, list[int]] = {}
     for row, item in enumerate(sentences):
         if len(item.sentence.words) > 1:  # a single word is the root
             by_length.setdefault(len(item.sentence.words), []).append(row)
-    graph, groups = torch.cat([seen.graph, seen.rollout.to(seen.graph)], dim=1), []
+    groups = []
     for n, rows in by_length.items():
         word = torch.stack([nodes.is_word[row].nonzero()[:n, 0] for row in rows])
         at = torch.arange(len(rows), device=word.device)[:, None, None, None]
@@ -248,6 +234,6 @@ def _count_trees(search: TreeSearch, seen: _Seen) -> None:
             indices, trees = zip(*swapped, strict=True)
             others = list(indices), GoldTrees.of(trees, graph.device)
         gold = GoldTrees.of([s.sentence for s in own], graph.device)
-        groups.append(SameLength(words[:, :-2], gold, others, words[:, -2:]))
+        groups.append(SameLength(words, gold, others))
     if groups:
         search.update(groups)

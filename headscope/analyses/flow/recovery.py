@@ -23,8 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -60,9 +59,9 @@ _TINY = torch.finfo(torch.float64).tiny
 class LayerSpaces:
     """What the values of one layer read, and what random ones would."""
 
-    #: (d_in, n_heads, 3 * d_v). G, U and V side by side: random directions; orthonormal columns
-    #: that span those of each head's W_V, zeros beyond its rank; and some that span those of G.
-    maps: Tensor
+    G: Tensor  # (n_heads, d_in, d_v). Random directions.
+    U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
+    V: Tensor  # Orthonormal columns that span those of G.
     sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
 
     @classmethod
@@ -75,22 +74,11 @@ class LayerSpaces:
         U, V = ((column_basis(part)[0] if len(part) else part.double()) for part in (W_V, G))
         wider = [0, G.shape[-1] - U.shape[-1]]  # heads that are wider than the states
         U, V = (torch.nn.functional.pad(basis, wider) for basis in (U, V))
-        maps = torch.cat([G, U, V], -1).transpose(0, 1)  # so that all heads are one product
-        return cls(maps.contiguous(), torch.linalg.qr(wide)[0])
-
-    @property
-    def d_v(self) -> int:
-        """Numbers of one head's value."""
-        return self.maps.shape[-1] // 3
+        return cls(G, U, V, torch.linalg.qr(wide)[0])
 
 
 class _Words:
-    """What the words of a chunk read, in float64: lengths are found as differences.
-
-    States of positions are (rows, pos, heads, width), those of words (heads, words, width). A
-    mixture is never made in all d_in dimensions: what a map takes from it is the mixture of what
-    the map takes from each position.
-    """
+    """What the words of a chunk read, in float64, head by head."""
 
     def __init__(
         self, site: Activations, x: Tensor, nodes: WordNodes, fold: Tensor | None = None
@@ -101,69 +89,31 @@ class _Words:
             order = fold[site.rows][row].argsort(stable=True)
             row, query = row[order], query[order]
         hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
-        top = first_largest(hidden)[1][row, :, query].T
-        other = nodes.other[site.rows][row, query]
-        self.x, self.pattern = exact(x[site.rows]), exact(site.pattern)
-        self.z = exact(site.z.transpose(0, 1)[:, row, query])
-        device = self.x.device
-        self.row, self._query, self.top, self._other = (
-            part.to(device) for part in (row, query, top, other)
+        top = first_largest(hidden)[1][row, :, query]  # (words, heads)
+        self._x, self._pattern, self._z = exact(x[site.rows]), exact(site.pattern), exact(site.z)
+        self.row, self._query, self._top, self._other = (
+            part.to(self._x.device)
+            for part in (row, query, top, nodes.other[site.rows][row, query])
         )
-        self._head = torch.arange(site.pattern.shape[1], device=device)[:, None]
+        self._first = site.heads.start
+        self.heads = range(site.heads.start, site.heads.stop)
 
-    def through(self, maps: Tensor) -> Tensor:
-        """Send every position through maps (d_in, heads, width)."""
-        states = self.x @ maps.to(self.x).flatten(1)
-        return states.view(*states.shape[:2], *maps.shape[1:])
-
-    def read(self, states: Tensor) -> Tensor:
-        """Mix the states of positions as attention does."""
-        mixed = self.pattern @ states.transpose(1, 2)
-        return mixed.transpose(0, 1)[:, self.row, self._query]
-
-    def most(self, states: Tensor) -> Tensor:
-        """Return the states of the words that get the largest weight."""
-        return states[self.row, self.top, self._head]
-
-    def drawn(self, states: Tensor) -> Tensor:
-        """Return the states of the words that were drawn at random."""
-        return states[self.row, self._other, self._head]
-
-    def products(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiply numbers of words with the mixtures and with the words of largest weight.
-
-        Summed over words, (heads, width, d_in) each: numbers go to the positions that are read,
-        and only there meet the states.
-        """
-        (rows, n, _), (n_heads, _, width) = self.x.shape, numbers.shape
-        asked = numbers.new_zeros(rows, n_heads, n, width)
-        asked[self.row, :, self._query] = numbers.transpose(0, 1)
-        mixed = (self.pattern.mT @ asked).transpose(1, 2)
-        place = ((self.row * n + self.top) * n_heads + self._head).flatten()
-        most = numbers.new_zeros(rows * n * n_heads, width)
-        most.scatter_add_(0, place[:, None].expand(-1, width), numbers.flatten(0, 1))
-        both = torch.cat([mixed, most.view(mixed.shape)], -1)
-        sums = both.flatten(0, 1).flatten(1).T @ self.x.flatten(0, 1)
-        first, second = sums.view(n_heads, 2, width, -1).unbind(1)
-        return first, second
-
-    def squares(self, mean: Tensor, mean_most: Tensor) -> tuple[Tensor, Tensor]:
-        """Return squared lengths of mixtures and words of largest weight, less a mean and whole.
-
-        Shapes: means (heads, d_in); each (2, heads, words).
-        """
-        x, pattern = self.x, self.pattern
-        along, along_most = (x @ part.to(x).T for part in (mean, mean_most))
-        size, size_most = (part.to(x).square().sum(-1)[:, None] for part in (mean, mean_most))
-        length = (pattern.flatten(1, 2) @ (x @ x.mT)).view_as(pattern)
-        gap = length - 2 * along.transpose(1, 2)[:, :, None, :]
-        both = torch.stack([(pattern * part).sum(-1) for part in (gap, length)])
-        mixed = both.transpose(1, 2)[:, :, self.row, self._query]
-        whole = x.square().sum(-1)[self.row, self.top]
-        most = torch.stack([whole - 2 * along_most[self.row, self.top, self._head], whole])
-        mixed[0] += size
-        most[0] += size_most
-        return mixed, most
+    def pairs(self, head: int, spaces: LayerSpaces) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return by target what a map of one head is given, and what it should give."""
+        i = head - self._first
+        G, U, V = (part[head].to(self._x) for part in (spaces.G, spaces.U, spaces.V))
+        a = (self._pattern[:, i] @ self._x)[self.row, self._query]
+        top, other = (self._x[self.row, place] for place in (self._top[:, i], self._other))
+        z, random = self._z[self.row, i, self._query], a @ G
+        return {
+            "whole": (z, a),
+            "token": (z, top),
+            "value": (z, top @ U),
+            "other": (z, other @ U),
+            "directions": (random, a),
+            "token_directions": (random, top),
+            "gaussian": (random, top @ V),
+        }
 
 
 class RecoverySums:
@@ -173,9 +123,10 @@ class RecoverySums:
         self._spaces = list(spaces)
         self._fold = torch.zeros(0)
         self.tokens = 0
-        self._sums = []
+        #: Of each layer: of maps from z, and of maps from random directions.
+        self._sums: list[tuple[RidgeSums, RidgeSums]] = []
         for space in spaces:
-            (d_in, n_heads, _), d_v = space.maps.shape, space.d_v
+            n_heads, d_in, d_v = space.G.shape
             sizes = n_heads, d_v, d_in, space.sketch.shape[1]
             self._sums.append((RidgeSums(*sizes, (d_v, d_v)), RidgeSums(*sizes, (d_v,))))
 
@@ -205,36 +156,24 @@ class RecoverySums:
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
         space, words = self._spaces[site.row], _Words(site, x, nodes, self._fold)
-        d = space.d_v
-        states = words.through(space.maps[:, site.heads])
-        mixed, value, other = (
-            words.read(states[..., :d]),
-            words.most(states[..., d:]),
-            words.drawn(states[..., d : 2 * d]),
-        )
-        sketch = words.x @ space.sketch.to(words.x)
-        sketch = sketch[:, :, None].expand(-1, -1, len(mixed), -1)
-        wide = words.read(sketch), words.most(sketch)
-        one = mixed.new_ones(*mixed.shape[:2], 1)
-        whole, token = words.products(torch.cat([one, words.z, mixed], -1))
         folds = self._fold[site.rows][words.row.to(self._fold.device)]
         sizes = folds.bincount(minlength=FOLDS).tolist()
-        of_z, of_random = self._sums[site.row]
-        of_z.add(site.heads, sizes, words.z, [*wide, value[..., :d], other])
-        of_z.add_wide(site.heads, [part[:, : 1 + d] for part in (whole, token)])
-        of_random.add(site.heads, sizes, mixed, [*wide, value[..., d:]])
-        own = [0, *range(1 + d, 1 + 2 * d)]
-        of_random.add_wide(site.heads, [part[:, own] for part in (whole, token)])
+        for head in words.heads:
+            pairs = words.pairs(head, space)
+            for sums, names in zip(self._sums[site.row], (_FROM_Z, _FROM_RANDOM), strict=True):
+                targets = [pairs[name][1] for name in names]
+                sums.add(head, sizes, pairs[names[0]][0], targets, space.sketch)
 
     def fitted(self) -> HeldOut:
         """Fit all maps, and forget the sums; what the maps are worth is measured elsewhere."""
-        fitted = HeldOut()
+        spaces, maps = self._spaces, list[list[RidgeMap]]()
         while self._sums:
             a, b = self._sums.pop(0)
-            fitted.add_layer(self._spaces.pop(0), [*a.solve(), *b.solve()])
+            maps.append([*a.solve(), *b.solve()])
             del a, b
             give_back()
-        return fitted
+        self._spaces = []
+        return HeldOut(spaces, maps)
 
 
 class HeldOut:
@@ -242,33 +181,19 @@ class HeldOut:
 
     alone = False  # What a batch adds is next to nothing.
 
-    def __init__(self) -> None:
-        self._maps: list[list[RidgeMap]] = []  # Of each layer.
-        #: What all heads of each layer take from a position, side by side: (d_in, n_heads, ...).
-        self._takes: list[Tensor] = []
-        self._first = np.zeros(1, dtype=int)
+    def __init__(self, spaces: Sequence[LayerSpaces], maps: Sequence[Sequence[RidgeMap]]) -> None:
+        #: Of each layer, in the order of :data:`TARGETS`; until :meth:`forget_maps`.
+        self.maps, self._spaces = list(maps), list(spaces)
+        #: Targets that the text is too short for, and why; their R^2 is NaN.
+        self.not_measured: dict[str, str] = {}
+        self._first = np.cumsum([0, *(len(space.G) for space in spaces)])
         self.sums: list[Array] = []
         self._batch = torch.zeros(0)
 
-    def add_layer(self, space: LayerSpaces, maps: Sequence[RidgeMap]) -> None:
-        """Take in the maps of the next layer; those of all its d_in numbers are held once."""
-        d, kept = space.d_v, list(maps)
-        first, last = space.maps[..., :d], space.maps[..., d:]
-        wide = [maps[i].weight.permute(2, 0, 1) for i in (0, 4, 1, 5)]
-        # From what they mix: G and two maps; from one word: U, V and two maps.
-        takes = torch.cat([first, *wide[:2], last, *wide[2:]], -1)
-        for i, place in ((0, 1), (4, 2), (1, 5), (5, 6)):
-            own = takes[..., place * d : (place + 1) * d]
-            kept[i] = replace(maps[i], weight=own.permute(1, 2, 0))
-        self._maps.append(kept)
-        self._takes.append(takes)
-        self._first = np.append(self._first, self._first[-1] + takes.shape[1])
-
     def forget_maps(self) -> None:
-        """Keep errors and penalties alone, once all is measured."""
-        nothing = torch.zeros(0)
-        self._maps = [[replace(of, weight=nothing) for of in maps] for maps in self._maps]
-        self._takes.clear()
+        """Keep errors alone, once all is measured."""
+        self.maps.clear()
+        self._spaces.clear()
 
     def of_batch(self, nodes: WordNodes, folds: Sequence[int] = ()) -> HeldOut:
         """Begin the errors of a batch."""
@@ -284,52 +209,32 @@ class HeldOut:
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
         """Add one chunk, as :meth:`RecoverySums.update` takes it."""
-        words = _Words(site, x, nodes)
-        maps, d = self._maps[site.row], words.z.shape[-1]
-        states = words.through(self._takes[site.row][:, site.heads])
-        by_pattern, by_word = words.read(states[..., : 3 * d]), words.most(states[..., 3 * d :])
-        mixed, of_z, of_mixed = torch.split(by_pattern, d, -1)
-        value, gaussian, token_of_z, token_of_mixed = torch.split(by_word, d, -1)
-        other = words.drawn(states[..., 3 * d : 4 * d])
-        whole, token = words.squares(maps[0].y[site.heads], maps[1].y[site.heads])
-        sizes = [
-            maps[0].wide(site.heads, words.z, of_z, whole),
-            maps[1].wide(site.heads, words.z, token_of_z, token),
-            maps[2].narrow(site.heads, words.z, value),
-            maps[3].narrow(site.heads, words.z, other),
-            maps[4].wide(site.heads, mixed, of_mixed, whole),
-            maps[5].wide(site.heads, mixed, token_of_mixed, token),
-            maps[6].narrow(site.heads, mixed, gaussian),
-        ]
-        start = int(self._first[site.row])
-        heads = slice(start + site.heads.start, start + site.heads.stop)
-        found = torch.stack(sizes, 1).permute(3, 0, 1, 2).cpu()
-        self._batch[..., heads].index_add_(0, (words.row + site.rows.start).cpu(), found)
+        words, maps = _Words(site, x, nodes), self.maps[site.row]
+        rows = (words.row + site.rows.start).cpu()
+        for head in words.heads:
+            pairs = words.pairs(head, self._spaces[site.row])
+            errors = [of.errors(head, *pairs[name]) for name, of in zip(TARGETS, maps, strict=True)]
+            found = torch.stack(errors, 1).permute(2, 0, 1).cpu()
+            self._batch[..., int(self._first[site.row]) + head].index_add_(0, rows, found)
 
     def explained(self, target: str) -> Clustered:
         """Return held-out R^2 of every head: 1 - error / distance from the other half's mean.
 
-        NaN where the target never changes.
+        NaN where the target never changes, or was not measured.
         """
         every = np.zeros((0, 3, len(TARGETS), int(self._first[-1])))
         sums = np.concatenate([every, *(part[None] for part in self.sums)])
         error, distance, square = np.moveaxis(sums[:, :, TARGETS.index(target)], 1, 0)
         varies = distance.sum(0) > VARIANCE * square.sum(0)
+        varies &= target not in self.not_measured
         return Clustered.ratio(error * varies, distance * varies).rest()
-
-    def penalties(self, target: str) -> Array:
-        """Return the penalty of every head's map, in units of its predictors' mean variance."""
-        i = TARGETS.index(target)
-        return np.concatenate([np.zeros(0), *(maps[i].penalty.numpy() for maps in self._maps)])
 
 
 @dataclass(frozen=True)
 class RidgeMap:
     """An affine map of each of a layer's heads: y + (predictor - x) weight.
 
-    ``penalty`` (n_heads,) is in units of the mean variance of the predictor. Errors are squared
-    lengths (3, heads, words): of what the map leaves of a target, of what its mean leaves, and of
-    the target.
+    ``penalty`` (n_heads,) is in units of the mean variance of the predictor.
     """
 
     x: Tensor
@@ -337,30 +242,16 @@ class RidgeMap:
     weight: Tensor
     penalty: Tensor
 
-    @cached_property
-    def _products(self) -> tuple[Tensor, Tensor]:
-        """W times the target's mean, (n_heads, 1, d), and W W^T."""
-        return self.y[:, None] @ self.weight.mT, self.weight @ self.weight.mT
+    def errors(self, head: int, predictor: Tensor, target: Tensor) -> Tensor:
+        """Return squared lengths of what the map of a head, and of what its mean, leaves.
 
-    def narrow(self, heads: slice, predictor: Tensor, target: Tensor) -> Tensor:
-        """Return the errors for a target (heads, words, width)."""
-        x, y, weight = (part[heads].to(predictor) for part in (self.x, self.y, self.weight))
-        of_mean = target - y[:, None]
-        left = of_mean - (predictor - x[:, None]) @ weight
-        parts = (left, of_mean, target)
-        return torch.stack([part.square().sum(-1) for part in parts])
-
-    def wide(self, heads: slice, predictor: Tensor, along: Tensor, sizes: Tensor) -> Tensor:
-        """Return the errors for a target that is known by its products alone.
-
-        |t - p W|^2 = |t|^2 - p (2 W t - W W^T p), of t and p less their means: ``along`` (heads,
-        words, d) is W t of the whole target, and ``sizes`` (2, heads, words) are the last two
-        errors.
+        Shapes: ``predictor`` (words, d), ``target`` (words, width); returns (3, words), the last of
+        the target itself.
         """
-        mean, own = (part[heads].to(predictor) for part in self._products)
-        gap = predictor - self.x[heads, None].to(predictor)
-        twice = 2 * (along - mean) - gap @ own
-        return torch.cat([sizes[:1] - (gap * twice).sum(-1), sizes])
+        x, y, weight = (part[head].to(predictor) for part in (self.x, self.y, self.weight))
+        of_mean = target - y
+        parts = (of_mean - (predictor - x) @ weight, of_mean, target)
+        return torch.stack([part.square().sum(-1) for part in parts])
 
 
 class RidgeSums:
@@ -377,17 +268,21 @@ class RidgeSums:
         self._wide = torch.zeros(2, n_heads, 1 + d, d_in, dtype=torch.float64)
         self.parts = self._folds, self._squares, self._wide
 
-    def add(self, heads: slice, sizes: Sequence[int], x: Tensor, targets: Sequence[Tensor]) -> None:
-        """Add tokens fold by fold: predictors (heads, tokens, d), targets, each fold's tokens."""
-        every = torch.cat([torch.ones_like(x[..., :1]), x, *targets], -1)
-        for number, part in enumerate(torch.split(every, list(sizes), 1)):
-            self._folds[number, heads] += (part[..., : self._widths[0]].mT @ part).cpu()
-            self._squares[number, heads] += part.square().sum(1).cpu()
+    def add(
+        self, head: int, sizes: Sequence[int], x: Tensor, targets: Sequence[Tensor], sketch: Tensor
+    ) -> None:
+        """Add tokens of one head, fold by fold: ``sizes`` are the tokens of each fold.
 
-    def add_wide(self, heads: slice, products: Sequence[Tensor]) -> None:
-        """Add the products of (1, predictors) with the first two targets, (heads, 1 + d, d_in)."""
-        for own, more in zip(self._wide, products, strict=True):
-            own[heads] += more.cpu()
+        Shapes: ``x`` (tokens, d), ``targets`` (tokens, width) each, ``sketch`` (d_in, directions).
+        """
+        predictor = torch.cat([torch.ones_like(x[:, :1]), x], -1)
+        seen = [target @ sketch.to(target) for target in targets[:2]]
+        every = torch.cat([predictor, *seen, *targets[2:]], -1)
+        for fold, part in enumerate(torch.split(every, list(sizes))):
+            self._folds[fold, head] += (part[:, : self._widths[0]].T @ part).cpu()
+            self._squares[fold, head] += part.square().sum(0).cpu()
+        for sums, target in zip(self._wide, targets[:2], strict=True):
+            sums[head] += (predictor.T @ target).cpu()
 
     def solve(self) -> list[RidgeMap]:
         """Fit a map to each target, of the penalty that errs least on folds left out."""

@@ -67,9 +67,6 @@ class HeadFlow(Head):
     recovery: Annotated[Recovery, Compare("R^2 ")]  # What z holds of what was read
     graph: Annotated[HeadGraph, Compare()]  # Its hubs
     trees: Annotated[HeadTrees | None, Compare()]  # None without gold trees
-    #: By number of ``recovery``: the penalty of its ridge map, in units of the mean variance of
-    #: what the map reads.
-    penalties: dict[str, float] = field(default_factory=dict)
 
     def wide(self, matrix: str = "w_v") -> float | None:
         """Return the effective rank of ``w_v`` or ``ov`` over d_head; None for a zero matrix."""
@@ -142,27 +139,6 @@ class Trees:
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """Attention rollout (Abnar & Zuidema 2020, arXiv:2005.00928) on the second half.
-
-    ``even_...``: the same where every layer spreads attention evenly.
-    """
-
-    own: Annotated[Estimate, Compare("rollout, own weight")]  # Weight of a word on itself
-    even_own: float | None
-    special: Estimate  # Weight of a word on special tokens
-    even_special: float | None
-    top_share: Estimate  # As in :class:`Graph`
-    even_top_share: float | None
-    #: Attachment of its largest trees in the direction that was chosen on the first half; None
-    #: without gold trees.
-    direction: str | None = None
-    uas: Annotated[Estimate | None, Compare("rollout, UAS")] = None
-    uas_no_punct: Estimate | None = None
-    even_uas: Estimate | None = None
-
-
-@dataclass(frozen=True)
 class FlowControl:
     """The same architecture with random weights on the same sentences."""
 
@@ -175,7 +151,6 @@ class FlowControl:
     #: Attachment of its best head and of its best combination; None without trees.
     best_uas: Estimate | None
     combination_uas: Estimate | None
-    rollout: Rollout | None = None  # None in results of earlier versions
 
 
 @dataclass(frozen=True)
@@ -206,7 +181,6 @@ class FlowResult(Measured):
     graph: Annotated[Graph, Compare()]  # Hubs of all heads together.
     trees: Annotated[Trees | None, Compare()]  # None without gold trees.
     control: FlowControl | None  # None where it was not asked for.
-    rollout: Annotated[Rollout | None, Compare()] = None  # None in results of earlier versions.
     #: ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
     #: ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
     #: as the random directions are other ones for each.

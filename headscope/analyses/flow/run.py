@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +24,9 @@ from headscope.analyses.flow.result import (
     HeadTrees,
     Hub,
     Recovery,
-    Rollout,
     Trees,
     ValueControl,
 )
-from headscope.analyses.flow.rollout import QUANTITIES
 from headscope.analyses.flow.trees import BASELINES, DIRECTIONS, TreeSearch
 from headscope.core.accumulator import Array
 from headscope.core.heads import head_name
@@ -62,7 +59,8 @@ HUBS, HUB_SENTENCES = 12, 8
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
     """Say what heads read and pass on, and what their attention looks like as a graph."""
-    seed = options.seed
+    seed, limit, tell = options.seed, options.limit, options.tell
+    seeds = range(seed, seed + options.control_seeds)
     corpus = open_corpus(options.corpus)
     opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
@@ -72,7 +70,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = (opened.whole or opened).only(stack)
-    reader = Reader(loaded, corpus, options.limit, options.tell)
+    reader = Reader(loaded, corpus, limit, tell)
     sums = measure(reader, loaded, seed, "model")
     sentences = FlowSentences(
         name=corpus.name,
@@ -83,7 +81,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         note=corpus.note,
         tokens=sums.tokens,
     )
-    spectra = {"gaussian": _gaussian(loaded.sites, range(seed, seed + options.control_seeds))}
+    spectra = {"gaussian": _gaussian(loaded.sites, seeds)}
     of_heads, random = _head_spectra(loaded.sites), None
     width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
@@ -91,23 +89,22 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
         random = measure(reader, twin, seed, "control", every_tree=False)
         spectra["fresh"] = _untrained(twin.sites)
-    missing = not_measured(sums, random, width)
+    sums.held.not_measured = not_measured(sums, random, width)
     return FlowResult(
         schema=SCHEMA,
         provenance=origin,
         validation=validation,
         sentences=sentences,
-        heads=_heads(loaded.sites, of_heads, sums, missing),
+        heads=_heads(loaded.sites, of_heads, sums),
         spectra=spectra,
-        recovery=_mean_recovery(sums.held, missing),
-        over_directions=_over(sums.held, "whole", "directions", missing),
+        recovery=_mean_recovery(sums.held),
+        over_directions=_over(sums.held, "whole", "directions"),
         graph=_graph(sums),
         trees=_trees(loaded.sites, sums.search),
-        control=None if random is None else _control(sums, random, seed, missing),
-        over_gaussian=_over(sums.held, "value", "gaussian", missing),
-        rollout=_rollout(sums),
-        token_over_directions=_over(sums.held, "token", "token_directions", missing),
-        not_measured=missing,
+        control=None if random is None else _control(sums, random, seed),
+        over_gaussian=_over(sums.held, "value", "gaussian"),
+        token_over_directions=_over(sums.held, "token", "token_directions"),
+        not_measured=sums.held.not_measured,
     )
 
 
@@ -123,11 +120,10 @@ def not_measured(sums: Sums, random: Sums | None, width: int) -> dict[str, str]:
         return dict.fromkeys(TARGETS, reason)
     if random is None:
         return {}
-    means = {target: _one(random.held.explained(target).mean()) for target in TARGETS}
     return {
         target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
         "follow what they were fitted on; give more sentences"
-        for target, r2 in means.items()
+        for target, r2 in vars(_mean_recovery(random.held)).items()
         if r2.high is not None and r2.high < COLLAPSED
     }
 
@@ -201,12 +197,10 @@ def _averaged(draws: Sequence[Spectra], width: int) -> ValueControl:
 
 
 def _heads(
-    sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums, missing: Container[str]
+    sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums
 ) -> tuple[HeadFlow, ...]:
-    """Put together what was measured of every head, without the R^2 that are missing."""
-    targets = [target for target in TARGETS if target not in missing]
-    r2 = {target: _estimates(sums.held.explained(target)) for target in targets}
-    penalties = {target: sums.held.penalties(target) for target in targets}
+    """Put together what was measured of every head."""
+    r2 = {target: _estimates(sums.held.explained(target)) for target in TARGETS}
     names = sums.chosen.most_frequent()
     top, hit, chance = (
         _estimates(_mean_over_sentences(rows, len(names)))
@@ -217,7 +211,6 @@ def _heads(
     for site, spectra in zip(sites, every, strict=True):
         for i, head in enumerate(site.head_ids):
             n = len(rows)
-            recovery = {t: r2[t][n] if t in r2 else Estimate(None) for t in TARGETS}
             rows.append(
                 HeadFlow(
                     layer=site.layer,
@@ -226,10 +219,9 @@ def _heads(
                     d_head=len(spectra["w_v"][i].singular_values),
                     w_v=spectra["w_v"][i],
                     ov=spectra["ov"][i],
-                    recovery=Recovery(**recovery),
+                    recovery=Recovery(**{target: r2[target][n] for target in TARGETS}),
                     graph=HeadGraph(top[n], names[n], hit[n], chance[n].value),
                     trees=trees[n],
-                    penalties={t: float(penalties[t][n]) for t in targets},
                 )
             )
     return tuple(rows)
@@ -260,19 +252,16 @@ def _trees_by_head(search: TreeSearch | None, n_heads: int) -> Sequence[HeadTree
 # --- the model, and random weights ----------------------------------------------------------------
 
 
-def _mean_recovery(held: HeldOut, missing: Container[str] = ()) -> Recovery:
+def _mean_recovery(held: HeldOut) -> Recovery:
     """Average over heads."""
-    means = {t: Estimate(None) if t in missing else _one(held.explained(t).mean()) for t in TARGETS}
-    return Recovery(**means)
+    return Recovery(**{target: _one(held.explained(target).mean()) for target in TARGETS})
 
 
-def _over(held: HeldOut, target: str, random: str, missing: Container[str]) -> Estimate:
+def _over(held: HeldOut, target: str, random: str) -> Estimate:
     """Subtract from what z recovers what random directions do, mean over heads.
 
     Each head has random directions of its own, so the spread over heads counts as well.
     """
-    if target in missing or random in missing:
-        return Estimate(None)
     mine, other = held.explained(target), held.explained(random)
     return _with_spread(mine.mean() - other.mean(), mine.value - other.value)
 
@@ -304,27 +293,6 @@ def _graph(sums: Sums) -> Graph:
 def _top_share(sums: Sums) -> Estimate:
     n_heads = len(sums.chosen.most_frequent())
     return _one(_mean_over_sentences(sums.hubs.top, n_heads).mean())
-
-
-def _rollout(sums: Sums) -> Rollout:
-    """Average the rollout's numbers over sentences, and measure its trees."""
-    mine, even = (
-        _estimates(_mean_over_sentences([row[i] for row in sums.rollout.rows], len(QUANTITIES)))
-        for i in (0, 1)
-    )
-    numbers: dict[str, Any] = dict(zip(QUANTITIES, mine, strict=True))
-    numbers |= {f"even_{name}": e.value for name, e in zip(QUANTITIES, even, strict=True)}
-    search = sums.search
-    if search is not None and search.first.words and search.counts.words:
-        first = search.first.total("rollout")  # of both in one direction, of both in the other
-        every, no_punct = (
-            _estimates(search.counts.attachment("rollout", punctuation=side))
-            for side in (True, False)
-        )
-        side, even_side = (2 * int(first[2 + i] > first[i]) + i for i in (0, 1))
-        numbers |= {"direction": DIRECTIONS[side // 2], "uas": every[side]}
-        numbers |= {"uas_no_punct": no_punct[side], "even_uas": every[even_side]}
-    return Rollout(**numbers)
 
 
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
@@ -361,28 +329,27 @@ def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees |
     )
 
 
-def _control(sums: Sums, random: Sums, seed: int, missing: Container[str]) -> FlowControl:
+def _control(sums: Sums, random: Sums, seed: int) -> FlowControl:
     """Compare the model with random weights, sentence by sentence.
 
     The control's heads are draws of random weights, so the spread between them counts as well.
     """
-    gain = dict.fromkeys(TARGETS, Estimate(None))
-    for target in TARGETS:
-        if target not in missing:
-            mine, other = sums.held.explained(target), random.held.explained(target)
-            gain[target] = _with_spread(mine.mean() - other.mean(), other.value)
+
+    def gain(target: str) -> Estimate:
+        mine, other = sums.held.explained(target), random.held.explained(target)
+        return _with_spread(mine.mean() - other.mean(), other.value)
+
+    best = combination = None
     search = random.search
-    measured = search is not None and search.chosen and search.counts.words
-    best, combination = (
-        _one(search.counts.attachment(name)) if search is not None and measured else None
-        for name in ("best", "combination")
-    )
+    if search is not None and search.chosen and search.counts.words:
+        best, combination = (
+            _one(search.counts.attachment(name)) for name in ("best", "combination")
+        )
     return FlowControl(
         seed=seed,
         recovery=_mean_recovery(random.held),
-        gain=Recovery(**gain),
+        gain=Recovery(**{target: gain(target) for target in TARGETS}),
         top_share=_top_share(random),
         best_uas=best,
         combination_uas=combination,
-        rollout=_rollout(random),
     )

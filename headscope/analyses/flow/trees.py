@@ -153,8 +153,6 @@ class SameLength(NamedTuple):
     graph: Tensor  # (sentences, n_heads, words, words)
     gold: GoldTrees
     swapped: tuple[list[int], GoldTrees] | None = None  # Some rows, and other trees for them
-    #: The attention rollout and that of even attention, (sentences, 2, words, words)
-    rollout: Tensor | None = None
 
 
 class TreeSearch:
@@ -175,11 +173,9 @@ class TreeSearch:
         #: What trees are looked for in, by name; the last ones against other trees.
         every: list[tuple[GoldTrees, dict[str, Tensor]]] = []
         kept: list[Kept] = []
-        for graph, gold, _, rollout in groups:
+        for graph, gold, _ in groups:
             drawn = torch.rand(len(graph), 1, *graph.shape[2:], generator=self._generator)
             scores = {"random": drawn.to(graph)}  # the largest trees of random scores
-            if rollout is not None:
-                scores["rollout"] = candidates(rollout)
             if self._every or not self.chosen:
                 scores["heads"] = candidates(graph)
             every.append((gold, {**scores, **self._chosen_scores(graph)}))

@@ -57,7 +57,6 @@ def blocks(result: FlowResult) -> Iterator[b.Block]:
     yield b.Text(f"Read: {_sentences(result)}.", on=b.PAGE)
     for text in (_recovered(result), _width(result), _most_attended(result), _tree_text(result)):
         yield b.Text(text, "lead")
-    yield b.Text(_rollout_text(result), on=b.VERBOSE | b.PAGE)
     if result.heads:
         yield _figure(result)
     yield _layers(result)
@@ -211,31 +210,6 @@ def _tree_text(result: FlowResult) -> str:
     )
 
 
-def _rollout_text(result: FlowResult) -> str:
-    """Say where attention leads through all layers, beside even attention."""
-    rollout = result.rollout
-    if rollout is None or rollout.own.value is None:
-        return ""
-    parts = [
-        f"{what} {number(mine)} (evenly spread {decimal(even, 2)})"
-        for what, mine, even in (
-            ("of a word on itself", rollout.own, rollout.even_own),
-            ("on special tokens", rollout.special, rollout.even_special),
-            ("received by the top 10%", rollout.top_share, rollout.even_top_share),
-        )
-    ]
-    trees = ""
-    if rollout.uas is not None:
-        trees = (
-            f" Its largest trees have UAS {number(rollout.uas, 3)}, {rollout.direction} (evenly "
-            f"spread {number(rollout.even_uas, 3)})."
-        )
-    return (
-        "Attention rollout through all layers, which knows nothing of values: weight "
-        f"{', '.join(parts)}.{trees}"
-    )
-
-
 def _head_names(chosen: ChosenTrees) -> str:
     return ", ".join(f"{name} {direction}" for name, direction in chosen.heads)
 
@@ -291,9 +265,6 @@ def _trees(result: FlowResult, trees: Trees) -> b.Table:
     for name, title in BASELINE_NAMES.items():
         title = f"{title} {trees.offset}" if name == "offset" else title
         rows.append((title, trees.baselines[name], trees.baselines_no_punct[name], ""))
-    if (rollout := result.rollout) is not None:
-        rows.append(("attention rollout", rollout.uas, rollout.uas_no_punct, ""))
-        rows.append(("rollout of even attention", rollout.even_uas, "", ""))
     if result.control is not None and result.control.best_uas is not None:
         rows.append(("best head of random weights", result.control.best_uas, "", ""))
 

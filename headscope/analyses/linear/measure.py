@@ -45,6 +45,7 @@ from headscope.core.activations import visible
 from headscope.core.rounding import EPS, ROUNDING, VARIANCE, tied
 from headscope.core.widest import exact, widest
 from headscope.models.pooling import wide
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import t_half_width
 
 FIRST_ORDER = "first-order"  # The form that is normalised though its weights may be negative.
@@ -65,11 +66,8 @@ FORMS = (
 )
 EVEN = "even"  # The baseline: the mean of the values that a query may see.
 EVERY = (*FORMS, EVEN)
-FITS = (
-    "error",
-    "scaled",
-    "fitted",
-)  # As it is; with the best scale; with the best scale and offset.
+#: As it is; with the best scale; with the best scale and offset.
+FITS = ("error", "scaled", "fitted")
 KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
 #: beta the mean length of keys times that of queries times the scale.
@@ -134,10 +132,11 @@ class LinearSums:
         for i, kind in enumerate(KINDS):
             unit, length = unit_keys(k, real, centred=kind == "centred")
             sums.coherence[here, :, i] = numpy(coherence(unit, real))
-            own = {"softmax-own": (scale * length * lengths)[..., None, None]}
-            errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **own)
-            for j, name in enumerate(STORED):
-                sums.stored[here, :, i, j] = numpy(errors[name])
+            if kind == "raw":
+                own = {"softmax-own": (scale * length * lengths)[..., None, None]}
+                errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **own)
+                for j, name in enumerate(STORED):
+                    sums.stored[here, :, j] = numpy(errors[name])
         if self.keys_only:
             return
         weight = weight[..., None]
@@ -171,8 +170,7 @@ class SiteSums:
         self.both: Array = np.zeros((*shape, forms))
         self.form_sum: Array = np.zeros((*shape, forms, width))
         self.coherence: Array = np.full((*shape, len(KINDS)), np.nan)
-        #: Errors of reading values back, by kind of keys and readout.
-        self.stored: Array = np.full((*shape, len(KINDS), len(STORED)), np.nan)
+        self.stored: Array = np.full((*shape, len(STORED)), np.nan)  # Errors of reading back.
         #: Of the pattern's rows, as a share of the largest possible; mean over queries.
         self.entropy: Array = np.full(shape, np.nan)
 
@@ -234,14 +232,11 @@ LAYERS, HEADS = 4, 4
 
 
 class Correlated(NamedTuple):
-    """A correlation within layers and its 95% interval."""
+    """A correlation within layers."""
 
-    #: tanh of the mean z, and of the ends of its interval; NaN where it is not defined.
-    value: float
-    low: float
-    high: float
-    p: float  # Two-sided, by the same t; NaN where there is no interval.
-    layers: int  # How many count.
+    estimate: Estimate  # tanh of the mean z, and of the ends of its interval
+    p: float | None = None  # Two-sided, by the same t; None where there is no interval.
+    layers: int = 0  # How many count.
 
 
 def correlate(
@@ -261,21 +256,20 @@ def correlate(
             by_layer.append(r)
             heads.append(int(here.sum()))
     if not by_layer:
-        return Correlated(np.nan, np.nan, np.nan, np.nan, 0)
+        return Correlated(UNKNOWN)
     n, size = len(by_layer), np.array(heads, dtype=float)
     # Among n heads ranks agree by chance now and then: 1 counts as half a step of Spearman's less.
     most = 1 - 6 / (size**3 - size)
     z = np.arctanh(np.clip(by_layer, -most, most))
     mean = float(z.mean())
     if n < LAYERS:
-        return Correlated(float(np.tanh(mean)), np.nan, np.nan, np.nan, n)
+        return Correlated(Estimate(float(np.tanh(mean))), layers=n)
     error = float(z.std(ddof=1)) / np.sqrt(n)
     if error <= ROUNDING * abs(mean):  # all at the bound: what independent heads would vary by
         error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
     half = float(t_half_width(error, np.array(n)))
     p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else 1.0
-    low, high = np.tanh([mean - half, mean + half]).tolist()
-    return Correlated(float(np.tanh(mean)), low, high, p, n)
+    return Correlated(Estimate(*np.tanh([mean, mean - half, mean + half]).tolist()), p, n)
 
 
 def _correlation(sides: list[Array], ranks: bool) -> float:

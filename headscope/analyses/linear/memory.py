@@ -142,12 +142,7 @@ def key_memory(own: Mapping[int, Sequence[Tensor]], width: int, seed: int) -> It
         for readout in READOUTS:
             values = np.array([draw[readout] for draw in drawn])
             expected = closed_form(readout, n, width)
-            sem = float(values.std(ddof=1) / np.sqrt(DRAWS))
-            gap = None if expected is None else float(values.mean()) - expected
-            # With N <= d keys nothing is missed but rounding, in every draw.
-            sems = None if gap is None or sem < 1e-12 else gap / sem
-            mean = _mean(values)
-            yield KeyMemory("random", readout, n, width, mean, expected, sems, DRAWS)
+            yield KeyMemory("random", readout, n, width, _mean(values), expected, DRAWS)
     keys_of = [torch.cat(list(parts)) for parts in own.values()]
     for n in sizes:
         stretches = min(STRETCHES, len(keys_of[0]) // n) if keys_of else 0
@@ -162,7 +157,7 @@ def key_memory(own: Mapping[int, Sequence[Tensor]], width: int, seed: int) -> It
         for readout in by_site[0]:
             values = torch.cat([errors[readout] for errors in by_site], dim=1).mean(1).numpy()
             expected = closed_form(readout, n, width)
-            yield KeyMemory("own", readout, n, width, _mean(values), expected, None, stretches)
+            yield KeyMemory("own", readout, n, width, _mean(values), expected, stretches)
 
 
 def _mean(values: Array) -> Estimate:

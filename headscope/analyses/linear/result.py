@@ -9,7 +9,7 @@ from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
 from headscope.stats.effects import Effect, EffectTask, effect_columns, estimated_columns
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -38,7 +38,7 @@ class StoredKeys:
     softmax_own: Estimate  # Of a softmax as sharp as the head's own scores
     #: ``linear`` minus ``softmax``, and minus ``softmax_own``, sentence by sentence.
     difference: Annotated[Estimate, Compare("linear minus softmax")]
-    difference_own: Estimate = UNKNOWN
+    difference_own: Estimate
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ class HeadLinear(Head):
     coherence: Annotated[Estimate, Compare("key coherence")]
     coherence_centred: Annotated[Estimate, Compare("key coherence without mean")]
     entropy: Estimate  # Of the pattern's rows over the largest they can have
-    stored: StoredKeys  # Values read back by its keys, and by its keys without their mean.
-    stored_centred: StoredKeys
+    stored: StoredKeys  # Values read back by its keys
     #: The model with this head alone linear, at its best scale; None where it was not run.
     alone: Annotated[Effect | None, Compare("linear alone ")] = None
 
@@ -83,8 +82,7 @@ class HeadCorrelation:
     pearson: Estimate
     spearman: ComparedEstimate
     p: float | None  # Of Spearman's, two-sided, by the same t
-    #: Layers that count; 0 in results of older versions, which took all heads together.
-    layers: int = 0
+    layers: int  # That count
 
     @property
     def name(self) -> str:
@@ -105,7 +103,6 @@ class KeyMemory:
     #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
     error: Annotated[Estimate, Compare("error of reading back")]
     expected: float | None  # The closed form for random keys; None where there is none
-    sems: float | None  # How many standard errors the measured error of random keys lies from it
     draws: int  # Draws of keys and values, or stretches of text
 
 
@@ -116,13 +113,12 @@ class LinearControl:
     seed: int  # Of the weights
     coherence: float | None  # Mean over heads.
     coherence_centred: float | None
-    means: tuple[LinearError, ...]  # By form, mean over heads
     correlations: tuple[HeadCorrelation, ...]  # As for the model
     stored: StoredKeys  # Mean over heads
     #: ``stored.difference`` of the model minus that of random weights, mean over ``draws``; the
     #: interval holds what another draw may give as well.
-    over_random: Estimate = UNKNOWN
-    draws: int = 1  # Of random weights that this is a mean over
+    over_random: Estimate
+    draws: int  # Of random weights that this is a mean over
 
 
 @dataclass(frozen=True, repr=False)
@@ -143,7 +139,6 @@ class LinearResult(Measured):
     ]
     #: Mean over heads, on the sentences' own keys.
     stored: Annotated[StoredKeys, Compare(where="own keys")]
-    stored_centred: StoredKeys
     #: About what random directions of d_head dimensions have: sqrt(2 / (pi d_head)).
     random_coherence: float
     #: Whether the model adds to its scores what no linear form can: positions, say.

@@ -95,8 +95,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
         memory=tuple(key_memory(keys, width, options.seed)),
-        stored=resamples.mean_stored("raw"),
-        stored_centred=resamples.mean_stored("centred"),
+        stored=resamples.mean_stored(),
         random_coherence=math.sqrt(2 / (math.pi * width)),
         bias_left_out=biased,
         control=_control(loaded, effects, resamples, options.seed) if options.control else None,
@@ -182,9 +181,8 @@ def _control(
         seed=seed,
         coherence=random.mean_coherence("raw"),
         coherence_centred=random.mean_coherence("centred"),
-        means=random.means(),
         correlations=tuple(random.correlations()),
-        stored=random.mean_stored("raw"),
+        stored=random.mean_stored(),
         over_random=resamples.over_random(draws),
         draws=len(draws),
     )
@@ -206,8 +204,8 @@ class Resamples:
         errors = [site.errors(sums.tokens, counts) for site in of_sites]
         #: By fit, (1 + resamples, heads, forms).
         self.errors = {fit: np.concatenate([e[fit] for e in errors], axis=1) for fit in FITS}
-        #: Coherence (.., heads, kinds), errors of reading back (.., heads, kinds, readouts) and
-        #: entropy (.., heads).
+        #: Coherence (.., heads, kinds), errors of reading back (.., heads, readouts) and entropy
+        #: (.., heads).
         self.keys, self.stored, self.entropy = (
             np.concatenate([_mean(counts, getattr(site, name)) for site in of_sites], axis=1)
             for name in ("coherence", "stored", "entropy")
@@ -235,8 +233,7 @@ class Resamples:
                 coherence=self.estimate(self.keys[:, i, 0]),
                 coherence_centred=self.estimate(self.keys[:, i, 1]),
                 entropy=self.estimate(self.entropy[:, i]),
-                stored=self._stored(self.stored[:, i, 0]),
-                stored_centred=self._stored(self.stored[:, i, 1]),
+                stored=self._stored(self.stored[:, i]),
                 alone=None if alone is None else alone[i],
                 stack=site.stack,
             )
@@ -246,9 +243,9 @@ class Resamples:
         unscaled = [math.nan] * len(EVERY)
         return self._errors([_over_heads(self.errors[fit]) for fit in FITS], unscaled)
 
-    def mean_stored(self, kind: str) -> StoredKeys:
+    def mean_stored(self) -> StoredKeys:
         """Describe what is read back by own keys, mean over heads."""
-        return self._stored(_over_heads(self.stored[:, :, KINDS.index(kind)]))
+        return self._stored(_over_heads(self.stored))
 
     def mean_coherence(self, kind: str) -> float | None:
         """Return the coherence, mean over heads."""
@@ -272,9 +269,9 @@ class Resamples:
                 fit=fit,
                 given=given,
                 heads=len(self.rows),
-                pearson=Estimate(*map(finite, pearson[:3])),
-                spearman=Estimate(*map(finite, spearman[:3])),
-                p=finite(spearman.p),
+                pearson=pearson.estimate,
+                spearman=spearman.estimate,
+                p=spearman.p,
                 layers=spearman.layers,
             )
 
@@ -286,21 +283,15 @@ class Resamples:
         must not lie outside.
         """
 
-        def worse(stored: Array) -> Array:  # of raw keys, (1 + resamples, heads, readouts)
+        def worse(stored: Array) -> Array:  # (1 + resamples, heads, readouts)
             return _over_heads(stored[..., 0] - stored[..., STORED.index("softmax")])
 
-        theirs = np.stack(
-            [
-                worse(
-                    np.concatenate(
-                        [_mean(self._counts, s.stored[:, :, 0]) for s in sums.by_row.values()],
-                        axis=1,
-                    )
-                )
-                for sums in random
-            ]
-        )
-        gap = self.estimate(worse(self.stored[:, :, 0]) - theirs.mean(0))
+        draws = []
+        for sums in random:
+            by_site = [_mean(self._counts, site.stored) for site in sums.by_row.values()]
+            draws.append(worse(np.concatenate(by_site, axis=1)))
+        theirs = np.stack(draws)
+        gap = self.estimate(worse(self.stored) - theirs.mean(0))
         n = len(random)
         if gap.value is None or gap.low is None or gap.high is None or n < 2:
             return Estimate(gap.value)

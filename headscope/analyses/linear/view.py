@@ -17,18 +17,12 @@ NUMBERS = {
     "coherence_centred": "coherence without the keys' mean",
     "entropy": "pattern entropy",
 }
+#: What each readout is called, its colour and its marker.
 READOUTS = {
-    "sum": "sum of fast weights",
-    "scaled-sum": "sum, best scale",
-    "least-squares": "best linear readout",
-    "softmax": "softmax",
-}
-#: Colour and marker of each readout.
-_MARKERS = {
-    "sum": (b.GREY, "x"),
-    "scaled-sum": (b.ORANGE, "s"),
-    "least-squares": (b.BLUE, "o"),
-    "softmax": (b.BLACK, "^"),
+    "sum": ("sum of fast weights", b.GREY, "x"),
+    "scaled-sum": ("sum, best scale", b.ORANGE, "s"),
+    "least-squares": ("best linear readout", b.BLUE, "o"),
+    "softmax": ("softmax", b.BLACK, "^"),
 }
 _HEADS = 4  # Heads in the table of those that lose least, and of those that lose most.
 
@@ -62,7 +56,7 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
             "scale.",
             on=b.PAGE,
         )
-    yield from _forms(result)
+    yield _forms(result)
     random = f"{result.random_coherence:.2f}"
     if result.control is not None:
         random += f", random weights {decimal(result.control.coherence, 2)}"
@@ -101,25 +95,19 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     yield next_step(result, "do heads need the direction of their scores?", "symmetric {}")
 
 
-def _forms(result: LinearResult) -> Iterator[b.Table]:
+def _forms(result: LinearResult) -> b.Table:
     rows: list[tuple[object, ...]] = []
     for form in result.forms:
         mean, cosine = form.mean, form.whole_scaled.cosine
-        errors = (mean.error.value, mean.scaled.value, mean.fitted.value)
+        errors = (mean.error.value, mean.scaled, mean.fitted.value)
         rows.append((mean.form, *errors, cosine, form.whole_scaled.metric))
     constant = result.mean_output
     rows.append(("constant output", 1.0, 1.0, 1.0, constant.cosine, constant.metric))
     metric = () if result.task is None else (result.task.metric,)
-    titles = ("all heads", "error", "best scale", "+ offset", "similarity, best scale", *metric)
+    titles = ("all heads", "error", "best scale", "+ offset", "similarity", *metric)
     digits = (0, 2, 2, 2, 2, 2)
     columns = [(title, i, digits[i]) for i, title in enumerate(titles)]
-    yield b.Table(columns, rows, on=b.VERBOSE)
-    intervals: list[b.Column] = [
-        ("all heads", "mean.form", str),
-        ("error, best scale", "mean.scaled", 2),
-        ("cosine, best scale", "whole_scaled.cosine", 3),
-    ]
-    yield b.Table(intervals, result.forms, on=b.PAGE)
+    return b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
 
 
 def _correlations(result: LinearResult) -> b.Table:
@@ -199,16 +187,14 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
     columns: list[b.Column] = [
         ("N keys", "keys", str),
         ("d", "width", str),
-        ("readout", lambda row: READOUTS[row.readout], str),
+        ("readout", lambda row: READOUTS[row.readout][0], str),
         ("random keys", "error", 3),
         ("closed form", "expected", 3),
-        ("off by (s.e.)", lambda row: "-" if row.sems is None else f"{row.sems:+.1f}", str),
         ("own keys", lambda row: own_errors.get((row.keys, row.readout)), 3),
     ]
     yield b.Table(columns, random, on=b.VERBOSE | b.PAGE)
     series = []
-    for readout, (colour, marker) in _MARKERS.items():
-        name = READOUTS[readout]
+    for readout, (name, colour, marker) in READOUTS.items():
         rows = [row for row in random if row.readout == readout]
         x, y = [row.keys for row in rows], [row.error.value for row in rows]
         series.append(b.Series(name, x, y, "points", colour, marker))
@@ -218,8 +204,8 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
         own_rows = [row for row in own if row.readout == readout]
         if own_rows:
             x, y = [row.keys for row in own_rows], [row.error.value for row in own_rows]
-            name = f"{name}, own keys"
-            series.append(b.Series(name, x, y, "line", colour, marker, ":", hollow=True))
+            what = f"{name}, own keys"
+            series.append(b.Series(what, x, y, "line", colour, marker, ":", hollow=True))
     width = result.memory[0].width if result.memory else 0
     yield b.Chart(
         f"Values stored under N keys of {width} dimensions, {model_name(result)}",

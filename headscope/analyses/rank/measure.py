@@ -10,17 +10,17 @@ from headscope.analyses.rank.result import HeadRank, LayerRank, Overlap
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
-from headscope.stats.ranks import MeanSem
+from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import LayerSpectra
-from headscope.stats.statistics import finite, standard_error
+from headscope.stats.statistics import finite, standard_error, t_half_width
 
 
-def measured(
+def rank_rows(
     layer: int, found: LayerSpectra, *, folded: bool | None = None
 ) -> tuple[list[HeadRank], LayerRank]:
-    """Turn a layer's spectra into result rows: one per head (counted without gaps), one per layer.
+    """Turn a layer's spectra into result rows: of each head (counted without gaps), and of all.
 
-    ``layer`` and ``folded`` (whether a LayerNorm was folded in) are for the results.
+    ``folded`` says whether a LayerNorm was folded in.
     """
     heads = [
         HeadRank(
@@ -106,9 +106,10 @@ class PatternAsymmetry(Accumulator):
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""
 
-    def mean(self, row: int, head: int) -> MeanSem | None:
+    def mean(self, row: int, head: int) -> Estimate | None:
         """Return one head's mean over sequences; None where nothing was measured."""
         total, squares, n = (float(x[row, head]) for x in (self.sum, self.squares, self.count))
         if n == 0 or not np.isfinite(total):
             return None
-        return MeanSem(total / n, finite(float(standard_error(total, squares, n))))
+        half = t_half_width(standard_error(total, squares, n), n)
+        return Estimate.around(total / n, finite(float(half)))

@@ -10,11 +10,12 @@ from headscope.core.serialise import SCHEMA
 from headscope.models.validation import ValidationSummary
 from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
+from headscope.stats.effects import estimated_columns
+from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import (
     ControlStatistics,
     LayerControl,
     MatrixRank,
-    MeanSem,
     NumericalRank,
 )
 
@@ -48,8 +49,8 @@ class HeadRank(Head):
     asymmetry: Annotated[float | None, Compare()]
     #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
     qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
-    #: ||P - P^T||_F / ||P||_F of the attention pattern, over a text.
-    pattern_asymmetry: Annotated[MeanSem | None, Compare("asymmetry of patterns")] = None
+    #: ||P - P^T||_F / ||P||_F of the attention pattern; Student's t over the lines of a text.
+    pattern_asymmetry: Annotated[Estimate | None, Compare("asymmetry of patterns")] = None
     #: sum(lambda) / sum(|lambda|) of the eigenvalues of W_E W_V W_O W_U; None unless asked for, and
     #: of heads that do not write to the stack that predicts tokens.
     copying: Annotated[float | None, Compare("copying score")] = None
@@ -62,7 +63,7 @@ class HeadRank(Head):
     @property
     def pattern_symmetry(self) -> float | None:
         """The same of the attention pattern's mean asymmetry."""
-        return symmetry_of(self.pattern_asymmetry.mean if self.pattern_asymmetry else None)
+        return symmetry_of(self.pattern_asymmetry.value if self.pattern_asymmetry else None)
 
 
 @dataclass(frozen=True)
@@ -140,13 +141,10 @@ class SharedWidth:
     truncated_rank: int  # Rank of each head's W_Q W_K^T in the comparison
     truncated_score_error: float
     control_score_error: float | None
-    #: ``fidelity``, ``truncated_fidelity``: Mean cosine between the embeddings of lines with
-    #: replaced and with original scores.
-    fidelity: Annotated[float | None, Compare(interval="fidelity_interval", better=1)]
-    #: ``fidelity_interval``, ``truncated_fidelity_interval``: 95%, over the lines of the text.
-    fidelity_interval: tuple[float, ...] | None
-    truncated_fidelity: float | None
-    truncated_fidelity_interval: tuple[float, ...] | None
+    #: Mean cosine between the embeddings of lines with replaced and with original scores; interval
+    #: over lines.
+    fidelity: Annotated[Estimate, Compare(better=1)]
+    truncated_fidelity: Estimate
     #: Of all layers' score parameters; saved against W_Q, b_Q and W_K (negative: it costs; b_K
     #: cannot change a pattern).
     parameters: int
@@ -226,6 +224,18 @@ class RankResult(Shown):
         frame = pandas.DataFrame(rows)
         frame["head"] = frame["head"].astype("Int64")
         return frame
+
+    def shared_frame(self) -> pandas.DataFrame:
+        """One row per width of shared projections, where they were asked for (pandas)."""
+        import pandas
+
+        rows = []
+        for width in self.shared.widths if self.shared else ():
+            row = {k: v for k, v in vars(width).items() if k != "layer_score_errors"}
+            for name in ("fidelity", "truncated_fidelity"):
+                row |= estimated_columns(name, row[name])
+            rows.append(row)
+        return pandas.DataFrame(rows)
 
     def heads_of(self, item: HeadRank | LayerRank) -> int:
         """Return how many heads a layer has, or the layer of a head."""

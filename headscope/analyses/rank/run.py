@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from headscope.analyses.rank.measure import InputCovariance, PatternAsymmetry, measured
+from headscope.analyses.rank.measure import InputCovariance, PatternAsymmetry, rank_rows
 from headscope.analyses.rank.options import RankOptions
 from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
@@ -188,7 +188,7 @@ def _measure(
     for site in sites:
         own = factors[site.row]
         if id(own) not in known:
-            known[id(own)] = measured(site.layer, next(found), folded=folded.get(site.row))
+            known[id(own)] = rank_rows(site.layer, next(found), folded=folded.get(site.row))
         of_heads, whole = known[id(own)]
         changes: dict[str, Any] = {"layer": site.layer, "stack": site.stack}
         if site.stack == "cross":  # queries and keys lie in different spaces

@@ -30,6 +30,7 @@ from headscope.core.rounding import above, tied
 from headscope.data.corpus import PlainText, sample_plain
 from headscope.models.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
+from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
 from headscope.stats.statistics import normal_interval
 
@@ -252,13 +253,13 @@ def sweep_widths(
     control = random_factors(next(iter(layers.values())), seed)
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
 
-    def fidelity(mixed: dict[int, Mixed]) -> tuple[float, tuple[float, ...] | None]:
+    def fidelity(mixed: dict[int, Mixed]) -> Estimate:
         by_row = {site.row: mixed[layer_of[site.projections]] for site in sites}
         cosines = states.cosines(scores={row: (m.left, m.right) for row, m in by_row.items()})
         if len(cosines) < 2:
-            return float(cosines.mean()), None
+            return Estimate(float(cosines.mean()))
         low, high = normal_interval(cosines.mean(), cosines.std(ddof=1) / len(cosines) ** 0.5)
-        return float(cosines.mean()), (float(low), min(1.0, float(high)))
+        return Estimate(float(cosines.mean()), float(low), min(1.0, float(high)))
 
     results: list[SharedWidth] = []
     for width in widths:
@@ -272,8 +273,6 @@ def sweep_widths(
         errors = tuple(score_error(layers[i], shared[i]) for i in layers)
         before = sum(score_parameters(*size) for size in sizes)
         after = sum(shared_parameters(n_heads, d_model, width) for n_heads, d_model, _ in sizes)
-        with_shared, shared_interval = fidelity(shared)
-        with_cut, cut_interval = fidelity(cut)
         results.append(
             SharedWidth(
                 width=width,
@@ -282,10 +281,8 @@ def sweep_widths(
                 truncated_rank=min(ranks),
                 truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in cut])),
                 control_score_error=score_error(control, share_projections(control, width)),
-                fidelity=with_shared,
-                fidelity_interval=shared_interval,
-                truncated_fidelity=with_cut,
-                truncated_fidelity_interval=cut_interval,
+                fidelity=fidelity(shared),
+                truncated_fidelity=fidelity(cut),
                 parameters=after,
                 parameters_saved=before - after,
                 share_saved=1 - after / before,

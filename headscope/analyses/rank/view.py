@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headscope.analyses.rank.result import (
     MATRICES,
@@ -17,7 +17,7 @@ from headscope.analyses.rank.result import (
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    fields_csv,
+    frame_csv,
     interval_text,
     mean_of,
     model_line,
@@ -31,9 +31,6 @@ from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: How the matrices are written.
 NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
@@ -68,23 +65,16 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
     )
     rows: list[Sequence[str]] = []
     for matrix in MATRICES:
-        scored = matrix == "qk"
-        cells = [
-            _numbers(getattr(x, matrix), x.asymmetry if scored else None) for x in result.heads
-        ]
+        cells = [_numbers(matrix, getattr(x, matrix), x.asymmetry) for x in result.heads]
         rows.append(_row(NAMES[matrix], [mean_of(column) for column in zip(*cells, strict=True)]))
         for name, control in _controls(result):
-            asymmetry = control.asymmetry if scored else None
-            rows.append(_row(f"  {name}", _numbers(control.heads[matrix], asymmetry)))
+            numbers = _numbers(matrix, control.heads[matrix], control.asymmetry)
+            rows.append(_row(f"  {name}", numbers))
     yield b.text_table(("mean of heads", *_COLUMNS), rows, on=b.VERBOSE | b.PAGE)
     for matrix in ("qk", "ov"):
-        rows, scored = [], matrix == "qk"
-        for layer in result.layers:
-            asymmetry = layer.asymmetry if scored else None
-            rows.append(_row(layer.name, _numbers(getattr(layer, matrix), asymmetry)))
-        for name, control in _controls(result):
-            asymmetry = control.layer_asymmetry if scored else None
-            rows.append(_row(name, _numbers(control.layers[matrix], asymmetry)))
+        of_layers = [(x.name, getattr(x, matrix), x.asymmetry) for x in result.layers]
+        of_layers += [(n, c.layers[matrix], c.layer_asymmetry) for n, c in _controls(result)]
+        rows = [_row(name, _numbers(matrix, *numbers)) for name, *numbers in of_layers]
         title = f"{NAMES[matrix]} of all heads of a layer together"
         yield b.text_table(("", *_COLUMNS), rows, title, b.VERBOSE | b.PAGE)
     geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
@@ -123,13 +113,20 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         yield from _shared(result.shared, model_name(result))
     yield _cumulative(result, "qk", b.PAGE)
     yield _cumulative(result, "ov", b.NOWHERE)
-
-    def overlaps(axes: Axes) -> None:
-        from headscope.analyses.rank.figures import draw_overlaps
-
-        draw_overlaps(axes, result)
-
-    yield b.Custom(figure=overlaps, file="overlap", on=b.NOWHERE)
+    alike = gaussian.geometries[0].overlap["query"] if gaussian else None
+    yield b.HeadMap(
+        f"Overlap of each head's queries with those of its layer's other heads, "
+        f"{model_name(result)}; Gaussian heads {decimal(alike, 2)}",
+        "mean cos^2 of principal angles",
+        {
+            (layer.name, head): mean_of(v for i, v in enumerate(row) if i != place)
+            for layer in result.layers
+            for place, (head, row) in enumerate(zip(layer.heads, layer.overlap.query, strict=True))
+        },
+        digits=2,
+        file="overlap",
+        on=b.NOWHERE,
+    )
     yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
 
 
@@ -203,7 +200,7 @@ def _on_text(result: RankResult) -> Iterator[b.Block]:
             [
                 layer.name,
                 *(decimal(value, 1) for value in (together, random[0], each, random[1])),
-                decimal(mean_of(pattern.mean for pattern in patterns)),
+                decimal(mean_of(pattern.value for pattern in patterns)),
             ]
         )
     yield b.text_table(
@@ -256,10 +253,10 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
     rows = [
         [
             f"{item.width}{' knee' if item.width == shared.knee else ''}",
-            *map(decimal, (item.score_error, item.control_score_error, item.fidelity)),
-            interval_text(item.fidelity_interval),
+            *map(decimal, (item.score_error, item.control_score_error, item.fidelity.value)),
+            interval_text(item.fidelity.interval),
             f"| {item.truncated_rank}",
-            *map(decimal, (item.truncated_score_error, item.truncated_fidelity)),
+            *map(decimal, (item.truncated_score_error, item.truncated_fidelity.value)),
             f"{item.share_saved:.0%}",
         ]
         for item in shared.widths
@@ -284,10 +281,8 @@ def _shared(shared: SharedProjections, model: str) -> Iterator[b.Block]:
         y = [getattr(item, f"{kind}score_error") for item in shared.widths]
         errors.append(b.Series(name, x, y, *look))
         if kind != "control_":
-            ends = [getattr(item, f"{kind}fidelity_interval") or () for item in shared.widths]
-            means = [getattr(item, f"{kind}fidelity") for item in shared.widths]
-            bars = [Estimate(mean, *ci) for mean, ci in zip(means, ends, strict=True)]
-            fidelities.append(b.Series(name, x, bars, *look))
+            near = [getattr(item, f"{kind}fidelity") for item in shared.widths]
+            fidelities.append(b.Series(name, x, near, *look))
     knees = {} if shared.knee is None else {"knee": float(shared.knee)}
     width = "width r of the shared W_Q and W_K"
     yield b.Panels(
@@ -366,7 +361,11 @@ def _controls(result: RankResult) -> Iterator[tuple[str, LayerControl]]:
             yield (f"{kind}/{geometry.n_heads}" if many else kind), geometry
 
 
-def _numbers(ranks: MatrixRank | ControlStatistics, asymmetry: float | None) -> list[float | None]:
+def _numbers(
+    matrix: str, ranks: MatrixRank | ControlStatistics, asymmetry: float | None
+) -> list[float | None]:
+    """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
+    asymmetry = asymmetry if matrix == "qk" else None
     numerical = ranks.numerical_rank
     value = numerical.value if isinstance(numerical, NumericalRank) else numerical
     sizes = (value, ranks.stable_rank, ranks.effective_rank, *ranks.dims.values())
@@ -410,7 +409,7 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
         if head.symmetry is not None:
             asymmetry += f", symmetry score {head.symmetry:.2f} (1 symmetric, 0 random)"
         if head.pattern_asymmetry is not None:
-            asymmetry += f"; of the pattern {text(head.pattern_asymmetry.mean, 2)}"
+            asymmetry += f"; of the pattern {text(head.pattern_asymmetry.value, 2)}"
         ranks = []
         for matrix, name in NAMES.items():
             mine = getattr(head, matrix)
@@ -444,11 +443,7 @@ def _files(result: RankResult) -> dict[str, bytes]:
 
     tables = {"rank": to_csv(result)}
     if result.shared is not None:
-        names = (
-            "width score_error control_score_error fidelity truncated_rank truncated_score_error "
-            "truncated_fidelity parameters parameters_saved share_saved"
-        )
-        tables["shared_projections"] = fields_csv(names.split(), result.shared.widths)
+        tables["shared_projections"] = frame_csv(result.shared_frame())
     return folder_files(tables, dict(figures_of(blocks(result))))
 
 

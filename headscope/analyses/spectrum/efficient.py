@@ -59,7 +59,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
 from headscope.models.routing import Mechanism
 from headscope.session.exchanged_heads import last_states
-from headscope.stats.ranks import MeanSem
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
 #: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
@@ -322,9 +322,6 @@ def measure_efficient(
     original = _measure_heads(loaded, mine, errors, progress)
     return EfficientResult(
         sequences=len(chosen),
-        block=forms.block,
-        random_blocks=min(RANDOM_BLOCKS, -(-windows.length // forms.block)),
-        global_tokens=len(forms.special),
         controls=CONTROLS,
         points=tuple(_points(loaded, mine, errors, forms, original, progress)),
         heads=tuple(_heads(loaded, forms, errors)),
@@ -394,37 +391,28 @@ def _points(
     embed = loaded.pooling.embed
     error, mass = crossed_mean(errors.over_heads("error")), errors.over_heads("mass")
     for i, (form, size) in enumerate(forms.points):
-        draws = forms.draws(form)
-        # Cosines of each sequence's embedding, and the mean cosine of its tokens' states.
-        by_draw: dict[str, list[Array]] = {"pooled": [], "tokens": []}
-        for draw in range(draws):
+        by_draw: list[Array] = []  # Cosines of each sequence's embedding.
+        for draw in range(forms.draws(form)):
             attend = _replaced(forms, form, size, draw)
-            rows: dict[str, list[Array]] = {name: [] for name in by_draw if batches}
+            cosines: list[Array] = []
             for (_, ids), theirs in zip(batches, original, strict=True):
                 ours = _last_states(loaded, ids, attend)
                 real = torch.ones(ours.shape[:2], device=ours.device)
-                pooled = cosine(embed(ours, real), embed(theirs, real))
+                own = cosine(embed(ours, real), embed(theirs, real))
                 # Rounding leaves some cosines of equal states a little above 1.
-                for name, values in (("pooled", pooled), ("tokens", cosine(ours, theirs).mean(-1))):
-                    rows[name].append(numpy(values.double().clamp(-1.0, 1.0)))
+                cosines.append(numpy(own.double().clamp(-1.0, 1.0)))
+            rows = {"cosine": cosines} if batches else {}
             index = [at for at, _ in batches]
             joined = joined_rows(f"fidelity of {form}", index, rows, len(errors.error))
-            for name, cosines in joined.items():
-                by_draw[name].append(cosines)
-        fidelity, tokens = (crossed_mean(np.stack(by_draw[name], axis=1)) for name in by_draw)
+            by_draw.append(joined["cosine"])
+        fidelity = crossed_mean(np.stack(by_draw, axis=1))
         yield CheapPoint(
             form=form,
             size=size,
             cost=forms.cost(form, size),
-            error=float(error.mean[i]),
+            error=Estimate.around(float(error.mean[i]), finite(error.half_width[i])),
             mass=finite(mass[..., i].mean()),
-            fidelity=MeanSem(float(fidelity.mean), finite(float(fidelity.sem))),
-            token_fidelity=MeanSem(float(tokens.mean), finite(float(tokens.sem))),
-            error_half_width=finite(error.half_width[i]),
-            fidelity_half_width=finite(float(fidelity.half_width)),
-            draws=draws,
-            error_draw_std=finite(error.draw_std[i]) if draws > 1 else None,
-            fidelity_draw_std=finite(float(fidelity.draw_std)) if draws > 1 else None,
+            fidelity=Estimate.around(float(fidelity.mean), finite(float(fidelity.half_width))),
         )
         progress("cheap forms, all heads", i + 1, len(forms.points))
 
@@ -440,7 +428,6 @@ def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Itera
                     head=head,
                     form=form,
                     size=size,
-                    error=MeanSem(float(error.mean[at]), finite(error.sem[at])),
+                    error=Estimate.around(float(error.mean[at]), finite(error.half_width[at])),
                     mass=finite(mass[at]),
-                    half_width=finite(error.half_width[at]),
                 )

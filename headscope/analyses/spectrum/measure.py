@@ -98,12 +98,12 @@ class Spectrum(Accumulator):
         total, squares = getattr(self, name), getattr(self, f"{name}_squares")
         return standard_error(total, squares, self.count[..., None])
 
-    def half_widths(self, k: int) -> Array:
+    def half_widths(self, k: int, name: str = "curve") -> Array:
         """Half of the 95% interval (Student's t) of the share at k; (n_layers, n_heads).
 
         NaN where there is no head, infinite for a single sequence.
         """
-        return t_half_width(self.standard_errors()[..., k - 1], self.count)
+        return t_half_width(self.standard_errors(name)[..., k - 1], self.count)
 
     def worst_half_width(self, k: int) -> float:
         """Widest of :meth:`half_widths` over all heads."""
@@ -153,23 +153,18 @@ class PatternSpectra:
 DRAWS = 5  # Draws of random logits that are averaged; their shares differ in the third digit.
 
 
-@dataclass(frozen=True)
-class ControlCurves:
-    """share(k) and share_sq(k), k = 1..length, each (draws, length); one draw of a closed form."""
+def control_spectra(length: int, seed: int) -> dict[str, Array]:
+    """Return the singular values of each control pattern of this length, by name.
 
-    share: Array
-    share_sq: Array
-
-
-def control_curves(length: int, seed: int) -> dict[str, ControlCurves]:
-    """Return the curves of each control pattern of this length, by name."""
+    Shapes: (draws, length) each; a closed form is one draw.
+    """
     uniform, previous = np.zeros(length), np.ones(length)
     uniform[0] = 1.0
     previous[0], previous[-1] = np.sqrt(2.0), 0.0
     closed = {"uniform": uniform, "identity": np.ones(length), "previous-token": previous}
     drawn = {name: sigma[None] for name, sigma in closed.items()}
     drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
-    return {name: ControlCurves(shares(sigma), shares(sigma**2)) for name, sigma in drawn.items()}
+    return drawn
 
 
 def random_patterns(length: int, seed: int) -> Iterator[Array]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated
 
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
-from headscope.stats.compared import Compare, Setting
-from headscope.stats.ranks import MeanSem
+from headscope.stats.compared import Compare, ComparedEstimate, Setting
+from headscope.stats.effects import estimated_columns
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -19,11 +21,9 @@ if TYPE_CHECKING:
 class SpectrumHead(Head):
     """One head's spectrum."""
 
-    #: Share of the sum of sigma (of sigma^2) that the k largest hold.
-    share_at_k: Annotated[MeanSem, Compare(interval="half_width")]
-    share_sq_at_k: Annotated[MeanSem, Compare("share of squares at k")]
-    #: Half of the 95% interval of ``share_at_k``; None for a single sequence.
-    half_width: float | None
+    #: Share of the sum of sigma (of sigma^2) that the k largest hold; Student's t over sequences.
+    share_at_k: ComparedEstimate
+    share_sq_at_k: Annotated[Estimate, Compare("share of squares at k")]
     #: (length,): Share of sigma (of sigma^2) that the 1, 2, ..., n largest hold; mean over
     #: sequences.
     curve: tuple[float, ...]
@@ -55,9 +55,7 @@ class RandomDraw:
 
     seed: int  # Of the weights
     sequences: int  # Windows that it was measured on
-    share_at_k: float  # Mean over heads.
-    share_sq_at_k: float
-    lowest: float  # The head with the lowest ``share_at_k``
+    share_at_k: float  # Mean over heads
     above: int  # Heads whose ``share_at_k`` lies above the threshold of low rank
 
 
@@ -71,11 +69,8 @@ class RandomWeights:
 
     draws: tuple[RandomDraw, ...]  # The initialisations
     heads: int  # Of the model
-    #: Mean over heads and initialisations; the error is that over initialisations.
-    share_at_k: MeanSem
-    share_sq_at_k: MeanSem
-    #: Half of the 95% interval of ``share_at_k`` (Student's t); None for one initialisation.
-    half_width: float | None
+    share_at_k: Estimate  # Mean over heads; Student's t over initialisations.
+    share_sq_at_k: Estimate
     curve: tuple[float, ...]  # (length,): Mean over heads and initialisations.
     curve_sq: tuple[float, ...]
 
@@ -90,7 +85,6 @@ class Sampling:
     precision: float | None  # Half-width asked for in the adaptive mode
     reached: bool | None  # Whether every head's half-width is below it; None in the fixed mode
     half_width: float | None  # The widest of all heads
-    minimum: int  # Sequences that the adaptive mode measures at least
 
 
 @dataclass(frozen=True)
@@ -109,8 +103,7 @@ class Verdict:
 class Roles:
     """The classification that was used."""
 
-    corpus: str  # What it was made on.
-    corpus_sha256: str
+    corpus: str  # What it was made on
     positional: dict[str, int | None]  # The offset that each positional head attends to
 
 
@@ -121,21 +114,13 @@ class CheapPoint:
     form: str  # Such as ``window``; :data:`headscope.analyses.spectrum.efficient.FORMS` lists all
     size: int  # k of the projections, w of the windows
     cost: float  # Fraction of the n^2 scores that are computed
-    error: Annotated[float, Compare()]  # Relative error of z, mean over heads, sequences and draws
+    #: Relative error of z, mean over heads, sequences and draws, which all enter the intervals.
+    error: ComparedEstimate
     #: Share of attention that the kept keys had, mean over heads and sequences; None for forms that
     #: keep no keys as they are.
     mass: float | None
     #: Cosine of a sequence's embedding with the unmodified model's, all heads in this form.
-    fidelity: Annotated[MeanSem, Compare()]
-    token_fidelity: MeanSem  # The same of each token's state, averaged
-    #: Half of the 95% interval; the spreads over sequences and over draws both enter it. None for a
-    #: single sequence.
-    error_half_width: float | None = None
-    fidelity_half_width: float | None = None
-    draws: int = 1  # How often what is random in this form was drawn; 1 where nothing is
-    #: Standard deviation between draws; None where nothing is drawn.
-    error_draw_std: float | None = None
-    fidelity_draw_std: float | None = None
+    fidelity: ComparedEstimate
 
 
 @dataclass(frozen=True)
@@ -144,11 +129,9 @@ class CheapHead(Head):
 
     form: str  # As in :class:`CheapPoint`.
     size: int
-    error: MeanSem  # Relative error of z, over sequences
+    error: Estimate  # Relative error of z, over sequences and draws
     #: Mean share of attention that the kept keys had; None for forms that keep no keys.
     mass: float | None
-    #: Half of the 95% interval of the error; None for a single sequence.
-    half_width: float | None = None
 
 
 @dataclass(frozen=True)
@@ -156,24 +139,13 @@ class EfficientResult:
     """What could replace full attention."""
 
     sequences: int  # Sequences that were measured
-    block: int  # Tokens of a block, random key blocks of each query block, and tokens that all see.
-    random_blocks: int
-    global_tokens: int
     controls: tuple[str, ...]  # Forms that are there to compare with
     #: Each form at each size, in all heads at once.
     points: Annotated[tuple[CheapPoint, ...], Compare(where="{0.form} of size {0.size}")]
     heads: tuple[CheapHead, ...]  # Each form at each size, in one head
-    draws: int = 1  # How often random projections, blocks and keys were drawn
+    draws: int  # How often random projections, blocks and keys were drawn
     #: Forms that this model's scores rule out: it adds a bias, or masks keys.
-    left_out: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference of two means."""
-
-    mean: float  # The difference
-    half_width: float | None  # Half of its 95% interval; None where it is unknown
+    left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -194,7 +166,7 @@ class SpectrumResult(Measured):
     #: The control of every claim about learning; None unless it was asked for.
     random_weights: RandomWeights | None = None
 
-    def over_random_weights(self) -> Difference | None:
+    def over_random_weights(self) -> Estimate | None:
         """Return the mean share at k of all heads, minus that of random weights.
 
         The half-width of a mean of heads is at most the mean of their half-widths, whatever heads
@@ -203,12 +175,17 @@ class SpectrumResult(Measured):
         random = self.random_weights
         if random is None or not self.heads:
             return None
-        mean = sum(head.share_at_k.mean for head in self.heads) / len(self.heads)
-        gap = mean - random.share_at_k.mean
-        halves = [head.half_width for head in self.heads if head.half_width is not None]
-        if random.half_width is None or len(halves) < len(self.heads):
-            return Difference(gap, None)
-        return Difference(gap, math.hypot(sum(halves) / len(halves), random.half_width))
+        gap = self.mean_share - (random.share_at_k.value or 0.0)
+        halves = [half for head in self.heads if (half := head.share_at_k.half_width) is not None]
+        if random.share_at_k.half_width is None or len(halves) < len(self.heads):
+            return Estimate(gap)
+        half = sum(halves) / len(halves)
+        return Estimate.around(gap, math.hypot(half, random.share_at_k.half_width))
+
+    @property
+    def mean_share(self) -> float:
+        """Mean of the heads' shares at k; there has to be a head."""
+        return fmean(head.share_at_k.value or 0.0 for head in self.heads)
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head, without the curves (pandas)."""
@@ -222,15 +199,28 @@ class SpectrumResult(Measured):
                 **({"stack": head.stack} if stacked else {}),
                 "layer": head.layer,
                 "head": head.head,
-                "share_at_k": head.share_at_k.mean,
-                "share_at_k_sem": head.share_at_k.sem,
-                "half_width": head.half_width,
-                "share_sq_at_k": head.share_sq_at_k.mean,
-                "share_sq_at_k_sem": head.share_sq_at_k.sem,
+                **estimated_columns("share_at_k", head.share_at_k),
+                **estimated_columns("share_sq_at_k", head.share_sq_at_k),
                 "offset": head.offset,
                 "offset_mass": head.offset_mass,
                 "role": head.role,
                 "verdict": verdicts.get(head.name, "between"),
             }
             for head in self.heads
+        )
+
+    def efficient_frame(self) -> pandas.DataFrame:
+        """One row per head, cheap form and size, where they were measured (pandas)."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "layer": row.layer,
+                "head": row.head,
+                "form": row.form,
+                "size": row.size,
+                **estimated_columns("error", row.error),
+                "mass": row.mass,
+            }
+            for row in (self.efficient.heads if self.efficient else ())
         )

@@ -20,7 +20,8 @@ from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
     Spectrum,
-    control_curves,
+    control_spectra,
+    shares,
 )
 from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.spectrum.result import (
@@ -48,7 +49,7 @@ from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import RunState, check_resume, open_state
 from headscope.session.validate import require_valid
-from headscope.stats.ranks import MeanSem
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
 #: Tokens of a sequence where nothing else is asked for (fewer if the model takes fewer).
@@ -62,7 +63,8 @@ INITIALISATIONS = 5
 
 def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     """Measure how much of each head's softmax matrix its largest singular values hold."""
-    text, length, seed = options.text, options.length, options.seed
+    text, length, seed, tell = options.text, options.length, options.seed, options.tell
+    threshold = options.low_rank
     if length is not None:
         check_length(length, length, "")
     check_resume(options.state, options.resume)
@@ -114,12 +116,12 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     )
     random, cheap = None, None
     with MatrixPool() as pool:
-        sums = _measure(loaded, plan, pool, saved, options.tell, "model")
+        sums = _measure(loaded, plan, pool, saved, tell, "model")
         if options.control:
             measured = dataclasses.replace(plan, order=plan.order[: sums.sequences])
-            random = _random_weights(loaded, measured, options, pool, saved)
+            random = _random_weights(loaded, measured, seed, threshold, pool, saved, tell)
         if options.efficient:
-            cheap = measure_efficient(loaded, windows, pool, seed, options.tell)
+            cheap = measure_efficient(loaded, windows, pool, seed, tell)
         controls = _controls(length, seed, k)
     heads = tuple(_heads(loaded, sums, k, classified))
     return SpectrumResult(
@@ -136,9 +138,8 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
             precision=plan.precision,
             reached=None if plan.precision is None else plan.enough(sums),
             half_width=finite(sums.worst_half_width(k)),
-            minimum=MINIMUM,
         ),
-        verdict=_verdict(heads, controls["random-logits"].share_at_k, options.low_rank),
+        verdict=_verdict(heads, controls["random-logits"].share_at_k, threshold),
         heads=heads,
         controls=controls,
         roles=_roles(classified),
@@ -236,46 +237,38 @@ def _measure(
 def _random_weights(
     loaded: LoadedModel,
     plan: Plan,
-    options: SpectrumOptions,
+    first_seed: int,
+    threshold: float,
     pool: MatrixPool,
     saved: RunState[Spectrum],
+    tell: Progress,
 ) -> RandomWeights:
     """Measure fresh initialisations on the windows that the model was measured on.
 
     Each window of ``plan`` goes to one of them, in turn: together they cost one pass.
     """
-    seeds = [(options.seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(plan.order)))]
-    draws, curves, squares = [], [], []
+    seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(plan.order)))]
+    draws, curves, squares = list[RandomDraw](), list[Array](), list[Array]()
     for i, seed in enumerate(seeds):
         part = plan.order[i :: len(seeds)]
         own = dataclasses.replace(plan, order=part, sequences=len(part), precision=None)
         name = f"random weights {i + 1} of {len(seeds)}"
-        sums = _measure(random_twin(loaded, seed), own, pool, saved, options.tell, name)
+        sums = _measure(random_twin(loaded, seed), own, pool, saved, tell, name)
         # (heads, length), of the heads there are.
         curve, square = (sums.means(kind)[sums.count > 0] for kind in ("curve", "curve_sq"))
         share_at_k = curve[:, plan.k - 1]
-        draws.append(
-            RandomDraw(
-                seed=seed,
-                sequences=sums.sequences,
-                share_at_k=float(share_at_k.mean()),
-                share_sq_at_k=float(square[:, plan.k - 1].mean()),
-                lowest=float(share_at_k.min()),
-                above=int((share_at_k > options.low_rank).sum()),
-            )
-        )
+        above = int((share_at_k > threshold).sum())
+        draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
         curves.append(curve.mean(axis=0))
         squares.append(square.mean(axis=0))
-    mean, mean_sq = (
-        crossed_mean(np.array([[getattr(draw, name)] for draw in draws]))
-        for name in ("share_at_k", "share_sq_at_k")
+    share, share_sq = (
+        crossed_mean(np.array(rows)[:, None, plan.k - 1]) for rows in (curves, squares)
     )
     return RandomWeights(
         draws=tuple(draws),
         heads=len(curve),
-        share_at_k=MeanSem(float(mean.mean), finite(float(mean.sem))),
-        share_sq_at_k=MeanSem(float(mean_sq.mean), finite(float(mean_sq.sem))),
-        half_width=finite(float(mean.half_width)),
+        share_at_k=Estimate.around(float(share.mean), finite(float(share.half_width))),
+        share_sq_at_k=Estimate.around(float(share_sq.mean), finite(float(share_sq.half_width))),
         curve=tuple(np.mean(curves, axis=0).tolist()),
         curve_sq=tuple(np.mean(squares, axis=0).tolist()),
     )
@@ -283,15 +276,15 @@ def _random_weights(
 
 def _controls(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
     controls = {}
-    for name, curves in control_curves(length, seed).items():
-        draws = len(curves.share)
-        curve, curve_sq = curves.share.mean(axis=0), curves.share_sq.mean(axis=0)
+    for name, sigma in control_spectra(length, seed).items():
+        draws, share = len(sigma), shares(sigma)
+        curve, curve_sq = share.mean(axis=0), shares(sigma**2).mean(axis=0)
         controls[name] = SpectrumControl(
             share_at_k=float(curve[k - 1]),
             share_sq_at_k=float(curve_sq[k - 1]),
             curve=tuple(curve.tolist()),
             curve_sq=tuple(curve_sq.tolist()),
-            std=float(curves.share[:, k - 1].std(ddof=1)) if draws > 1 else None,
+            std=float(share[:, k - 1].std(ddof=1)) if draws > 1 else None,
             draws=draws,
         )
     return controls
@@ -301,9 +294,9 @@ def _heads(
     loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
 ) -> Iterator[SpectrumHead]:
     roles = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
-    mean, sem = sums.means(), sums.standard_errors()
-    mean_sq, sem_sq = sums.means("curve_sq"), sums.standard_errors("curve_sq")
-    half, offsets = sums.half_widths(k), sums.means("offsets")
+    mean, sem, offsets = sums.means(), sums.standard_errors(), sums.means("offsets")
+    mean_sq = sums.means("curve_sq")
+    half, half_sq = sums.half_widths(k), sums.half_widths(k, "curve_sq")
     for site in loaded.sites:
         for index, head in enumerate(site.head_ids):
             at = (site.row, index)
@@ -312,9 +305,8 @@ def _heads(
                 layer=site.layer,
                 head=head,
                 stack=site.stack,
-                share_at_k=MeanSem(float(mean[at][k - 1]), finite(sem[at][k - 1])),
-                share_sq_at_k=MeanSem(float(mean_sq[at][k - 1]), finite(sem_sq[at][k - 1])),
-                half_width=finite(half[at]),
+                share_at_k=Estimate.around(float(mean[at][k - 1]), finite(half[at])),
+                share_sq_at_k=Estimate.around(float(mean_sq[at][k - 1]), finite(half_sq[at])),
                 curve=tuple(mean[at].tolist()),
                 curve_sq=tuple(mean_sq[at].tolist()),
                 curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
@@ -332,14 +324,14 @@ def _roles(classified: ClassifyResult | None) -> Roles | None:
         for h in classified.heads
         if h.positional is not None and "positional" in h.roles
     }
-    return Roles(classified.corpus.name, classified.corpus.sha256, offsets)
+    return Roles(classified.corpus.name, offsets)
 
 
 def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> Verdict:
     """Sort heads by where the 95% interval of their share lies."""
     low, high, between = list[str](), list[str](), list[str]()
     for head in heads:
-        share, half = head.share_at_k.mean, math.inf if head.half_width is None else head.half_width
-        side = low if share - half > threshold else high if share + half <= random else between
+        least, most = head.share_at_k.interval or (-math.inf, math.inf)
+        side = low if least > threshold else high if most <= random else between
         side.append(head.name)
     return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))

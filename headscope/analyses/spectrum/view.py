@@ -17,7 +17,7 @@ from headscope.analyses.spectrum.result import (
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    fields_csv,
+    frame_csv,
     joined,
     model_line,
     model_name,
@@ -65,17 +65,19 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield b.Text(verdict_sentence(result), "lead")
     yield b.Text(control_sentence(result))
     yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
-    yield from _maps(result)
+    yield _map(result)
+    yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
     yield b.Text("\n".join(lines), on=b.TERMINAL)
     rows: list[list[str]] = []
-    shares = [head.share_at_k.mean for head in result.heads]
-    squares = [head.share_sq_at_k.mean for head in result.heads]
+    shares, squares = (
+        [_value(getattr(head, field)) for head in result.heads]
+        for field in ("share_at_k", "share_sq_at_k")
+    )
     for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
         rows.append([name, *map(decimal, (pick(shares), pick(squares)))])
     for name, control in _controls(result).items():
         values = (control.share_at_k, control.share_sq_at_k)
-        means = (getattr(value, "mean", value) for value in values)
-        rows.append([f"control: {name}", *map(decimal, means)])
+        rows.append([f"control: {name}", *(decimal(_value(value)) for value in values)])
     yield b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
     yield _curves(result)
     if result.efficient is not None:
@@ -86,7 +88,7 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
 def verdict_sentence(result: SpectrumResult) -> str:
     """Say in one sentence for which heads "self-attention is low rank" holds."""
     verdict = result.verdict
-    if all(head.half_width is None for head in result.heads):
+    if all(head.share_at_k.interval is None for head in result.heads):
         return "A single sequence gives no interval, so no head is called low rank, or not."
     every = Counter(head.layer_name for head in result.heads)
     low = Counter(head.layer_name for head in result.heads if head.name in verdict.low_rank)
@@ -135,7 +137,7 @@ def _named(result: SpectrumResult, names: Sequence[str]) -> str:
         return f"{head.offset_mass:.0%} on {describe_offset(head.offset)}"
 
     shown = names[:_MOST_NAMES]
-    listed = [f"{n} ({looks_at(heads[n])}, {heads[n].share_at_k.mean:.3f})" for n in shown]
+    listed = [f"{n} ({looks_at(heads[n])}, {decimal(heads[n].share_at_k.value)})" for n in shown]
     if len(names) > len(shown):
         listed.append(f"{len(names) - len(shown)} more")
     return joined(listed)
@@ -150,24 +152,23 @@ def control_sentence(result: SpectrumResult) -> str:
             "be of low rank too, so that low rank alone is no sign of learning."
         )
     n = len(random.draws)
-    share = plus_minus(f"{random.share_at_k.mean:.3f}", random.half_width)
     counts = sorted({draw.above for draw in random.draws})
     above = " to ".join(map(str, [counts[0], counts[-1]] if len(counts) > 1 else counts))
     meaning = "most heads of an untrained model are not of low rank"
     if sum(draw.above for draw in random.draws) > n * random.heads / 2:
         meaning = "low rank alone is no sign of learning"
-    if gap is None or gap.half_width is None:
+    if gap is None or gap.value is None or gap.half_width is None:
         against = "; too little was measured for an interval of the difference"
-    elif abs(gap.mean) <= gap.half_width:
+    elif abs(gap.value) <= gap.half_width:
         against = ", no different from that (95%)"
     else:
-        side = "above" if gap.mean > 0 else "below"
-        against = f", {side} that by {abs(gap.mean):.3f} +-{gap.half_width:.3f} (95%)"
+        side = "above" if gap.value > 0 else "below"
+        against = f", {side} that by {abs(gap.value):.3f} +-{gap.half_width:.3f} (95%)"
     return (
         f"Control: with random weights ({n} {plural(n, 'initialisation')}, the same "
-        f"sequences dealt out to them) the mean share is {share}, and {above} of "
-        f"{random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This model's "
-        f"mean share is {fmean(head.share_at_k.mean for head in result.heads):.3f}{against}."
+        f"sequences dealt out to them) the mean share is {_share(random.share_at_k)}, and {above} "
+        f"of {random.heads} heads are above {result.verdict.threshold:g}: {meaning}. This model's "
+        f"mean share is {result.mean_share:.3f}{against}."
     )
 
 
@@ -195,36 +196,37 @@ def sampling_sentence(result: SpectrumResult) -> str:
     )
 
 
-def _maps(result: SpectrumResult) -> Iterator[b.Block]:
-    """Draw the share at k of every head, of sigma and of sigma^2."""
+def _map(result: SpectrumResult) -> b.HeadMap:
+    """Draw the share at k of every head."""
     marks = dict.fromkeys(result.verdict.low_rank, "+")
     marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
-    controls = _controls(result)
-    for field, symbol, file in (
-        ("share_at_k", "sigma", "spectrum_map"),
-        ("share_sq_at_k", "sigma^2", "spectrum_map_sq"),
-    ):
-        values = {name: getattr(control, field) for name, control in controls.items()}
-        beside = ", ".join(
-            f"{n} {getattr(value, 'mean', value):.3f}" for n, value in values.items()
-        )
-        yield b.HeadMap(
-            f"Share of {symbol} in the {result.k} largest of {result.length}, "
-            f"{model_name(result)}\ncontrols: {beside}",
-            f"share of {symbol}",
-            {(h.layer_name, h.head): getattr(h, field).mean for h in result.heads},
-            digits=2,
-            file=file,
-            marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
-            on=b.TERMINAL if field == "share_at_k" else b.NOWHERE,
-        )
-    yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
+    controls = _controls(result).items()
+    beside = ", ".join(f"{name} {_value(control.share_at_k):.3f}" for name, control in controls)
+    return b.HeadMap(
+        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
+        f"controls: {beside}",
+        "share of sigma",
+        {(h.layer_name, h.head): h.share_at_k.value for h in result.heads},
+        digits=2,
+        file="spectrum_map",
+        marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
+    )
 
 
 def _controls(result: SpectrumResult) -> dict[str, Any]:
     """Return random weights, if they were measured, and the patterns whose spectrum is known."""
     random = result.random_weights
     return {**({} if random is None else {"random weights": random}), **result.controls}
+
+
+def _value(share: Estimate | float) -> float:
+    """Return a share that was measured, or that is known without an interval."""
+    return (share.value or 0.0) if isinstance(share, Estimate) else share
+
+
+def _share(number: Estimate) -> str:
+    """Write a share with half of its interval."""
+    return plus_minus(f"{_value(number):z.3f}", number.half_width)
 
 
 def _curves(result: SpectrumResult) -> b.Panels:
@@ -280,18 +282,14 @@ def _curves(result: SpectrumResult) -> b.Panels:
 
 def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b.Block]:
     """Show what cheap forms of attention cost, and how near they stay."""
-
-    def with_interval(value: float, half: float | None) -> str:
-        return plus_minus(f"{value:z.3f}", half).replace("+-0.", "+-.")
-
     rows = [
         [
             f"{'control: ' * (point.form in efficient.controls)}{_FORMS[point.form][0]}",
             str(point.size),
             decimal(point.cost),
-            with_interval(point.error, point.error_half_width),
+            _share(point.error).replace("+-0.", "+-."),
             decimal(point.mass),
-            with_interval(point.fidelity.mean, point.fidelity_half_width),
+            _share(point.fidelity).replace("+-0.", "+-."),
         ]
         for point in efficient.points
     ]
@@ -318,11 +316,11 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         "soft",
     )
 
-    def missing(point: CheapPoint, field: str) -> tuple[float, float | None]:
+    def missing(point: CheapPoint, field: str) -> Estimate:
         """The error of each head alone, or what the whole model's fidelity lacks to 1."""
         if field == "error":
-            return point.error, point.error_half_width
-        return 1.0 - point.fidelity.mean, point.fidelity_half_width
+            return point.error
+        return Estimate.around(1.0 - _value(point.fidelity), point.fidelity.half_width)
 
     panels = []
     for field, title, caption in (
@@ -333,19 +331,19 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         for form, (name, colour, marker) in _FORMS.items():
             points = [point for point in efficient.points if point.form == form != "uniform"]
             # What leaves no error has no place on a logarithmic axis.
-            values = [(p.cost, *missing(p, field)) for p in points if missing(p, field)[0] > 0]
+            values = [(p.cost, y) for p in points if _value(y := missing(p, field)) > 0]
             control = form in efficient.controls
             exact = "" if len(values) == len(points) else ", then 0"
             series.append(
                 b.Series(
                     f"{'control: ' * control}{name}{exact}" if points else "",
-                    [cost for cost, *_ in values],
-                    [Estimate.around(value, half) for _, value, half in values],
+                    [cost for cost, _ in values],
+                    [y for _, y in values],
                     *("line", colour, marker, "--" if control else "-"),
                 )
             )
         uniform = next(point for point in efficient.points if point.form == "uniform")
-        levels = {"control: uniform attention": missing(uniform, field)[0]}
+        levels = {"control: uniform attention": _value(missing(uniform, field))}
         levels |= {"zeros in place of z": 1.0} if field == "error" else {}
         panels.append(
             b.Chart(
@@ -375,13 +373,13 @@ def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
         f"identity {result.controls['identity'].share_at_k:.3f}",
     ]
     if result.random_weights is not None:
-        shares.append(f"random weights {result.random_weights.share_at_k.mean:.3f}")
+        shares.append(f"random weights {decimal(result.random_weights.share_at_k.value)}")
     for head in result.heads:
         text = (
-            f"{plus_minus(f'{head.share_at_k.mean:.3f}', head.half_width)} of the sum in the "
-            f"{result.k} largest of {result.length} singular values ({', '.join(shares)})"
+            f"{_share(head.share_at_k)} of the sum in the {result.k} largest of {result.length} "
+            f"singular values ({', '.join(shares)})"
         )
-        values = {"share": head.share_at_k.mean}
+        values = {"share": head.share_at_k.value}
         yield Card(head.layer, head.head, facts=[("Spectrum", text)], values=values)
 
 
@@ -391,10 +389,9 @@ def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
         return
     control = f"random scores {result.controls['random-logits'].share_at_k:.3f}"
     if result.random_weights is not None:
-        control = f"random weights {result.random_weights.share_at_k.mean:.3f}, {control}"
+        control = f"random weights {decimal(result.random_weights.share_at_k.value)}, {control}"
     what = f"share of the {result.k} largest of {result.length} singular values, mean of heads"
-    mean = sum(head.share_at_k.mean for head in result.heads) / len(result.heads)
-    yield KeyNumber(what, f"{mean:.3f}", control, Estimate(mean))
+    yield KeyNumber(what, f"{result.mean_share:.3f}", control, Estimate(result.mean_share))
 
 
 def _files(result: SpectrumResult) -> dict[str, bytes]:
@@ -403,8 +400,7 @@ def _files(result: SpectrumResult) -> dict[str, bytes]:
 
     tables = {"spectrum": to_csv(result)}
     if result.efficient is not None:
-        names = "layer head form size error.mean error.sem half_width mass"
-        tables["spectrum_efficient"] = fields_csv(names.split(), result.efficient.heads)
+        tables["spectrum_efficient"] = frame_csv(result.efficient_frame())
     return folder_files(tables, dict(figures_of(blocks(result))))
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import register_parametrization
 
 from headscope.analyses.transfer.labelled import Frozen, Part, Reader, Tuned, in_buckets
 from headscope.analyses.transfer.result import CurvePoint
@@ -73,27 +74,79 @@ def fine_tune(
     """Train what ``variant`` says on the first part; keep the step that is best on the second."""
     generator = torch.Generator().manual_seed(seed)
     reader: Reader = frozen
-    chosen: list[Chosen] = []
+    trained: list[nn.Parameter] = []
     if variant != "head":
-        own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
-        own.network = own.model
-        pairs = zip(loaded.model.parameters(), own.model.parameters(), strict=True)
-        copies = {id(original): parameter for original, parameter in pairs}
-        chosen = [
-            dataclasses.replace(c, parameter=copies[id(c.parameter)])
-            for c in choose(loaded, variant, seed)
-        ]
-        trained = {id(c.parameter) for c in chosen}
-        for parameter in own.model.parameters():
-            parameter.requires_grad_(id(parameter) in trained)
+        own, trained = trainable_copy(loaded, choose(loaded, variant, seed), seed)
         reader = Tuned(own, frozen.centre, frozen.scale)
     weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
     classifier = nn.Linear(len(frozen.centre), n_classes).to(frozen.centre)
     with torch.no_grad():
         classifier.weight.copy_(weight)
         classifier.bias.zero_()
-    run = _Run(reader, classifier, Updated(chosen, seed), recipe, generator, check_time)
+    run = _Run(reader, classifier, trained, recipe, generator, check_time)
     return run.train(*parts, frozen)
+
+
+def trainable_copy(
+    loaded: LoadedModel, chosen: Sequence[Chosen], seed: int
+) -> tuple[LoadedModel, list[nn.Parameter]]:
+    """Copy a model, and return what an optimiser steps of the copy; the rest of it is frozen.
+
+    Whole parameters are stepped themselves. Some entries of a parameter, or a change of rank one,
+    are vectors of their own that the parameter is computed from whenever it is used.
+    """
+    own = dataclasses.replace(loaded, model=copy.deepcopy(loaded.model), sites=())
+    own.network = own.model
+    pairs = zip(loaded.model.parameters(), own.model.parameters(), strict=True)
+    copies = {id(original): parameter for original, parameter in pairs}
+    holders: dict[int, list[tuple[nn.Module, str]]] = {}
+    for module in own.model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            holders.setdefault(id(parameter), []).append((module, name))
+            parameter.requires_grad_(False)
+    rng = np.random.default_rng((abs(seed), 11))
+    whole, vectors = list[nn.Parameter](), list[nn.Parameter]()
+    for c in chosen:
+        parameter = copies[id(c.parameter)]
+        change: _RankOne | _Entries
+        if c.rank_one is not None:
+            change = _RankOne(parameter, c.rank_one, rng)
+        elif c.entries is not None:
+            change = _Entries(parameter, c.entries)
+        else:
+            whole.append(parameter.requires_grad_())
+            continue
+        vectors.append(change.vector)
+        for module, name in holders[id(parameter)]:
+            register_parametrization(module, name, change)
+    return own, [*whole, *vectors]
+
+
+class _Entries(nn.Module):
+    """Some entries of a parameter, in a vector."""
+
+    def __init__(self, parameter: nn.Parameter, entries: Tensor) -> None:
+        super().__init__()
+        self._entries = entries
+        self.vector = nn.Parameter(parameter.detach().take(entries))
+
+    def forward(self, parameter: Tensor) -> Tensor:
+        return parameter.put(self._entries, self.vector)
+
+
+class _RankOne(nn.Module):
+    """``W + b a^T``: b starts at 0, a as a random direction; the first ``n`` numbers are free."""
+
+    def __init__(self, parameter: nn.Parameter, n: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        rows, columns = parameter.shape
+        a = torch.from_numpy(rng.normal(size=columns) / np.sqrt(columns)).to(parameter)
+        start = torch.cat([a.new_zeros(rows), a])
+        self.vector, self._rest, self._rows = nn.Parameter(start[:n]), start[n:], rows
+
+    def forward(self, parameter: Tensor) -> Tensor:
+        both = torch.cat([self.vector, self._rest])
+        return parameter + torch.outer(both[: self._rows], both[self._rows :])
 
 
 class _Run:
@@ -103,17 +156,18 @@ class _Run:
         self,
         reader: Reader,
         classifier: nn.Linear,
-        updated: Updated,
+        trained: list[nn.Parameter],
         recipe: Recipe,
         generator: torch.Generator,
         check_time: Callable[[], None],
     ) -> None:
-        self.reader, self.classifier, self.updated = reader, classifier, updated
+        self.reader, self.classifier = reader, classifier
         self.recipe, self.generator, self.check_time = recipe, generator, check_time
-        peak = CLASSIFIER_RATE if updated.tensors else recipe.rate
+        self.tensors = [*trained, *classifier.parameters()]
+        peak = CLASSIFIER_RATE if trained else recipe.rate
         groups = [{"params": list(classifier.parameters()), "peak": peak}]
-        if updated.tensors:
-            groups.append({"params": updated.tensors, "peak": recipe.rate})
+        if trained:
+            groups.append({"params": trained, "peak": recipe.rate})
         self.adam = torch.optim.Adam(groups, fused=True)
         self.losses: list[float] = []  # since the last validation
         #: Loss, step, and the tensors of that step.
@@ -142,9 +196,8 @@ class _Run:
         if self.best is not None:
             loss, kept_step, tensors = self.best
             with torch.no_grad():
-                for tensor, value in zip(self._tensors(), tensors, strict=True):
+                for tensor, value in zip(self.tensors, tensors, strict=True):
                     tensor.copy_(value)
-            self.updated.scatter()
         start, end = curve[0].train_loss, curve[-1].train_loss
         lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
         diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
@@ -154,14 +207,11 @@ class _Run:
 
         return Outcome(tuple(curve), kept_step, loss, diverged, predict)
 
-    def _tensors(self) -> list[nn.Parameter]:
-        return [*self.updated.tensors, *self.classifier.parameters()]
-
     def _validate(self, step: int, validation: Part) -> CurvePoint:
         """Validate; keep this step if none before was as good."""
         loss, accuracy = self._evaluate(validation)
         if math.isfinite(loss) and (self.best is None or loss < self.best[0]):
-            self.best = loss, step, [tensor.detach().clone() for tensor in self._tensors()]
+            self.best = loss, step, [tensor.detach().clone() for tensor in self.tensors]
         mean, self.losses = float(np.mean(self.losses)), []
         return CurvePoint(step, finite(mean), finite(loss), accuracy)
 
@@ -171,7 +221,6 @@ class _Run:
         value = loss.item()
         if math.isfinite(value):
             torch.autograd.backward([loss])
-            self.updated.gather()
             # The rate rises over the first tenth of the steps, then falls to 0.
             steps = self.recipe.steps
             rising = max(1, round(WARM_UP * steps))
@@ -180,7 +229,6 @@ class _Run:
                 group["lr"] = factor * group["peak"]
             self.adam.step()
             self.adam.zero_grad(set_to_none=True)
-            self.updated.scatter()
         return value
 
     def _batches(self, part: Part) -> Iterator[list[int]]:
@@ -209,75 +257,3 @@ class _Run:
             for rows in in_buckets(part, range(len(part))):
                 logits.update(zip(rows, self.classifier(self.reader(part, rows)), strict=True))
         return torch.stack([logits[i] for i in range(len(part))])
-
-
-class _Entries:
-    """Some entries of a parameter, which are stepped in its place."""
-
-    def __init__(self, parameter: nn.Parameter, entries: Tensor) -> None:
-        self.parameter, self._entries = parameter, entries
-        self.vector = nn.Parameter(parameter.detach().take(entries))
-
-    def gradient(self, gradient: Tensor) -> Tensor:
-        return gradient.take(self._entries)
-
-    def write(self) -> None:
-        self.parameter.put_(self._entries, self.vector)
-
-
-class _RankOne:
-    """``W + b a^T``: b starts at 0, a as a random direction; the first ``n`` numbers are free."""
-
-    def __init__(self, parameter: nn.Parameter, n: int, rng: np.random.Generator) -> None:
-        self.parameter, self._start = parameter, parameter.detach().clone()
-        rows, columns = parameter.shape
-        a = torch.from_numpy(rng.normal(size=columns) / np.sqrt(columns)).to(self._start)
-        self._rows, self._factors = rows, torch.cat([self._start.new_zeros(rows), a])
-        self.vector = nn.Parameter(self._factors[:n].clone())
-
-    def gradient(self, gradient: Tensor) -> Tensor:
-        b, a = self._now()
-        return torch.cat([gradient @ a, gradient.T @ b])[: len(self.vector)]
-
-    def write(self) -> None:
-        b, a = self._now()
-        self.parameter.copy_(self._start + torch.outer(b, a))
-
-    def _now(self) -> tuple[Tensor, Tensor]:
-        """Return b and a."""
-        now = torch.cat([self.vector.detach(), self._factors[len(self.vector) :]])
-        return now[: self._rows], now[self._rows :]
-
-
-class Updated:
-    """What the optimiser steps: whole parameters, or vectors that stand for some of their numbers.
-
-    A vector's gradient is made of its parameter's before a step, and the parameter of the vector
-    after it.
-    """
-
-    def __init__(self, chosen: Sequence[Chosen], seed: int) -> None:
-        rng = np.random.default_rng((abs(seed), 11))
-        self._vectors: list[_Entries | _RankOne] = []
-        whole: list[nn.Parameter] = []
-        for c in chosen:
-            if c.rank_one is not None:
-                self._vectors.append(_RankOne(c.parameter, c.rank_one, rng))
-            elif c.entries is not None:
-                self._vectors.append(_Entries(c.parameter, c.entries))
-            else:
-                whole.append(c.parameter)
-        self.tensors = [*whole, *(own.vector for own in self._vectors)]
-
-    def gather(self) -> None:
-        """Hand the gradients over to the vectors."""
-        for own in self._vectors:
-            if own.parameter.grad is not None:
-                own.vector.grad = own.gradient(own.parameter.grad)
-                own.parameter.grad = None
-
-    def scatter(self) -> None:
-        """Write the vectors back."""
-        with torch.no_grad():
-            for own in self._vectors:
-                own.write()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.session.measured import Measured
-from headscope.stats.compared import Compare, Setting
+from headscope.stats.compared import Compare, ComparedEstimate, Setting
+from headscope.stats.effects import estimated_columns
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -47,35 +50,19 @@ class TransferRun(TransferCase):
     #: Of the order and choice of examples, the classifier's start, what is drawn of the parameters,
     #: and random weights.
     seed: int
+    #: 1 at the best rate of its cell; at 3 or 10 times that only whether it diverged counts. Every
+    #: factor has seeds of its own.
+    factor: float
     rate: float  # Learning rate
-    #: On the test part, times 100, at the step with the lowest validation loss; the 95% interval is
+    #: On the test part, times 100, at the step with the lowest validation loss; the interval is
     #: over the test examples.
-    accuracy: float
-    low: float
-    high: float
+    accuracy: Estimate
     kept_step: int  # Where that was, and the last step that was trained.
     steps: int
-    #: Training loss before the first step, and over the last batches; None where not finite.
-    start_loss: float | None
-    end_loss: float | None
     #: A loss was not finite, or the training loss ended more than a tenth above its start.
     diverged: bool
     failed: bool  # The accuracy is no higher than that of the most frequent training class
     curve: tuple[CurvePoint, ...]  # By step
-
-
-@dataclass(frozen=True)
-class TransferStress(TransferCase):
-    """One fine-tuning at a multiple of its variant's best rate; only whether it diverged counts."""
-
-    seed: int  # As a run's; every factor has seeds of its own
-    factor: float  # 3 or 10
-    rate: float  # The factor times the best rate
-    #: Training loss before the first step, and over the last batches; None where not finite.
-    start_loss: float | None
-    end_loss: float | None
-    #: A loss was not finite, or the training loss ended more than a tenth above its start.
-    diverged: bool
 
 
 @dataclass(frozen=True)
@@ -109,9 +96,8 @@ class TransferCell(TransferCase):
     parameters: int  # Trained numbers, the classifier's apart
     rate: float  # Learning rate of all runs
     seeds: int  # Runs
-    accuracy: Annotated[float, Compare(interval="low high")]  # Mean over seeds, times 100
-    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
-    high: float | None
+    #: Mean over seeds, times 100; interval over seeds and test examples, unknown for one seed.
+    accuracy: ComparedEstimate
     spread: float | None  # Standard deviation of the accuracy over seeds
     #: Runs that did; see :class:`TransferRun`.
     diverged: Annotated[
@@ -130,10 +116,9 @@ class TransferBaseline:
     #: ``majority``: the most frequent training class. ``words``: naive Bayes on the words.
     name: str
     size: int  # Training examples
-    #: On the test part, times 100; mean over seeds, which draw the training examples.
-    accuracy: Annotated[float, Compare(interval="low high")]
-    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
-    high: float | None
+    #: On the test part, times 100; mean over seeds, which draw the training examples. Interval as
+    #: that of a cell.
+    accuracy: ComparedEstimate
 
 
 @dataclass(frozen=True)
@@ -146,9 +131,7 @@ class TransferDifference:
     other_weights: str
     size: int  # Training examples of both
     seeds: int  # That both have
-    mean: float  # In points (accuracy times 100)
-    low: float | None  # 95% interval over seeds and test examples; None from a single seed.
-    high: float | None
+    points: Estimate  # Accuracy times 100; interval over seeds and test examples
 
 
 @dataclass(frozen=True)
@@ -160,23 +143,19 @@ class TransferSpread:
     size: int  # Training examples
     seeds: int  # Runs of each.
     other_seeds: int
-    #: Standard deviation of the accuracy over seeds, divided by the other's, with the 95% interval
-    #: of the F distribution, no deviation taken to be below one test example; None for a single
+    #: Standard deviation of the accuracy over seeds, divided by the other's, with the interval of
+    #: the F distribution, no deviation taken to be below one test example; unknown for a single
     #: run.
-    ratio: float | None
-    low: float | None
-    high: float | None
+    ratio: Estimate
     bad: int  # Runs that diverged, at 1, 3 and 10 times each one's best rate.
     other_bad: int
-    #: Difference of their shares, with Newcombe's 95% interval; None from a single run of each
+    #: Difference of their shares, with Newcombe's interval; unknown from a single run of each
     #: factor.
-    more_bad: float | None
-    more_bad_low: float | None
-    more_bad_high: float | None
-    tries: int = 0  # Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor
+    more_bad: Estimate
+    tries: int  # Runs of each that ``bad`` and ``other_bad`` are of, as many at every factor
     #: Whether a run of the first variant lies above the majority class by twice its interval. At
     #: chance, runs differ by chance.
-    learned: bool = False
+    learned: bool
 
 
 @dataclass(frozen=True)
@@ -211,12 +190,10 @@ class TransferResult(Measured):
     differences: tuple[TransferDifference, ...]  # What the claims compare.
     #: At the smallest size; empty where one of the two was not reached.
     spreads: tuple[TransferSpread, ...]
-    runs: tuple[TransferRun, ...]  # All that count.
+    runs: tuple[TransferRun, ...]  # By cell and factor.
     searched: tuple[TransferTry, ...]  # The search for learning rates.
     missed: tuple[TransferMissed, ...]  # What the budget did not reach.
     not_possible: dict[str, str]  # Variants that this model does not have, and why.
-    #: Runs at 3 and 10 times the best rate, which count for divergence alone.
-    stress: tuple[TransferStress, ...] = ()
     #: What ``spreads`` sum up, by factor.
     divergence: Annotated[tuple[TransferDivergence, ...], Compare(where="{0.name}")] = ()
 
@@ -235,38 +212,38 @@ class TransferResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per cell and baseline (pandas)."""
-        import pandas as pd
-
         baselines = [{"variant": b.name, **vars(b)} for b in self.baselines]
-        frame = pd.DataFrame([*map(vars, self.cells), *baselines])
+        frame = _frame([*map(vars, self.cells), *baselines])
         return frame.drop(columns="name").convert_dtypes()
 
     def runs_frame(self) -> pandas.DataFrame:
         """One row per run (pandas)."""
-        return self._frame([{k: v for k, v in vars(r).items() if k != "curve"} for r in self.runs])
+        return _frame([{k: v for k, v in vars(r).items() if k != "curve"} for r in self.runs])
 
     def curves_frame(self) -> pandas.DataFrame:
         """One row per run and point of its curve (pandas)."""
-        names = ("variant", "weights", "size", "seed")
-        rows = (
-            {n: getattr(run, n) for n in names} | vars(p) for run in self.runs for p in run.curve
+        names = ("variant", "weights", "size", "seed", "factor")
+        return _frame(
+            [{n: getattr(run, n) for n in names} | vars(p) for run in self.runs for p in run.curve]
         )
-        return self._frame(list(rows))
 
     def differences_frame(self) -> pandas.DataFrame:
         """One row per compared pair (pandas)."""
-        return self._frame(list(map(vars, self.differences)))
+        return _frame(map(vars, self.differences))
 
     def searched_frame(self) -> pandas.DataFrame:
         """One row per tried learning rate (pandas)."""
-        return self._frame(list(map(vars, self.searched)))
+        return _frame(map(vars, self.searched))
 
-    def divergence_frame(self) -> pandas.DataFrame:
-        """One row per variant and multiple of its best rate (pandas)."""
-        return self._frame(list(map(vars, self.divergence)))
 
-    @staticmethod
-    def _frame(rows: list[dict[str, Any]]) -> pandas.DataFrame:
-        import pandas as pd
+def _frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Make a table in which an estimate has a column for its value and for each end."""
+    import pandas as pd
 
-        return pd.DataFrame(rows)
+    flat: list[dict[str, Any]] = []
+    for row in rows:
+        flat.append({})
+        for name, value in row.items():
+            estimated = isinstance(value, Estimate)
+            flat[-1] |= estimated_columns(name, value) if estimated else {name: value}
+    return pd.DataFrame(flat)

@@ -31,7 +31,7 @@ from headscope.analyses.transfer.plan import (
 from headscope.analyses.transfer.result import (
     TransferMissed,
     TransferResult,
-    TransferStress,
+    TransferRun,
     TransferTry,
 )
 from headscope.analyses.transfer.summary import (
@@ -40,7 +40,7 @@ from headscope.analyses.transfer.summary import (
     cell_row,
     differences,
     divergence,
-    run_row,
+    run_of,
     spreads,
 )
 from headscope.core.errors import UnsupportedModelError
@@ -91,8 +91,10 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     runs = _Runs(wide, data, plan, grid, recipe, seed, Stopwatch(options.budget))
     runs.run(options.tell)
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
-    controls = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
-    counts = tuple(divergence(done, runs.stress, plan.sizes[0]))
+    every_run = (*(d.row for of_cell in done.values() for d in of_cell), *runs.stress)
+    counts = tuple(divergence(every_run, plan.sizes[0]))
+    known = tuple(baselines(data, plan.sizes, range(seed, seed + seeds)))
+    majority = known[0].accuracy.value or 0.0  # at the smallest size
     return TransferResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=source),
@@ -111,14 +113,13 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
         cells=tuple(
             cell_row(c, d, runs.parameters[c.variant], runs.rates[c][1]) for c, d in done.items()
         ),
-        baselines=controls,
+        baselines=known,
         differences=tuple(differences(done)),
-        spreads=tuple(spreads(done, counts, controls, plan.sizes[0])),
-        runs=tuple(d.row for rows in done.values() for d in rows),
+        spreads=tuple(spreads(done, counts, majority, plan.sizes[0])),
+        runs=every_run,
         searched=tuple(runs.searched),
         missed=tuple(runs.missed),
         not_possible=runs.not_possible,
-        stress=tuple(runs.stress),
         divergence=counts,
     )
 
@@ -137,7 +138,7 @@ class _Runs:
     done: dict[Cell, list[Done]] = field(default_factory=dict)
     #: The best rate of each cell, and where in its grid it lies.
     rates: dict[Cell, tuple[float, str]] = field(default_factory=dict)
-    stress: list[TransferStress] = field(default_factory=list)
+    stress: list[TransferRun] = field(default_factory=list)  # At multiples of the best rates.
     searched: list[TransferTry] = field(default_factory=list)
     missed: list[TransferMissed] = field(default_factory=list)
     not_possible: dict[str, str] = field(default_factory=dict)
@@ -178,12 +179,11 @@ class _Runs:
         else:
             raise OutOfTime  # its rate was never searched
         rate = self.rates[cell][0] * step.factor
+        done = run_of(cell, seed, step.factor, rate, outcome, self.data)
         if step.factor == 1:
-            self.done.setdefault(cell, []).append(run_row(cell, seed, rate, outcome, self.data))
-            return
-        where = cell.variant, cell.weights, cell.size, seed
-        ends = outcome.curve[0].train_loss, outcome.curve[-1].train_loss
-        self.stress.append(TransferStress(*where, step.factor, rate, *ends, outcome.diverged))
+            self.done.setdefault(cell, []).append(done)
+        else:
+            self.stress.append(done.row)
 
     def _search(self, cell: Cell, seed: int) -> Outcome:
         """Find the rate with the lowest validation loss; return its run.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,19 +28,16 @@ from headscope.analyses.transfer.result import (
     TransferDivergence,
     TransferRun,
     TransferSpread,
-    TransferStress,
 )
 from headscope.core.accumulator import Array
 from headscope.core.rounding import above
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import accuracy
 from headscope.stats.paired_change import interval_of
 from headscope.stats.statistics import wilson
 
-#: An estimate with the ends of its 95% interval; None where these are unknown.
-Interval = tuple[float, float | None, float | None]
 
-
-def crossed(values: Array, floor: float = 1.0) -> Interval:
+def crossed(values: Array, floor: float = 1.0) -> Estimate:
     """Return a mean over seeds and examples, whose interval allows for other ones of both.
 
     Shapes: ``values`` (seeds, examples).
@@ -48,7 +45,7 @@ def crossed(values: Array, floor: float = 1.0) -> Interval:
     seeds, examples = values.shape
     mean = float(values.mean())
     if seeds < 2 or examples < 2:
-        return mean, None, None
+        return Estimate(mean)
     by_seed, by_example = values.mean(axis=1), values.mean(axis=0)
     rest = values - by_seed[:, None] - by_example + mean
     free = np.array([seeds - 1, examples - 1, (seeds - 1) * (examples - 1)])
@@ -65,35 +62,35 @@ def crossed(values: Array, floor: float = 1.0) -> Interval:
     free_of_sum = variance**2 / spread if spread > 0 else float(seeds - 1)
     error = max(float(np.sqrt(variance)), floor / examples)
     half = float(stdtrit(max(free_of_sum, 1.0), 0.975)) * error
-    return mean, mean - half, mean + half
+    return Estimate.around(mean, half)
 
 
-def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Interval | None:
+def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Estimate:
     """Return the ratio of two standard deviations over seeds, with the F interval.
 
-    Exact for normal values. None where either has fewer than two values or no spread. No deviation
-    is taken to be below ``floor``, what one example more would add: runs that agree on all
-    examples that were seen may differ on others.
+    Exact for normal values. Unknown where either has fewer than two values or no spread. No
+    deviation is taken to be below ``floor``, what one example more would add: runs that agree on
+    all examples that were seen may differ on others.
     """
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     if min(len(a), len(b)) < 2:
-        return None
+        return UNKNOWN
     # What a spread leaves by rounding is none.
     spreads = (float(x.std(ddof=1)) if above(x.max(), x.min()) else 0.0 for x in (a, b))
     mine, other = (max(spread, floor) for spread in spreads)
     if not mine or not other:
-        return None
+        return UNKNOWN
     small, large = np.sqrt(fdtri(len(a) - 1, len(b) - 1, (0.025, 0.975)))
-    return mine / other, mine / other / float(large), mine / other / float(small)
+    return Estimate(mine / other, mine / other / float(large), mine / other / float(small))
 
 
-def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Interval:
+def share_difference(hits: int, trials: int, others: int, other_trials: int) -> Estimate:
     """Return hits / trials - others / other_trials with Newcombe's interval from Wilson's."""
     p, q = hits / trials, others / other_trials
     p_low, p_high = map(float, wilson(hits, trials))
     q_low, q_high = map(float, wilson(others, other_trials))
     low, high = np.hypot(p - p_low, q_high - q), np.hypot(p_high - p, q - q_low)
-    return p - q, float(p - q - low), float(p - q + high)
+    return Estimate(p - q, float(p - q - low), float(p - q + high))
 
 
 def naive_bayes(
@@ -129,18 +126,18 @@ _COMPARED = ("head", *EQUAL, "all_biases", "attention", "all")
 
 @dataclass(frozen=True)
 class Done:
-    """A run that counts."""
+    """A run, and which test examples it classified rightly."""
 
     row: TransferRun
-    hits: Array  # (test,): 1 where a test example was classified rightly
+    hits: Array  # (test,): 1 where it did
 
 
-Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell, seed by seed.
+Runs = Mapping[Cell, Sequence[Done]]  # Runs of each cell at its best rate, seed by seed.
 
 
-def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled) -> Done:
+def run_of(cell: Cell, seed: int, factor: float, rate: float, out: Outcome, data: Labelled) -> Done:
     """Classify the test part, and describe the run."""
-    outputs = {"predicted": outcome.predict(data.test), "label": data.test.labels.numpy()}
+    outputs = {"predicted": out.predict(data.test), "label": data.test.labels.numpy()}
     measured = interval_of(accuracy, outputs)
     majority = 100 * float(_majority(data, cell.size, seed).mean())
     row = TransferRun(
@@ -148,25 +145,24 @@ def run_row(cell: Cell, seed: int, rate: float, outcome: Outcome, data: Labelled
         cell.weights,
         cell.size,
         seed,
+        factor,
         rate,
-        measured.value,
-        measured.low,
-        measured.high,
-        kept_step=outcome.kept_step,
-        steps=outcome.curve[-1].step,
-        start_loss=outcome.curve[0].train_loss,
-        end_loss=outcome.curve[-1].train_loss,
-        diverged=outcome.diverged,
+        accuracy=Estimate(measured.value, measured.low, measured.high),
+        kept_step=out.kept_step,
+        steps=out.curve[-1].step,
+        diverged=out.diverged,
         failed=measured.value <= majority,
-        curve=outcome.curve,
+        curve=out.curve,
     )
     return Done(row, (outputs["predicted"] == outputs["label"]).astype(float))
 
 
 def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) -> TransferCell:
     """Sum up the runs of a cell."""
-    mean, low, high = _points(np.stack([d.hits for d in done]))
-    accuracies = [d.row.accuracy for d in done]
+    mean = _points(np.stack([d.hits for d in done]))
+    if mean.low is not None and mean.high is not None:
+        mean = Estimate(mean.value, max(mean.low, 0.0), min(mean.high, 100.0))
+    accuracies = [100 * d.hits.mean() for d in done]
     return TransferCell(
         cell.variant,
         cell.weights,
@@ -175,8 +171,6 @@ def cell_row(cell: Cell, done: Sequence[Done], parameters: int, optimum: str) ->
         rate=done[0].row.rate,
         seeds=len(done),
         accuracy=mean,
-        low=None if low is None else max(low, 0.0),
-        high=None if high is None else min(high, 100.0),
         spread=float(np.std(accuracies, ddof=1)) if len(done) > 1 else None,
         diverged=sum(d.row.diverged for d in done),
         failed=sum(d.row.failed for d in done),
@@ -203,7 +197,6 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
         a, b = runs[ours], runs[theirs]
         both = min(len(a), len(b))
         pairs = zip(a[:both], b[:both], strict=True)
-        mean, low, high = _points(np.stack([x.hits - y.hits for x, y in pairs]))
         yield TransferDifference(
             variant=ours.variant,
             weights=ours.weights,
@@ -211,24 +204,20 @@ def differences(runs: Runs) -> Iterator[TransferDifference]:
             other_weights=theirs.weights,
             size=ours.size,
             seeds=both,
-            mean=mean,
-            low=low,
-            high=high,
+            points=_points(np.stack([x.hits - y.hits for x, y in pairs])),
         )
 
 
-def _points(values: Array) -> Interval:
+def _points(values: Array) -> Estimate:
     return crossed(100 * values, floor=100.0)
 
 
-def divergence(
-    runs: Runs, stress: Sequence[TransferStress], smallest: int
-) -> Iterator[TransferDivergence]:
+def divergence(runs: Iterable[TransferRun], smallest: int) -> Iterator[TransferDivergence]:
     """Yield how many runs of attention and LayerNorm diverged, as many runs of each factor."""
-    cells = _spread_cells(runs, smallest)
-    by_case = {(name, 1.0): [done.row.diverged for done in runs[cell]] for name, cell in cells}
-    for row in stress:
-        by_case.setdefault((row.variant, row.factor), []).append(row.diverged)
+    by_case: dict[tuple[str, float], list[bool]] = {}
+    for run in runs:
+        if (run.weights, run.size) == ("pretrained", smallest):
+            by_case.setdefault((run.variant, run.factor), []).append(run.diverged)
     cases = [(name, factor) for name in SPREAD for factor in (1.0, *FACTORS)]
     n = min(len(by_case.get(case, ())) for case in cases)
     if n:
@@ -238,51 +227,36 @@ def divergence(
 
 
 def spreads(
-    runs: Runs,
-    counts: Sequence[TransferDivergence],
-    rows: Sequence[TransferBaseline],
-    smallest: int,
+    runs: Runs, counts: Sequence[TransferDivergence], majority: float, smallest: int
 ) -> Iterator[TransferSpread]:
-    """Yield how attention and LayerNorm vary over seeds at the smallest size."""
-    cells = dict(_spread_cells(runs, smallest))
-    if not set(SPREAD) <= cells.keys():
+    """Yield how attention and LayerNorm vary over seeds at the smallest size.
+
+    ``majority`` is the accuracy of the most frequent class there.
+    """
+    cells = [cell for cell in runs if (cell.weights, cell.size) == ("pretrained", smallest)]
+    by_name = {cell.variant: runs[cell] for cell in cells}
+    if not set(SPREAD) <= by_name.keys():
         return
-    ours, theirs = ([done.row.accuracy for done in runs[cells[name]]] for name in SPREAD)
-    examples = len(runs[cells[SPREAD[0]]][0].hits)
-    value, low, high = spread_ratio(ours, theirs, 100 / examples) or (None, None, None)
+    ours, theirs = (by_name[name] for name in SPREAD)
+    accuracies, others = ([100 * done.hits.mean() for done in side] for side in (ours, theirs))
     bad, other_bad = (sum(c.diverged for c in counts if c.variant == name) for name in SPREAD)
-    majority = next(b.accuracy for b in rows if (b.name, b.size) == ("majority", smallest))
     tries = sum(c.runs for c in counts if c.variant == SPREAD[0])
-    share, share_low, share_high = (
-        share_difference(bad, tries, other_bad, tries)
-        if tries > len(counts) // 2
-        else (None, None, None)
-    )
+    several = tries > len(counts) // 2
+    # Twice the interval, as the best of several runs at chance lies above it by one.
+    lows = (done.row.accuracy.low or 0.0 for done in ours)
     yield TransferSpread(
         variant=SPREAD[0],
         other=SPREAD[1],
         size=smallest,
         seeds=len(ours),
         other_seeds=len(theirs),
-        ratio=value,
-        low=low,
-        high=high,
+        ratio=spread_ratio(accuracies, others, 100 / len(ours[0].hits)),
         bad=bad,
         other_bad=other_bad,
-        more_bad=share,
-        more_bad_low=share_low,
-        more_bad_high=share_high,
+        more_bad=share_difference(bad, tries, other_bad, tries) if several else UNKNOWN,
         tries=tries,
-        # Twice the interval, as the best of several runs at chance lies above it by one.
-        learned=any(
-            2 * r.low - r.accuracy > majority for r in (done.row for done in runs[cells[SPREAD[0]]])
-        ),
+        learned=any(2 * a - b > majority for a, b in zip(lows, accuracies, strict=True)),
     )
-
-
-def _spread_cells(runs: Runs, smallest: int) -> list[tuple[str, Cell]]:
-    kind = "pretrained", smallest
-    return [(c.variant, c) for c in runs if (c.weights, c.size) == kind and c.variant in SPREAD]
 
 
 def baselines(
@@ -297,8 +271,8 @@ def baselines(
             predicted = naive_bayes(train.words, train.labels.tolist(), data.test.words)
             words.append((predicted == gold).astype(float))
             majority.append(_majority(data, size, seed).astype(float))
-        yield TransferBaseline("majority", size, *_points(np.stack(majority)))
-        yield TransferBaseline("words", size, *_points(np.stack(words)))
+        yield TransferBaseline("majority", size, _points(np.stack(majority)))
+        yield TransferBaseline("words", size, _points(np.stack(words)))
 
 
 def _majority(data: Labelled, size: int, seed: int) -> Array:

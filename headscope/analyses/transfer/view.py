@@ -8,9 +8,9 @@ from statistics import fmean
 
 from headscope.analyses.transfer.result import CurvePoint, TransferCell, TransferResult
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, model_line, model_name, plural
+from headscope.show.cells import joined, model_line, model_name, plural
+from headscope.show.estimates import ranged
 from headscope.show.view import KeyNumber, next_step, view
-from headscope.stats.estimate import Estimate
 
 #: Variants in the order in which people read them, with their colours.
 VARIANTS = {
@@ -43,12 +43,19 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
     for size, weights in panels:
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
         rows = [_row(cell) for cell in cells]
-        for known in result.baselines:
-            if cells and known.size == size and weights == "pretrained":
-                accuracy = f"{known.accuracy:.1f} {interval(known.low, known.high)}"
-                rows.append((BASELINES[known.name], "", accuracy, "", "", ""))
-        titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
-        columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
+        rows += [
+            (BASELINES[known.name], "", known.accuracy, "", "", "")
+            for known in result.baselines
+            if cells and known.size == size and weights == "pretrained"
+        ]
+        columns: list[b.Column] = [
+            ("trained", 0, str),
+            ("parameters", 1, str),
+            ("accuracy, 95%", 2, 1),
+            ("std", 3, 1),
+            ("learning rate", 4, str),
+            ("failed", 5, str),
+        ]
         title = f"From {weights} weights, {size} training examples"
         on = b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
         yield b.Table(columns, rows, title, on=on)
@@ -87,7 +94,7 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
             f"{VARIANTS[variant][0]} ({weights}, {size} examples): {n} {plural(n, 'run')}"
             for (variant, weights, size), n in missed.items()
         ]
-        total = len(result.missed) + len(result.runs) + len(result.stress)
+        total = len(result.missed) + len(result.runs)
         yield b.Text(
             f"The budget of {result.budget:g} s did not reach {len(result.missed)} of {total} "
             f"runs: {'; '.join(parts)}."
@@ -106,12 +113,12 @@ def _panels(result: TransferResult) -> list[tuple[int, str]]:
     return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
 
 
-def _row(cell: TransferCell) -> tuple[str, ...]:
+def _row(cell: TransferCell) -> tuple[object, ...]:
     return (
         VARIANTS[cell.variant][0],
         f"{cell.parameters:,}",
-        accuracy(cell),
-        decimal(cell.spread, 1),
+        cell.accuracy,
+        cell.spread,
         f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
         f"{cell.diverged + cell.failed} of {cell.seeds}",
     )
@@ -131,37 +138,27 @@ def result_sentence(result: TransferResult) -> str:
         ("the same from random weights", "layernorm", "random"),
     )
     parts = [
-        f"{difference.mean:+.1f} {interval(difference.low, difference.high)} against {name}"
+        f"{ranged(difference.points, 1)} against {name}"
         for name, other, weights in others
         if (difference := result.difference("layernorm", other, other_weights=weights)) is not None
     ]
     points = f" In points, the difference is {joined(parts)}." if parts else ""
-    return f"Trained LayerNorm alone reaches an accuracy of {accuracy(own)}%.{points}"
-
-
-def accuracy(cell: TransferCell) -> str:
-    """Write a cell's accuracy with its interval."""
-    return f"{cell.accuracy:.1f} {interval(cell.low, cell.high)}"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    """Write an interval of percentages."""
-    return "[no interval]" if low is None or high is None else f"[{low:.1f}, {high:.1f}]"
+    return f"Trained LayerNorm alone reaches an accuracy of {ranged(own.accuracy, 1)}%.{points}"
 
 
 def wrong_sentence(result: TransferResult) -> str:
     """Count the runs that diverged or learned nothing, and compare the spreads."""
-    diverged = sum(run.diverged for run in result.runs)
-    failed = sum(run.failed for run in result.runs)
+    runs = [run for run in result.runs if run.factor == 1]
+    diverged, failed = (sum(getattr(run, what) for run in runs) for what in ("diverged", "failed"))
     text = (
-        f"Of {len(result.runs)} runs at the best rates {diverged} diverged, and {failed} did no "
-        "better than the majority class."
+        f"Of {len(runs)} runs at the best rates {diverged} diverged, and {failed} did no better "
+        "than the majority class."
     )
     for spread in result.spreads:
-        if spread.ratio is not None and spread.low is not None and spread.high is not None:
+        if spread.ratio.value is not None:
             text += (
                 f" Over seeds at {spread.size} examples, attention's standard deviation is "
-                f"{spread.ratio:.2f} [{spread.low:.2f}, {spread.high:.2f}] times LayerNorm's."
+                f"{ranged(spread.ratio, 2)} times LayerNorm's."
             )
     return text
 
@@ -173,29 +170,31 @@ def _accuracies(result: TransferResult) -> b.Panels:
     places = {variant: x for x, variant in enumerate(measured)}
     for size, weights in _panels(result):
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
-        runs = [run for run in result.runs if (run.size, run.weights) == (size, weights)]
+        kind = (size, weights, 1)
+        runs = [run for run in result.runs if (run.size, run.weights, run.factor) == kind]
         mean = b.Series(
             "mean over seeds, 95% interval",
             [places[cell.variant] for cell in cells],
-            [Estimate(cell.accuracy, cell.low, cell.high) for cell in cells],
+            [cell.accuracy for cell in cells],
             "points",
             b.BLACK,
         )
         seeds = b.Series(
             "each seed",
             [places[run.variant] + 0.25 for run in runs],
-            [run.accuracy for run in runs],
+            [run.accuracy.value for run in runs],
             "points",
             b.ORANGE,
             ".",
         )
+        known = [row for row in result.baselines if row.size == size]
         panels.append(
             b.Chart(
                 f"{weights}, {size} examples",
                 "",
                 "" if panels else "accuracy x 100",
                 [mean, seeds],
-                levels={BASELINES[r.name]: r.accuracy for r in result.baselines if r.size == size},
+                levels={BASELINES[row.name]: row.accuracy.value or 0.0 for row in known},
                 x_names=[VARIANTS[name][0] for name in measured],
             )
         )
@@ -212,7 +211,8 @@ def _accuracies(result: TransferResult) -> b.Panels:
 
 def _curves(result: TransferResult) -> b.Panels:
     """Validation and training loss by step: mean over seeds, and the range of the seeds."""
-    starts = [run.curve[0] for run in result.runs]
+    best = [run for run in result.runs if run.factor == 1]
+    starts = [run.curve[0] for run in best]
     losses = [v for p in starts for v in (p.train_loss, p.validation_loss) if v is not None]
     top = 2 * max(losses, default=1.0)  # What diverges leaves the panel here.
     panels: list[b.Chart] = []
@@ -221,7 +221,7 @@ def _curves(result: TransferResult) -> b.Panels:
             series = []
             for variant, (name, colour) in VARIANTS.items():
                 wanted = (variant, weights, size)
-                runs = [r.curve for r in result.runs if (r.variant, r.weights, r.size) == wanted]
+                runs = [r.curve for r in best if (r.variant, r.weights, r.size) == wanted]
                 # After the first seed stopped, the mean would be one of other seeds.
                 points = list(zip(*runs, strict=False))
                 seeds = [[_loss(p, part, top) for p in point] for point in points]
@@ -258,10 +258,9 @@ def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
         cell = result.cell(variant, "pretrained", size)
         control = result.cell(variant, "random", size)
         if cell is not None:
-            random = "-" if control is None else f"random weights {accuracy(control)}"
+            random = "-" if control is None else f"random weights {ranged(control.accuracy, 1)}"
             what = f"accuracy, {VARIANTS[variant][0]} trained"
-            number = Estimate(cell.accuracy, cell.low, cell.high)
-            yield KeyNumber(what, accuracy(cell), random, number)
+            yield KeyNumber(what, ranged(cell.accuracy, 1), random, cell.accuracy)
 
 
 VIEW = view(
@@ -272,7 +271,6 @@ VIEW = view(
         "transfer_runs": TransferResult.runs_frame,
         "transfer_curves": TransferResult.curves_frame,
         "transfer_differences": TransferResult.differences_frame,
-        "transfer_divergence": TransferResult.divergence_frame,
         "transfer_rates": TransferResult.searched_frame,
     },
     key_numbers=_key_numbers,

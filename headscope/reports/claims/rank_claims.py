@@ -43,21 +43,17 @@ def judge_low_rank(evidence: Evidence, thresholds: InsightThresholds) -> Finding
         return Finding("not measured yet", rule, "spectrum was not part of this run")
     if not spectrum.heads:
         return Finding("not applicable", rule, "The model has no head.")
-    if any(head.half_width is None for head in spectrum.heads):
+    if any(head.share_at_k.interval is None for head in spectrum.heads):
         return Finding(
             "not measured", rule, "One sequence was measured, which has no interval; give more."
         )
-    outcomes = {
-        head.name: above(Estimate.around(head.share_at_k.mean, head.half_width), limit)
-        for head in spectrum.heads
-    }
+    outcomes = {head.name: above(head.share_at_k, limit) for head in spectrum.heads}
     low = [name for name, outcome in outcomes.items() if outcome == HOLDS]
     high = [name for name, outcome in outcomes.items() if outcome == FAILS]
     roles = {h.name: h.primary for h in evidence.classify.heads} if evidence.classify else {}
     roles |= {head.name: head.role for head in spectrum.heads if head.role}
     positional = [name for name in high if roles.get(name) == "positional"]
     n = len(spectrum.heads)
-    mean = sum(head.share_at_k.mean for head in spectrum.heads) / n
     outcome = OPEN
     if len(low) > most * n:
         outcome = HOLDS
@@ -68,8 +64,8 @@ def judge_low_rank(evidence: Evidence, thresholds: InsightThresholds) -> Finding
     return Finding.concluded(
         [InsightPart("most heads are of low rank", outcome, f"{len(low)} of {n}")],
         f"The {spectrum.k} largest of {spectrum.length} singular values hold more than {limit:g} "
-        f"of the sum in {len(low)} of {n} heads, not more in {len(high)} (mean share {mean:.2f})"
-        f"{exceptions}.",
+        f"of the sum in {len(low)} of {n} heads, not more in {len(high)} "
+        f"(mean share {spectrum.mean_share:.2f}){exceptions}.",
         _low_rank_control(spectrum),
         rule,
         {
@@ -79,15 +75,15 @@ def judge_low_rank(evidence: Evidence, thresholds: InsightThresholds) -> Finding
             "low_rank": low,
             "not_low_rank": high,
             "positional_exceptions": positional,
-            "mean_share": mean,
+            "mean_share": spectrum.mean_share,
             "random_logits": spectrum.controls["random-logits"].share_at_k,
             "identity": spectrum.controls["identity"].share_at_k,
-            "random_weights": None if random is None else random.share_at_k.mean,
+            "random_weights": random and random.share_at_k.value,
             "random_weights_above": None
             if random is None
             else [draw.above for draw in random.draws],
-            "over_random_weights": None if difference is None else difference.mean,
-            "over_random_weights_half_width": None if difference is None else difference.half_width,
+            "over_random_weights": difference and difference.value,
+            "over_random_weights_half_width": difference and difference.half_width,
         },
     )
 
@@ -103,20 +99,20 @@ def _low_rank_control(spectrum: SpectrumResult) -> str:
         nothing = "Random weights were not measured, so the verdict says nothing about learning."
         return f"{nothing} {others}"
     text = (
-        f"Random weights: mean share {random.share_at_k.mean:.2f}, "
+        f"Random weights: mean share {random.share_at_k.value:.2f}, "
         f"{min(draw.above for draw in random.draws)} of {random.heads} heads above "
         f"{spectrum.verdict.threshold:g}"
     )
     if difference.half_width is None:
         return f"{text}; no interval of the difference, so nothing about learning. {others}"
-    gap = Estimate.around(difference.mean, difference.half_width)
     meaning = {
         HOLDS: "training has made the patterns lower in rank than an untrained model's",
         FAILS: "training has not made the patterns lower in rank, so low rank is no sign of "
         "learning",
         OPEN: "the two cannot be told apart, so the verdict says nothing about learning",
-    }[above(gap, 0.0)]
-    return f"{text}; this model's mean minus theirs is {shown(gap, '+.2f')}: {meaning}. {others}"
+    }[above(difference, 0.0)]
+    gap = shown(difference, "+.2f")
+    return f"{text}; this model's mean minus theirs is {gap}: {meaning}. {others}"
 
 
 def judge_collapse(evidence: Evidence, thresholds: InsightThresholds) -> Finding:

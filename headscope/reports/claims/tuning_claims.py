@@ -64,17 +64,19 @@ def judge_layernorm(evidence: Evidence, thresholds: InsightThresholds) -> Findin
         if name not in transfer.not_possible:
             outcome, text = UNKNOWN, "not reached"
             if (difference := differences.get(name)) is not None:
-                points = _estimate(difference)
-                outcome = above(points, 0.0)
-                text = f"{shown(points)} points, {difference.seeds} seeds"
+                outcome = above(difference.points, 0.0)
+                text = f"{shown(difference.points)} points, {difference.seeds} seeds"
             parts.append(InsightPart(f"LayerNorm beats {words}", outcome, text))
     return Finding.concluded(
         parts,
         measured,
         f"{_accuracies(transfer, ('head',), size)}; equally many others are the control.",
         rule,
-        {name: {"mean": d.mean, "low": d.low, "high": d.high} for name, d in differences.items()},
-        refuted=any(d.high is not None and d.high < 0 for d in differences.values()),
+        {
+            name: {"mean": d.points.value, "low": d.points.low, "high": d.points.high}
+            for name, d in differences.items()
+        },
+        refuted=any(below(d.points, 0.0) == HOLDS for d in differences.values()),
     )
 
 
@@ -95,7 +97,7 @@ def judge_frozen(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     frozen_over_tuned = transfer.difference("layernorm", "all")
     over_random = transfer.difference("layernorm", "layernorm", other_weights="random")
     worth = transfer.difference("all", "head")
-    gap = None if frozen_over_tuned is None else negative(_estimate(frozen_over_tuned))
+    gap = None if frozen_over_tuned is None else negative(frozen_over_tuned.points)
 
     def points(what: str, difference: TransferDifference | None, number: Estimate | None) -> str:
         if difference is None or number is None:
@@ -104,7 +106,7 @@ def judge_frozen(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
 
     measured = _measured(transfer, variants, size)
     unsettled = _unsettled(transfer, variants, size, random=("layernorm",))
-    gain = None if worth is None else _estimate(worth)
+    gain = None if worth is None else worth.points
     if gain is None or gain.low is None or gain.low <= 0:
         unsettled += (
             " Tuning everything must beat the classifier alone by its interval; otherwise "
@@ -113,7 +115,7 @@ def judge_frozen(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         )
     if unsettled:
         return Finding("not measured", rule, f"{unsettled.strip()} {measured}")
-    over = None if over_random is None else _estimate(over_random)
+    over = None if over_random is None else over_random.points
     parts = (
         InsightPart(
             "frozen layers do about as well as tuned ones",
@@ -161,15 +163,14 @@ def judge_unstable(evidence: Evidence, thresholds: InsightThresholds) -> Finding
 
     more, diverged = UNKNOWN, "not reached"
     if spread.tries:
-        more = above(Estimate(spread.more_bad, spread.more_bad_low, spread.more_bad_high), 0.0)
+        more = above(spread.more_bad, 0.0)
         diverged = f"{spread.bad} of {spread.tries} against {spread.other_bad} of {spread.tries}"
     wider, ratio_text = UNKNOWN, "no spread to compare"
-    if spread.ratio is not None:
-        ratio = Estimate(spread.ratio, spread.low, spread.high)
-        wider = above(ratio, 1.0)
+    if spread.ratio.value is not None:
+        wider = above(spread.ratio, 1.0)
         if not spread.learned and wider != FAILS:
             wider = UNKNOWN
-        ratio_text = f"ratio {shown(ratio)}{'' if spread.learned else ', at chance'}"
+        ratio_text = f"ratio {shown(spread.ratio)}{'' if spread.learned else ', at chance'}"
     # Either part is enough for the claim; against it both must speak.
     verdict = "mixed"
     if HOLDS in (more, wider):
@@ -183,16 +184,12 @@ def judge_unstable(evidence: Evidence, thresholds: InsightThresholds) -> Finding
         rule,
         measured,
         f"LayerNorm alone, {spread.other_seeds} seeds, on the same examples.",
-        {"bad": spread.bad, "other_bad": spread.other_bad, "ratio": spread.ratio},
+        {"bad": spread.bad, "other_bad": spread.other_bad, "ratio": spread.ratio.value},
         (
             InsightPart("more runs of attention diverge", more, diverged),
             InsightPart("attention spreads more over seeds", wider, ratio_text),
         ),
     )
-
-
-def _estimate(difference: TransferDifference) -> Estimate:
-    return Estimate(difference.mean, difference.low, difference.high)
 
 
 def _measured(transfer: TransferResult, variants: Iterable[str], size: int) -> str:
@@ -209,8 +206,7 @@ def _accuracies(
     """List the accuracy of variants with intervals; those that were not reached are left out."""
     cells = (transfer.cell(variant, weights, size) for variant in variants)
     return ", ".join(
-        f"{_NAMES.get(cell.variant, cell.variant)} "
-        f"{shown(Estimate(cell.accuracy, cell.low, cell.high), '.1f')}"
+        f"{_NAMES.get(cell.variant, cell.variant)} {shown(cell.accuracy, '.1f')}"
         for cell in cells
         if cell is not None
     )

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-import numpy as np
-
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.symmetric.result import SymmetricResult
 from headscope.core.rounding import ROUNDING
@@ -29,7 +27,6 @@ from headscope.reports.claims.finding import (
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.result import InsightPart
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import finite, t_half_width
 
 #: Random changes of the scores, each as large as what symmetric scores change.
 _RANDOM = {"noise": "noise", "shuffled": "a step towards the scores of shuffled tokens"}
@@ -91,13 +88,8 @@ def judge_asymmetry(evidence: Evidence, thresholds: InsightThresholds) -> Findin
     weights = {head.name: head.asymmetry for head in rank.heads if head.asymmetry is not None}
     if not weights:
         return Finding("not applicable", rule, "Every W_Q W_K^T is zero.")
-    lines = np.array(rank.text["lines"] if rank.text else 0)
-    patterns = {}
-    for head in rank.heads:
-        if (pattern := head.pattern_asymmetry) is not None:
-            sem = np.nan if pattern.sem is None else pattern.sem
-            half = finite(float(t_half_width(sem, lines)))  # unknown for a single line
-            patterns[head.name] = Estimate.around(pattern.mean, half)
+    asymmetries = ((head.name, head.pattern_asymmetry) for head in rank.heads)
+    patterns = {name: pattern for name, pattern in asymmetries if pattern is not None}
     low = [name for name, value in weights.items() if value <= limit]
     least_head = min(weights, key=lambda name: weights[name])
     least, middle, most = weights[least_head], median(weights.values()), max(weights.values())

@@ -63,8 +63,8 @@ def tune(bert: LoadedModel, words: Files) -> Tune:
 
 def test_what_is_separable_needs_no_tuning(tune):
     found = tune(variants=["head"], steps=60)
-    assert found.cell("head", "pretrained", 32).accuracy > 90
-    assert {b.name: b.accuracy for b in found.baselines}["words"] > 90
+    assert found.cell("head", "pretrained", 32).accuracy.value > 90
+    assert {b.name: b.accuracy.value for b in found.baselines}["words"] > 90
     assert found.cell("head", "pretrained", 32).failed == 0
     assert (found.task, found.classes) == ("train.tsv -> test.tsv", ("cat", "dog"))
     assert found.missed == ()
@@ -84,10 +84,10 @@ def test_attention_must_change_where_it_looks(bert, tune):
     blind = dataclasses.replace(blind.pooled_by("cls"), file=None)
     options = {"variants": ["head", "layernorm", "attention"], "rates": {"attention": (1e-2,)}}
     found = tune(blind, **options, steps=60, patience=100, sizes=[80], seeds=3)
-    accuracy = {cell.variant: cell.accuracy for cell in found.cells}
+    accuracy = {cell.variant: cell.accuracy.value for cell in found.cells}
     assert accuracy["attention"] > 85
     assert max(accuracy["head"], accuracy["layernorm"]) < 70
-    assert found.difference("layernorm", "attention").high < 0
+    assert found.difference("layernorm", "attention").points.high < 0
 
 
 def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert, tune):
@@ -101,7 +101,8 @@ def test_the_model_stays_as_it_was_and_the_same_comes_twice(bert, tune):
         del found["provenance"]["created"]
     assert first == second
     other = tune(**options, seed=1)
-    assert [r.accuracy for r in other.runs] != [r["accuracy"] for r in first["runs"]]
+    accuracies = [run["accuracy"]["value"] for run in first["runs"]]
+    assert [run.accuracy.value for run in other.runs] != accuracies
 
 
 def test_each_variant_trains_what_it_says(bert, tune):
@@ -131,17 +132,17 @@ def test_an_absurd_rate_diverges_and_is_counted(tune):
     counts = [(c.variant, c.factor, c.diverged) for c in found.divergence if c.diverged]
     assert counts == [("layernorm", factor, 3) for factor in (1.0, 3.0, 10.0)]
     assert all(c.runs == 3 for c in found.divergence)
-    for run in (*found.runs, *found.stress):
-        assert run.diverged == (run.end_loss > 1.1 * run.start_loss)
-    seeds = [row.seed for row in (*found.runs, *found.stress) if row.variant == "attention"]
+    for run in found.runs:
+        assert run.diverged == (run.curve[-1].train_loss > 1.1 * run.curve[0].train_loss)
+    seeds = [run.seed for run in found.runs if run.variant == "attention"]
     assert sorted(seeds) == list(range(9))
-    rates = {row.factor: row.rate for row in found.stress if row.variant == "layernorm"}
-    assert rates == {3.0: 3e3, 10.0: 1e4}
+    rates = {run.factor: run.rate for run in found.runs if run.variant == "layernorm"}
+    assert rates == {1.0: 1e3, 3.0: 3e3, 10.0: 1e4}
     # Losses that are not finite end a run.
     for run in tune(variants=["all"], rates={"all": (1e38,)}, steps=12).runs:
         assert run.diverged
         assert run.steps < 12
-        assert (run.end_loss, run.kept_step) == (None, 0)
+        assert (run.curve[-1].train_loss, run.kept_step) == (None, 0)
 
 
 def test_the_search_keeps_the_lowest_validation_loss(bert, tune):
@@ -190,16 +191,17 @@ def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch, budget):
     variants = ("head", "layernorm", "biases", "weights", "attention", "lora", "all_biases", "all")
     wanted = {*((variant, "pretrained") for variant in variants), ("head", "random")}
     missed = [(m.variant, m.weights, m.seed) for m in found.missed if m.factor == 1]
-    seen = [*((r.variant, r.weights, r.seed) for r in found.runs), *missed]
+    runs = [run for run in found.runs if run.factor == 1]
+    seen = [*((r.variant, r.weights, r.seed) for r in runs), *missed]
     assert sorted(seen) == sorted((*pair, seed) for pair in wanted for seed in range(3))
     stressed = [(m.variant, m.seed) for m in found.missed if m.factor > 1]
-    stressed += [(row.variant, row.seed) for row in found.stress]
+    stressed += [(run.variant, run.seed) for run in found.runs if run.factor > 1]
     assert sorted(stressed) == [(v, s) for v in ("attention", "layernorm") for s in range(3, 9)]
     assert found.missed
     assert bool(found.runs) == (budget > 1)
     # Seeds are reached one after the other, by all variants that claims compare.
-    last = max((run.seed for run in found.runs), default=0)
-    reached = {(r.variant, r.weights) for r in found.runs if r.seed < last}
+    last = max((run.seed for run in runs), default=0)
+    reached = {(r.variant, r.weights) for r in runs if r.seed < last}
     beside = {("all_biases", "pretrained"), ("head", "random")}
     assert not last or reached >= wanted - beside
 

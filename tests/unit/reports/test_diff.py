@@ -213,7 +213,7 @@ def test_a_depth_curve_names_its_farthest_point_beyond_its_standard_error(docume
 
 def test_verdicts_of_spectra_insights_and_certificates(documents):
     old = documents["spectrum"]
-    new = changed(old, "heads", 4, "share_at_k", "mean", to=lambda v: v / 2)
+    new = changed(old, "heads", 4, "share_at_k", to={"value": 0.1, "low": 0.09, "high": 0.11})
     new = changed(new, "verdict", "low_rank", to=["L1H0"])
     found = diff_of(changed(old, "verdict", "low_rank", to=[]), new)
     assert [(c.where, c.name) for c in found.scores] == [("L1H0", "share at k")]

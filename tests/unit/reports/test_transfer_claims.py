@@ -21,6 +21,7 @@ from headscope.models.loaded import LoadedModel
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
+from headscope.stats.estimate import Estimate
 
 GROUPS = {"one": "bcdefghijklm", "two": "nopqrstuvwxy"}
 #: The dimensions that hold the group; signs that leave the norm's mean and variance as they are.
@@ -156,7 +157,7 @@ def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
     more: dict[str, Any] = {"seeds": 2, "random": ["layernorm"], "steps": 20}
     variants = ("head", "layernorm", *EQUAL, "all")
     found, told = tuned(plain, written(tmp_path, wrong=0.1), *variants, **more)
-    assert found.cell("head", "pretrained", 32).accuracy > 85
+    assert found.cell("head", "pretrained", 32).accuracy.value > 85
     assert told[9].verdict == "not measured"
     assert "must beat the classifier alone" in told[9].measured
     assert told[8].verdict != "holds"
@@ -172,7 +173,7 @@ def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
     assert told[10].verdict == "holds"
     assert parts(told[10])[1] == "holds"
     # The same runs of LayerNorm, had those of attention differed no more, and none diverged.
-    calm = dataclasses.replace(found.spreads[0], bad=0, ratio=0.3, low=0.1, high=0.9)
+    calm = dataclasses.replace(found.spreads[0], bad=0, ratio=Estimate(0.3, 0.1, 0.9))
     assert verdicts(dataclasses.replace(found, spreads=(calm,)))[10].verdict == "does not hold"
 
 

@@ -16,6 +16,7 @@ from headscope.models.validation import ValidationSummary
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
+from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
 Ends = tuple[float, float | None, float | None]
@@ -23,7 +24,7 @@ Ends = tuple[float, float | None, float | None]
 
 def difference(other: str, ends: Ends, weights: str = "pretrained") -> TransferDifference:
     """LayerNorm alone minus another cell."""
-    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, *ends)
+    return TransferDifference("layernorm", "pretrained", other, weights, 64, 3, Estimate(*ends))
 
 
 def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
@@ -31,7 +32,7 @@ def cells(optimum: str = "inside", **others: str) -> tuple[TransferCell, ...]:
     names = ("head", "layernorm", "biases", "weights", "lora", "attention", "all")
     return tuple(
         TransferCell(
-            *(name, weights, 64, 10, 1e-3, 3, 80.0, 70.0, 90.0, 1.0, 0, 0),
+            *(name, weights, 64, 10, 1e-3, 3, Estimate(80.0, 70.0, 90.0), 1.0, 0, 0),
             others.get(name if weights == "pretrained" else f"random_{name}", optimum),
         )
         for weights in ("pretrained", "random")
@@ -153,11 +154,9 @@ def test_the_gap_is_a_threshold():
 def tenth(
     ratio: Ends | None, more: Ends | None, bad: int = 0, *, learned: bool = True, **fields: Any
 ) -> Finding:
-    value, low, high = ratio or (None, None, None)
-    share, share_low, share_high = more or (None, None, None)
     spread = TransferSpread(
-        *("attention", "layernorm", 64, 6, 6, value, low, high),
-        *(bad, 0, share, share_low, share_high, 18, learned),
+        *("attention", "layernorm", 64, 6, 6, Estimate(*(ratio or (None,)))),
+        *(bad, 0, Estimate(*(more or (None,))), 18, learned),
     )
     return judge_unstable(Evidence(transfer=result(spreads=(spread,), **fields)), T)
 

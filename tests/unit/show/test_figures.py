@@ -94,7 +94,7 @@ def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
 HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("classify", "alignment"): (lambda row: row["alignment"]["score"], 2),
     ("rank", "effective_rank"): (lambda row: row["qk"]["effective_rank"], 1),
-    ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["mean"], 2),
+    ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["value"], 2),
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
     ("attribute", "attribute_direct"): (lambda row: 1000 * row["direct"]["value"], 0),
     ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),

@@ -11,6 +11,7 @@ from scipy import stats
 
 from headscope.analyses.linear.measure import correlate
 from headscope.analyses.transfer.summary import crossed, naive_bayes, share_difference, spread_ratio
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import (
     adjust,
     binomial_p,
@@ -65,8 +66,8 @@ def test_the_interval_over_seeds_and_examples_covers_the_truth(seed_sd, example_
     hit, n = 0, 400
     for _ in range(n):
         seeds, examples = rng.normal(0, seed_sd, (4, 1)), rng.normal(0, example_sd, (1, 40))
-        _, low, high = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
-        hit += low <= 5 <= high
+        found = crossed(5 + seeds + examples + rng.normal(0, 1, (4, 40)), floor=0.0)
+        hit += found.low <= 5 <= found.high
     assert 0.92 * n <= hit
 
 
@@ -74,33 +75,33 @@ def test_examples_alone_would_be_too_sure():
     """Seeds that differ by far more than examples do make the interval wide."""
     rng = np.random.default_rng(0)
     values = rng.normal(0, 10, (3, 1)) + rng.normal(0, 1, (3, 500))
-    _, low, high = crossed(values)
+    found = crossed(values)
     by_seed = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval()
-    assert high - low == pytest.approx(by_seed.high - by_seed.low, rel=0.05)
+    assert 2 * found.half_width == pytest.approx(by_seed.high - by_seed.low, rel=0.05)
     # No interval from one seed, and none of zero width.
-    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]])) == (0.75, None, None)
-    mean, low, high = crossed(np.zeros((3, 50)))
-    assert (mean, low <= -1 / 50, high >= 1 / 50) == (0, True, True)
+    assert crossed(np.array([[1.0, 0.0, 1.0, 1.0]])) == Estimate(0.75)
+    same = crossed(np.zeros((3, 50)))
+    assert (same.value, same.low <= -1 / 50, same.high >= 1 / 50) == (0, True, True)
 
 
 def test_the_ratio_of_spreads_is_that_of_an_f_test():
     rng = np.random.default_rng(1)
     a, b = rng.normal(0, 3, 8), rng.normal(0, 1, 6)
-    ratio, low, high = spread_ratio(a, b)
-    assert ratio == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
-    for end, side in ((low, stats.f.sf), (high, stats.f.cdf)):
-        assert side((ratio / end) ** 2, 7, 5) == pytest.approx(0.025)
-    assert low < ratio < high
-    assert spread_ratio([1.0], [1.0, 2.0]) is None
-    assert spread_ratio([1.0, 1.0], [1.0, 2.0]) is None
+    found = spread_ratio(a, b)
+    assert found.value == pytest.approx(np.std(a, ddof=1) / np.std(b, ddof=1))
+    for end, side in ((found.low, stats.f.sf), (found.high, stats.f.cdf)):
+        assert side((found.value / end) ** 2, 7, 5) == pytest.approx(0.025)
+    assert found.low < found.value < found.high
+    assert spread_ratio([1.0], [1.0, 2.0]) == UNKNOWN
+    assert spread_ratio([1.0, 1.0], [1.0, 2.0]) == UNKNOWN
 
 
 def test_the_difference_of_shares_has_newcombes_interval():
     """His table II, method 10: 56 of 70 against 48 of 80, and 9 of 10 against 3 of 10."""
     for counts, ends in (((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))):
-        difference, low, high = share_difference(*counts)
-        assert difference == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
-        assert (low, high) == pytest.approx(ends, abs=1e-4)
+        found = share_difference(*counts)
+        assert found.value == pytest.approx(counts[0] / counts[1] - counts[2] / counts[3])
+        assert found.interval == pytest.approx(ends, abs=1e-4)
 
 
 def test_naive_bayes_by_hand():
@@ -144,16 +145,16 @@ def test_correlations_within_layers_are_scipys():
         found = correlate(X, y, LAYER, ranks=ranks)
         z = [np.arctanh(theirs(X[i == LAYER], y[i == LAYER]).statistic) for i in range(6)]
         low, high = stats.t.interval(0.95, 5, np.mean(z), stats.sem(z))
-        assert found.value == pytest.approx(np.tanh(np.mean(z)))
-        assert (found.low, found.high) == pytest.approx(np.tanh((low, high)))
+        assert found.estimate.value == pytest.approx(np.tanh(np.mean(z)))
+        assert found.estimate.interval == pytest.approx(np.tanh((low, high)))
         assert found.p == pytest.approx(stats.ttest_1samp(z, 0).pvalue)
         assert found.layers == 6
 
 
 def test_what_explains_both_is_held_constant():
     z, x, y = X, X + 0.3 * NOISE, X + 0.3 * MORE
-    assert correlate(x, y, LAYER, ranks=True).low > 0.5
-    found = correlate(x, y, LAYER, ranks=True, given=z)
+    assert correlate(x, y, LAYER, ranks=True).estimate.low > 0.5
+    found = correlate(x, y, LAYER, ranks=True, given=z).estimate
     assert found.low < 0.1
     own = []
     for i in range(6):
@@ -170,7 +171,7 @@ def test_false_alarms_are_as_rare_as_is_said_though_heads_depend_on_each_other()
     for _ in range(300):
         shared = rng.normal(size=(2, 6))[:, LAYER] * 2
         x, y = shared + rng.normal(size=(2, 72))
-        found = correlate(x, y, LAYER, ranks=True)
+        found = correlate(x, y, LAYER, ranks=True).estimate
         alarms += not found.low < 0 < found.high
         alone += stats.spearmanr(x, y).pvalue < 0.05
     assert alarms <= 0.08 * 300
@@ -181,20 +182,18 @@ def test_correlations_of_few_layers_and_of_perfect_relations():
     for n in (1, 3):  # no interval
         here = n > LAYER
         found = correlate(X[here], -X[here], LAYER[here], ranks=True)
-        assert found.value < -0.9
-        assert np.isnan([found.low, found.high, found.p]).all()
-    found = correlate(X, X, LAYER, ranks=True)
+        assert found.estimate.value < -0.9
+        assert (found.estimate.interval, found.p) == (None, None)
+    found = correlate(X, X, LAYER, ranks=True).estimate
     assert 0.9 < found.low < found.value < found.high < 1  # still has a width
 
 
 def test_a_correlation_that_is_not_defined_has_no_number():
     three = np.arange(72) % 12 < 3
     for x, y, layer in ((np.ones(72), X, LAYER), (X[three], X[three], LAYER[three])):
-        found = correlate(x, y, layer, ranks=True)
-        assert np.isnan([found.value, found.low, found.high, found.p]).all()
-        assert found.layers == 0
-    assert np.isnan(correlate(X, X, LAYER, ranks=False, given=X).value)
+        assert correlate(x, y, layer, ranks=True) == (UNKNOWN, None, 0)
+    assert correlate(X, X, LAYER, ranks=False, given=X).estimate == UNKNOWN
     holed = np.where(np.arange(72) == 3, np.nan, X)
-    assert correlate(holed, X, LAYER, ranks=True).value > 0.99
+    assert correlate(holed, X, LAYER, ranks=True).estimate.value > 0.99
     flat = np.where(LAYER == 2, 5.0, X)
     assert correlate(flat, X, LAYER, ranks=True).layers == 5

@@ -19,7 +19,7 @@ from rank_reference import (
 )
 from scipy.linalg import subspace_angles
 
-from headscope.analyses.rank.measure import measured
+from headscope.analyses.rank.measure import rank_rows
 from headscope.attention import AttentionWeights, attention_fused
 from headscope.stats.spectra import (
     LEVELS,
@@ -43,7 +43,7 @@ EPS32 = float(np.finfo(np.float32).eps)
 
 
 def measure_layer(layer, factors, *, folded=None):
-    return measured(layer, layer_spectra(factors, Reading()), folded=folded)
+    return rank_rows(layer, layer_spectra(factors, Reading()), folded=folded)
 
 
 def numerical_rank(sigma, rtol):

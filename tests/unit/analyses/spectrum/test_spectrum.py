@@ -14,7 +14,7 @@ from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
     Spectrum,
-    control_curves,
+    control_spectra,
     random_patterns,
     right_vectors,
     shares,
@@ -66,10 +66,10 @@ CLOSED = {
 @pytest.mark.parametrize("name", CLOSED)
 def test_measured_patterns_and_controls_hit_their_closed_form(name):
     pattern, *expected, tolerance = CLOSED[name]
-    sums, control = measured(pattern[None, None]), control_curves(512, 0)[name]
+    sums, sigma = measured(pattern[None, None]), control_spectra(512, 0)[name]
     found = [sums.means(curve)[0, 0, 127] for curve in ("curve", "curve_sq")]
     assert found == pytest.approx(expected, abs=tolerance)
-    found = [curve.mean(0)[127] for curve in (control.share, control.share_sq)]
+    found = [shares(sigma**power).mean(0)[127] for power in (1, 2)]
     assert found == pytest.approx(expected, abs=tolerance)
 
 
@@ -86,7 +86,8 @@ def test_controls_are_what_the_svd_of_their_patterns_says(n):
     }.items():
         sigma = np.linalg.svd(patterns, compute_uv=False)
         expected = np.cumsum(sigma, -1) / sigma.sum(-1, keepdims=True)
-        np.testing.assert_allclose(control_curves(n, 5)[name].share, expected, atol=1e-9)
+        found = shares(control_spectra(n, 5)[name])
+        np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 weights = hnp.arrays(
