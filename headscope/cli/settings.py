@@ -47,6 +47,7 @@ class Option:
     listed: bool  # Holds a string of comma-separated values.
     default: Any  # Of an enumeration its value.
     required: bool
+    help: str = ""
     parts: tuple[type, ...] = ()  # The types of a tuple.
     numbered: bool = False  # A string that may be written as a number.
 
@@ -99,6 +100,7 @@ def _options(callback: Any) -> dict[str, Option]:
             listed=listed and origin is not list,
             default=None if required else getattr(parameter.default, "value", parameter.default),
             required=required,
+            help=next((extra.help for extra in extras if getattr(extra, "help", None)), ""),
             parts=parts if origin is tuple else (),
             numbered="NUMBER" in forms,
         )

@@ -200,7 +200,7 @@ class ReportOptions(ClaimsOptions):
     flags: ClassVar[type | None] = ReportFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
-        "headscope report ./my-bert --config configs/report.toml -o reports/my-bert",
+        "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
         "headscope report demo --only classify,insights --fresh -o reports/demo",
     )
 

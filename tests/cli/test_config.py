@@ -1,5 +1,6 @@
 """Config files and flags: strict for every table of every command, shown as they take effect."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from outcomes import refused
 import headscope
 from headscope.cli import settings
 from headscope.cli.app import app
+from headscope.cli.config import meanings_of
 from headscope.cli.made import UsageError, arguments_of, section_settings, table_arguments
 from headscope.core.errors import InputError
 
@@ -111,6 +113,24 @@ def test_show_without_a_file_is_every_default(run):
             assert table.get(param.name) == default, (command, param.name)
         lines = outcome.stdout.partition(f"[{command}]\n")[2].partition("\n\n")[0].splitlines()
         assert all(line.startswith("# ") or line.endswith("  # default") for line in lines)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_show_of_one_command_says_what_each_option_means(command, run):
+    """The line above each option is the beginning of its help; thresholds have theirs."""
+    outcome = run("config", "show", command)
+    lines = outcome.stdout.splitlines()
+    for option in settings.options_by_command(typer.Context(GROUP))[command].values():
+        at = next(n for n, line in enumerate(lines) if re.match(rf"(# )?{option.name} ", line))
+        above = lines[:at]
+        start = next(n for n in range(at - 1, 0, -1) if not above[n].startswith("# "))
+        text = " ".join(line[2:] for line in above[start + 1 :])
+        assert option.help.split()[0] in text, option.name
+    if "threshold" in settings.options_by_command(typer.Context(GROUP))[command]:
+        kind = settings.thresholds_of(command)
+        assert set(meanings_of(kind)) == set(kind.__dataclass_fields__)
+        for text in meanings_of(kind).values():
+            assert any(line.startswith(f"# {text[:40]}") for line in lines), text
 
 
 def test_show_lays_the_file_over_the_defaults(run, tmp_path):

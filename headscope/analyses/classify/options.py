@@ -29,25 +29,29 @@ class Thresholds(ThresholdSet):
     Attributes
     ----------
     positional : float
-        Least hit rate at one offset (Voita et al. 2019: 0.90).
+        Least hit rate at one offset (Voita et al. 2019, arXiv:1905.09418, section 5.1: at least 90%
+        of the time).
     syntactic : float
-        Least gain in accuracy over every baseline, on both halves (Voita et al. over the best
-        offset: 0.10).
+        Least gain in accuracy over every baseline, on both halves (Voita et al., section 5.2, ask
+        for 0.10 over the best offset).
     syntactic_relative : bool
         Whether that gain is relative to the baseline's accuracy instead of absolute.
     min_trials : int
         Fewest trials a relation needs on each half.
     q : float
-        False discovery rate of the Benjamini-Hochberg adjustment.
+        False discovery rate of the Benjamini-Hochberg adjustment (Benjamini & Hochberg 1995).
     rare : float
-        Least rate on the rarest word (Voita report 0.66 for their one such head).
+        Least rate on the rarest word (Voita et al., section 5.3, report 0.66 for their one such
+        head).
     rare_gain : float
         Least gain of that rate over uniform attention (as for syntactic heads: 0.10).
     special, punctuation : float
-        Least mean mass on special tokens, on punctuation (Clark et al. 2019 show more than half).
+        Least mean mass on special tokens, on punctuation (Clark et al. 2019, arXiv:1906.04341,
+        section 3.2, show more than half).
     broad_relative : float
         Least mean row entropy as a share of ln n, over sequences of 20 tokens or more (the 3.8 nats
-        of Clark et al. are 0.78 of ln 128, and no sentence of 40 tokens reaches them).
+        of Clark et al., section 3.3, are 0.78 of ln 128, and no sentence of 40 tokens reaches
+        them).
     self : float
         Least share of rows whose largest content weight is the diagonal (as for an offset).
     duplicate : float
