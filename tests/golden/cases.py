@@ -9,8 +9,8 @@ from typing import NamedTuple
 TINY = ("bert", "modernbert", "marian")
 COMMANDS = (
     *("attribute", "classify", "compare", "depth", "diff", "explain", "flow", "insights"),
-    *("linear", "list", "prune", "rank", "report", "shrink", "export", "spectrum", "symmetric"),
-    *("transfer", "validate"),
+    *("linear", "list", "prune", "rank", "report", "schema", "shrink", "export", "spectrum"),
+    *("symmetric", "transfer", "validate"),
 )
 _HERE = Path(__file__).parent
 
