@@ -47,7 +47,7 @@ _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_t
 _OPEN = {
     "import headscope": (
         'import headscope\n\nmodel = headscope.load("FOLDER")',
-        "import headscope  # lets transformers open it, too\nfrom transformers import AutoModel\n\n"
+        "import headscope\nfrom transformers import AutoModel\n\nheadscope.register()\n"
         'model = AutoModel.from_pretrained("FOLDER")',
     ),
     "trust_remote_code": (
@@ -96,7 +96,8 @@ def model_card(result: PruneResult, loaded: LoadedModel, facts: CardFacts) -> st
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
     codes = list(_OPEN[facts.opens])
     if facts.sentences:
-        first = "import headscope\n" if facts.opens == "import headscope" else ""
+        registered = "import headscope\n\nheadscope.register()\n"
+        first = registered if facts.opens == "import headscope" else ""
         trust = ", trust_remote_code=True" if facts.opens == "trust_remote_code" else ""
         codes.append(
             f"{first}from sentence_transformers import SentenceTransformer\n\n"

@@ -316,8 +316,8 @@ class PruneOptions(ResumableOptions):
     standalone: Annotated[
         bool,
         Option(
-            help="Write a modelling file beside the saved weights: transformers then opens it "
-            "without headscope (trust_remote_code).",
+            help="Refuse to save what transformers cannot open without headscope, by the folder's "
+            "modelling file (trust_remote_code).",
             flags=("--standalone",),
         ),
     ] = False
