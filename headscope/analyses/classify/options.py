@@ -64,11 +64,6 @@ class Thresholds(ThresholdSet):
         largest of nearly even weights says nothing.
     sharp : float
         Least confidence of a cross-attention head.
-    shape : float
-        Least mean weight on special tokens and neighbours together of a pattern that is vertical,
-        diagonal or both.
-    shape_pure : float
-        Least share of these that one of the two has where the pattern is only vertical or diagonal.
     """
 
     positional: float = 0.90
@@ -86,8 +81,6 @@ class Thresholds(ThresholdSet):
     monotonic: float = 0.60
     monotonic_gain: float = 0.10
     sharp: float = 0.80
-    shape: float = 0.60
-    shape_pure: float = 0.75
 
     def __post_init__(this) -> None:  # noqa: N805  (a field is called self)
         for field in dataclasses.fields(this):
