@@ -62,7 +62,7 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path)
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
         ("[classify.thresholds]\nmin_trials = 2.7", ("min_trials", "2.7")),
         ("[limits]\nvalidaton = true", ("[limits] has no limit 'validaton'", "'validation'")),
-        ("[limits]\n[gates]\n", ("[gates], its former name; keep one",)),
+        ("[gates]\n", ("no command 'gates'",)),
         ("[classify\n", ("not valid TOML", "line 1")),
         ('[classify]\nlanguage = "\udce9"', ("not valid TOML",)),
     ],
@@ -163,10 +163,6 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
     limits = run("config", "show", "limits", "--config", path).stdout
     assert tomllib.loads(limits) == {"limits": shown["limits"]}
     assert "no limit is set" in run("config", "show", "limits").stdout
-    # Files are users' own: those written before [gates] became [limits] still work.
-    path.write_text("[gates]\nmin_positional = 2\n")
-    former = run("config", "show", "limits", "--config", path).stdout
-    assert tomllib.loads(former) == {"limits": {"min_positional": 2}}
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ class Loss:
     #: Paired 95% interval over the same examples, and over the rotations of noise; None: unknown.
     interval: tuple[float, ...] | None
     #: The interval at which those of all heads hold at once with 95% (Bonferroni); empty where it
-    #: is unknown, and in files of earlier versions.
+    #: is unknown.
     all_heads: tuple[float, ...] = ()
 
     @property

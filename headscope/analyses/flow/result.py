@@ -175,7 +175,7 @@ class FlowControl:
     #: Attachment of its best head and of its best combination; None without trees.
     best_uas: Estimate | None
     combination_uas: Estimate | None
-    rollout: Rollout | None = None  # None in results of earlier versions
+    rollout: Rollout
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class FlowResult(Measured):
     graph: Annotated[Graph, Compare()]  # Hubs of all heads together.
     trees: Annotated[Trees | None, Compare()]  # None without gold trees.
     control: FlowControl | None  # None where it was not asked for.
-    rollout: Annotated[Rollout | None, Compare()] = None  # None in results of earlier versions.
+    rollout: Annotated[Rollout, Compare()]
     #: ``recovery.value`` minus ``recovery.gaussian``, and ``recovery.token`` minus
     #: ``recovery.token_directions``: mean over heads; the intervals include the spread of heads,
     #: as the random directions are other ones for each.

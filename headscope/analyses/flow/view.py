@@ -214,7 +214,7 @@ def _tree_text(result: FlowResult) -> str:
 def _rollout_text(result: FlowResult) -> str:
     """Say where attention leads through all layers, beside even attention."""
     rollout = result.rollout
-    if rollout is None or rollout.own.value is None:
+    if rollout.own.value is None:
         return ""
     parts = [
         f"{what} {number(mine)} (evenly spread {decimal(even, 2)})"
@@ -291,9 +291,9 @@ def _trees(result: FlowResult, trees: Trees) -> b.Table:
     for name, title in BASELINE_NAMES.items():
         title = f"{title} {trees.offset}" if name == "offset" else title
         rows.append((title, trees.baselines[name], trees.baselines_no_punct[name], ""))
-    if (rollout := result.rollout) is not None:
-        rows.append(("attention rollout", rollout.uas, rollout.uas_no_punct, ""))
-        rows.append(("rollout of even attention", rollout.even_uas, "", ""))
+    rollout = result.rollout
+    rows.append(("attention rollout", rollout.uas, rollout.uas_no_punct, ""))
+    rows.append(("rollout of even attention", rollout.even_uas, "", ""))
     if result.control is not None and result.control.best_uas is not None:
         rows.append(("best head of random weights", result.control.best_uas, "", ""))
 

@@ -83,8 +83,7 @@ class HeadCorrelation:
     pearson: Estimate
     spearman: ComparedEstimate
     p: float | None  # Of Spearman's, two-sided, by the same t
-    #: Layers that count; 0 in results of older versions, which took all heads together.
-    layers: int = 0
+    layers: int  # Layers that count
 
     @property
     def name(self) -> str:
