@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.core.options import Option
-from headscope.core.progress import part_of_sample
 from headscope.core.thresholds import ThresholdSet
 from headscope.session.options import (
     POOLING,
@@ -212,9 +211,7 @@ class ClassifyOptions(ResumableOptions):
                 "too, or leave them out."
             )
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """One pass; with controls a second; with causes a pass for each head."""
-        share = part_of_sample(self.limit)
-        steps = {"model": 1.5 * share}
-        steps |= {"control": 2.3 * share} if self.control else {}
-        return steps | ({"removing heads": 10.2} if self.ablate else {})
+        wanted = {"control": self.control, "removing heads": self.ablate}
+        return ("model", *(name for name, asked in wanted.items() if asked))
