@@ -4,7 +4,11 @@ Sphinx with MyST and Furo, since it is kept well, reads the same Markdown as Git
 docstrings without a plugin of our own, and has a search that needs no server.
 """
 
+import json
+from pathlib import Path
+
 from headscope import __version__
+from headscope.reports.schemas import COMMANDS, schema_of
 
 project = "headscope"
 author = "the headscope authors"
@@ -32,3 +36,17 @@ autodoc_typehints = "none"  # numpydoc sections state them
 napoleon_google_docstring = False
 napoleon_use_rtype = False
 copybutton_exclude = ".linenos, .gp, .go"
+
+
+def write_schemas(app, error):
+    """Put the JSON Schema of every command beside the pages."""
+    folder = Path(app.outdir) / "schemas"
+    folder.mkdir(exist_ok=True)
+    for command in COMMANDS:
+        text = json.dumps(schema_of(command), indent=1, ensure_ascii=False)
+        (folder / f"{command}.schema.json").write_text(text + "\n", encoding="utf-8")
+
+
+def setup(app):
+    """Add what this site has beside its pages."""
+    app.connect("build-finished", write_schemas)

@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from headscope.artefacts.registration import register
-
 if TYPE_CHECKING:
     from headscope import plot as plot
     from headscope.analyses.attribute import AttributeResult as AttributeResult
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from headscope.analyses.transfer import transfer as transfer
     from headscope.analyses.validate import ValidationResult as ValidationResult
     from headscope.analyses.validate import validate as validate
+    from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core.errors import HeadscopeError as HeadscopeError
@@ -78,6 +77,7 @@ _MODULES = {
     "models.feed_forward": "feed_forwards remove_neurons",
     "models.layers": "remove_layers",
     "artefacts.saving": "save save_dense",
+    "artefacts.compact_classes": "register",
     "analyses.classify.options": "Thresholds",
     "reports.claims.thresholds": "InsightThresholds",
     "core.errors": "HeadscopeError",
@@ -85,9 +85,6 @@ _MODULES = {
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [*_HOME]
-
-# From here on transformers opens folders that headscope saved.
-register()
 
 
 def __getattr__(name: str) -> object:

@@ -2,7 +2,8 @@
 
 For each family two kinds are made when its first folder is opened: a configuration that knows which
 heads, neurons and layers are there, and for each task head a model that is built whole and cut
-before it gets weights.
+before it gets weights. transformers looks the ``model_type`` of a folder up in a table, to which
+:func:`register` adds headscope's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headscope.core.saved_config import (
     FAMILY,
     LEFT,
     SETTINGS_BEFORE,
+    STANDALONE_TYPE,
     family_config,
     is_ours,
 )
@@ -31,8 +33,33 @@ from headscope.models.neurons import cut_neurons
 from headscope.models.task_heads import TASK_HEADS, class_for
 
 
-def config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
-    """Make the configuration of a compact folder."""
+def register() -> None:
+    """Let transformers' own classes open the folders that headscope saved.
+
+    >>> import headscope
+    >>> headscope.register()
+
+    A folder that has a modelling file of its own opens without this, with
+    ``trust_remote_code=True``.
+    """
+    for name in (COMPACT_TYPE, STANDALONE_TYPE):
+        CONFIG_MAPPING.register(name, _CompactFolder, exist_ok=True)
+
+
+class _CompactFolder:
+    """The entry of the table: makes the configuration of a folder when one is opened."""
+
+    def __new__(cls, **settings: Any) -> Any:
+        """Make a configuration from settings, as transformers calls a configuration's class."""
+        return _config_of(settings)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Make a configuration from what config.json holds, as ``PreTrainedConfig`` does."""
+        return _config_of(config_dict, **kwargs)
+
+
+def _config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
     path = Path(str(kwargs.get("name_or_path") or "")) / "config.json"
     family = config_dict.get(FAMILY)
     if (

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.artefacts.compact_classes import register
 from headscope.artefacts.standalone import FILE, class_name
 from headscope.core.errors import ArtefactError
 from headscope.models.loaded import LoadedModel
@@ -40,6 +41,7 @@ def check_opens(loaded: LoadedModel, folder: Path, standalone: bool = False) -> 
     ``standalone`` uses the folder's own modelling file, and runs it where it lies: transformers
     would copy it into its cache.
     """
+    register()
     whole = loaded.whole or loaded
     options: dict[str, Any] = {"dtype": getattr(torch, whole.dtype), "local_files_only": True}
     with quiet_transformers(), ExitStack() as stack:

@@ -30,7 +30,6 @@ from headscope.models.compact import (
     expand_all,
     origin_of,
     original_heads,
-    remove_heads,
     removed_heads,
 )
 from headscope.models.intervene import shared_layers
@@ -49,7 +48,7 @@ from headscope.models.routing import quiet_transformers
 from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
-#: transformers after ``import headscope``.
+#: transformers after :func:`headscope.register`.
 TRANSFORMERS, REMOTE, HEADSCOPE = "transformers", "trust_remote_code", "import headscope"
 
 
@@ -77,8 +76,7 @@ def save(
     provenance : dict, optional
         Recorded.
     standalone : bool
-        Write a modelling file too, so that ``AutoModel`` and ``SentenceTransformer`` open the
-        folder with ``trust_remote_code=True`` where headscope is not installed.
+        Refuse a family that cannot have a modelling file of its own.
 
     Returns
     -------
@@ -96,8 +94,10 @@ def save(
 
     Notes
     -----
-    transformers opens the folder after ``import headscope``; and without it where every layer keeps
-    equally many heads and neurons and the family's own configuration can say so.
+    A modelling file comes with the weights where the family allows it: ``AutoModel`` and
+    ``SentenceTransformer`` open the folder with ``trust_remote_code=True`` where headscope is not
+    installed. They need none where every layer keeps equally many heads and neurons and the
+    family's own configuration can say so; else :func:`headscope.register` comes first.
 
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
@@ -228,14 +228,18 @@ def _write_config(
         parts |= {SETTINGS_BEFORE: before} if before else {}
         if plain is not None:
             more, original = plain, {key: family.get(key) for key in (*before, *plain)}
-        elif standalone:
-            opens = REMOTE
-            code, more = standalone_files(loaded, {**family, **now})
-            (folder / FILE).write_text(code, encoding="utf-8")
-            more |= parts
         else:
-            opens = HEADSCOPE
-            more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"], **parts}
+            try:
+                code, more = standalone_files(loaded, {**family, **now})
+            except UnsupportedModelError:
+                if standalone:
+                    raise
+                opens = HEADSCOPE
+                more = {"model_type": COMPACT_TYPE, FAMILY: family["model_type"]}
+            else:
+                opens = REMOTE
+                (folder / FILE).write_text(code, encoding="utf-8")
+            more |= parts
     elif before and not is_plain(whole, {**family, **now}, expand_all(whole)):
         raise UnsupportedModelError(
             f"{loaded.name} without {', '.join(map(layer_words, removed_layers(whole)))} cannot be "
@@ -264,13 +268,9 @@ def check_target(folder: str | Path) -> None:
         )
 
 
-def check_saves(loaded: LoadedModel, *, standalone: bool) -> None:
-    """Refuse, before a long run, a model that could not be saved once it is pruned."""
+def check_saves(loaded: LoadedModel) -> None:
+    """Refuse, before a long run, a model whose folder could not be copied once it is pruned."""
     sentence_copy(loaded.folder)
-    if standalone:
-        site = next(site for site in loaded.sites if site.n_heads)
-        one = (site.stack, site.layer, site.head_ids[0])
-        standalone_files(remove_heads(loaded, [one], share=True), loaded.network.config.to_dict())
 
 
 def _is_half(tensor: Tensor) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headscope.artefacts.compact_classes import register
 from headscope.artefacts.opened_again import TEXTS, close, reason
 from headscope.core.errors import ArtefactError, CheckpointError
 from headscope.models.checkpoint import read_json
@@ -126,6 +127,7 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
 
 def _opened(loaded: LoadedModel, folder: Path) -> Any:
     """Open a folder by the real package, in the type and place of ``loaded``; raises many kinds."""
+    register()
     package: Any = importlib.import_module("sentence_transformers")
     return package.SentenceTransformer(
         str(folder),

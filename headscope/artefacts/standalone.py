@@ -136,8 +136,8 @@ def _differences(
     if names[0] != names[1]:  # only layers that were removed change them
         raise UnsupportedModelError(
             f"standalone is not possible for {loaded.name}: the layers of {loaded.family} differ "
-            "by place, and those that are left moved up; leave it out, and let users import "
-            "headscope."
+            "by place, and those that are left moved up; leave it out, and let users call "
+            "headscope.register()."
         )
     for name, module in full.named_modules():
         other = mine[name]
@@ -162,7 +162,7 @@ def _differences(
                 raise UnsupportedModelError(
                     f"standalone is not possible for {loaded.name}: the modules of "
                     f"{loaded.family} cannot run with fewer heads by themselves; leave it out, and "
-                    "let users import headscope."
+                    "let users call headscope.register()."
                 )
         if changed:
             settings[name] = changed

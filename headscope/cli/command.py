@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from headscope.cli.output import (
     print_human,
     print_result,
     result_folder,
-    seconds_of,
     shown_progress,
 )
 from headscope.cli.preflight import preflight, usage_error
@@ -24,7 +23,7 @@ from headscope.cli.settings import table_of
 from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
 from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.options import OptionError, options_of
-from headscope.core.progress import SECONDS, Progress
+from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
@@ -58,13 +57,13 @@ class Call:
         keywords = self.arguments() if keywords is None else keywords
         # This loads torch, before the bar: from there on Python looks for garbage as usual.
         function = getattr(headscope, self.command)
-        folder, expected = self.values.get("output"), self.options(**keywords).expected()
+        folder, names = self.values.get("output"), self.step_names(keywords)
         if self.values["dry_run"]:
-            self.announce(function, keywords, expected)
+            self.announce(names)
             raise typer.Exit
         with (
             result_folder(self.command, folder, presentation) as write,
-            shown_progress(self.command, self.values["quiet"], expected) as progress,
+            shown_progress(self.command, self.values["quiet"], names) as progress,
         ):
             failure: BaseException | None = None
             try:
@@ -81,22 +80,15 @@ class Call:
             raise failure
         return result
 
-    def announce(
-        self,
-        function: Callable[..., Any],
-        keywords: Mapping[str, Any],
-        expected: Mapping[str, float],
-    ) -> None:
-        """Say what would be done and how long it takes here: the run begins, and is left early."""
-        kept = {name: v for name, v in keywords.items() if name not in ("state", "resume")}
-        took = "a few seconds"
-        if expected:
-            seconds = seconds_of(lambda tell: self.result(function, kept, tell), expected)
-            took = f"about {seconds:.0f} s" if seconds < 100 else f"about {seconds / 60:.0f} min"
-        lines = [f"{self.command} of {self.values['model']} takes {took} on this machine."]
-        steps = dict.fromkeys(name.partition(", ")[0] for name in expected)
-        shown = [name for name in steps if name[0] != "*" and name != SECONDS]
-        lines += [f"It measures, in this order: {', '.join(shown)}."] if len(shown) > 1 else []
+    def step_names(self, keywords: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Name the steps that the run will tell of; None of a command that tells nothing."""
+        options = self.options(**keywords)
+        return options.step_names() if "progress" in options_of(self.options) else None
+
+    def announce(self, names: Sequence[str] | None) -> None:
+        """Say what would be done."""
+        lines = [f"{self.command} would measure {self.values['model']}."]
+        lines += [f"Its steps: {'; '.join(names)}."] if names else []
         for name in ("output", "save", "prune_to"):
             if (folder := self.values.get(name)) is not None:
                 lines.append(f"It writes {folder}{' (which is there)' if folder.exists() else ''}.")

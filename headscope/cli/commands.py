@@ -27,7 +27,7 @@ GROUPS = {
         *("symmetric", "linear"),
     ),
     "Change the model": ("prune", "shrink", "export", "transfer"),
-    "Publish and compare": ("insights", "report", "compare", "diff", "list", "config"),
+    "Publish and compare": ("insights", "report", "compare", "diff", "list", "schema", "config"),
 }
 MEASURING = (*SECTIONS, "shrink", "report")
 _named = {name for names in GROUPS.values() for name in names}

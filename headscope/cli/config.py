@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,7 +51,10 @@ def show(
     config: File = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Print every option as it takes effect, as TOML, and where its value comes from."""
+    """Print every option as it takes effect, as TOML, and where its value comes from.
+
+    Of one command also what each option means.
+    """
     commands = options_by_command(context)
     if command is not None and command not in (*commands, LIMITS):
         hint = hint_at(command, [*commands, LIMITS]) or f"; there are {', '.join(commands)}."
@@ -62,6 +68,7 @@ def show(
         values = settings.tables.get(name, {})
         lines += ["", f"[{name}]"]
         for option in commands[name].values():
+            lines += _comment(option.help) if command else []
             if option.name in values:
                 lines.append(_line(option.name, values[option.name], source))
             elif option.default is not None:
@@ -71,14 +78,32 @@ def show(
                 lines.append(f"# {option.name} is not set: {why}")
         if "threshold" in commands[name]:
             lines += ["", f"[{name}.thresholds]"]
-            own = values.get("thresholds", {})
-            for key, value in {**dataclasses.asdict(thresholds_of(name)()), **own}.items():
+            kind, own = thresholds_of(name), values.get("thresholds", {})
+            meanings, above = meanings_of(kind) if command else {}, ""
+            for key, value in {**dataclasses.asdict(kind()), **own}.items():
+                if above != (above := meanings.get(key, "")):
+                    lines += _comment(above)
                 lines.append(_line(key, value, source if key in own else "default"))
     if command == LIMITS or (command is None and settings.limits):
         lines += ["", f"[{LIMITS}]"]
         lines += [_line(key, value, source) for key, value in settings.limits.items()]
         lines += [] if settings.limits else ["# no limit is set"]
     print_data("\n".join(lines))
+
+
+def _comment(text: str) -> list[str]:
+    """Write a text as comments of TOML."""
+    return [f"# {line}" for line in textwrap.wrap(text, 98)]
+
+
+#: Names, type and text of an entry in the section of attributes of a class's docstring.
+_ENTRY = re.compile(r"^(\w[\w, ]*) : \w+\n((?:    .+(?:\n|$))+)", re.MULTILINE)
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """Return what the docstring of a class says of each attribute; some share an entry."""
+    entries = _ENTRY.findall(inspect.getdoc(kind) or "")
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
 
 
 def _line(name: str, value: Any, source: str) -> str:

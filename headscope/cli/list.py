@@ -24,8 +24,7 @@ def list(
         str | None,
         Argument(
             metavar="[WHAT]",
-            help="methods, tasks, roles, families, or limits (also called gates). Without it: what "
-            "can be listed.",
+            help="methods, tasks, roles, families, or limits. Without it: what can be listed.",
             show_default=False,
         ),
     ] = None,

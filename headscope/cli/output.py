@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
@@ -17,7 +16,7 @@ from headscope.cli.shared_options import Format
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from headscope.core.progress import Overall, Progress
+    from headscope.core.progress import Progress, Steps
 
 WIDTH = 80
 #: Seconds between two lines of a log that say what a run does.
@@ -137,93 +136,62 @@ def command_line() -> str:
 
 @contextmanager
 def shown_progress(
-    command: str, quiet: bool, expected: Mapping[str, float]
+    command: str, quiet: bool, names: Sequence[str] | None
 ) -> Iterator[Progress | None]:
-    """Show on stderr how far a run is: one bar over all steps, or in a log a line now and then.
+    """Show on stderr how far a run is: a bar for the step that runs, or in a log a line at times.
 
-    ``expected`` are its steps with their seconds; what it yields takes in what they tell, and is
-    None for a command without steps or where nothing is shown.
+    ``names`` are its steps. Yields what takes in what the run tells; None for a command that tells
+    nothing, or where nothing is shown.
     """
     from headscope.core.processes import current
-    from headscope.core.progress import Overall
+    from headscope.core.progress import Steps
 
     modules_are_loaded()
-    overall, terminal = Overall(expected), sys.stderr.isatty()
-    if quiet or (terminal and not expected) or (current().rank > 0 and not terminal):
+    steps, terminal = Steps(names or ()), sys.stderr.isatty()
+    if quiet or (terminal and names is None) or (current().rank > 0 and not terminal):
         yield None
         return
-    with _bar(overall) if terminal else _log(command, overall) as tell:
-        yield tell if expected else None
+    with _bar(steps) if terminal else _log(command, steps) as tell:
+        yield None if names is None else tell
 
 
 @contextmanager
-def _bar(overall: Overall) -> Iterator[Progress]:
-    """Show one bar over all steps while the block runs."""
+def _bar(steps: Steps) -> Iterator[Progress]:
+    """Show a bar of the step that runs, and the time that is left of it."""
     from rich.console import Console
-    from rich.progress import BarColumn, Task, TextColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
-    from rich.text import Text
 
-    from headscope.core.progress import clock_text
-
-    class Left(TextColumn):
-        """How long it will take, said anew twice a second."""
-
-        max_refresh = 0.5
-
-        def render(self, task: Task) -> Text:
-            text = clock_text(overall.left())
-            return Text(f"{text} left" if text else "", style="progress.remaining")
-
-    columns = (TextColumn("{task.description}"), BarColumn(), Left(""))
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task("", total=1.0)
+        title = steps.title()
+        task = bars.add_task(title, total=1.0)
 
         def update(name: str, done: int, total: int) -> None:
-            overall.tell(name, done, total)
-            step = overall.step
-            bars.update(task, description=step, completed=overall.share())
+            nonlocal title
+            steps.tell(name, done, total)
+            if title != (title := steps.title()):
+                bars.reset(task, description=title)
+            bars.update(task, completed=steps.share)
 
         yield update
 
 
 @contextmanager
-def _log(command: str, overall: Overall) -> Iterator[Progress]:
+def _log(command: str, steps: Steps) -> Iterator[Progress]:
     """Print a line every :data:`LOG_EVERY` seconds, also while a step tells nothing for long."""
     ended = Event()
 
     def write() -> None:
         with suppress(OSError, ValueError):  # the log was closed: the run goes on
             while not ended.wait(LOG_EVERY):
-                line = f"headscope {command}: {overall.sentence()}"
+                line = f"headscope {command}: {steps.sentence()}"
                 print(line, file=sys.stderr, flush=True)
 
     writer = Thread(target=write, daemon=True)
     writer.start()
     try:
-        yield overall.tell
+        yield steps.tell
     finally:
         ended.set()
         writer.join()
-
-
-class _Known(BaseException):
-    """How long a run takes is known; it is no error, and nothing that runs may catch it."""
-
-
-def seconds_of(run: Callable[[Progress], Any], expected: Mapping[str, float]) -> float:
-    """Begin a run, and leave it as soon as it is known how many seconds all of it takes."""
-    from headscope.core.progress import Overall
-
-    overall, started = Overall(expected), time.monotonic()
-
-    def tell(name: str, done: int, total: int) -> None:
-        overall.tell(name, done, total)
-        if overall.all_of_it is not None:
-            raise _Known
-
-    try:
-        run(tell)
-    except _Known:
-        return overall.all_of_it or 0.0
-    return time.monotonic() - started

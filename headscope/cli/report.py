@@ -53,11 +53,11 @@ def run_report(call: Call) -> None:
         "previous": None if call.values["fresh"] else folder,
     }
     measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
-    expected = {**call.options(**keywords).expected(), "files": 2.0}
+    names = call.step_names(keywords)
     if call.values["dry_run"]:
-        call.announce(measure, {**keywords, "previous": None}, expected)
+        call.announce(names)
         return
-    with ready_folder(folder), shown_progress(call.command, quiet, expected) as progress:
+    with ready_folder(folder), shown_progress(call.command, quiet, names) as progress:
         result = call.result(measure, keywords, progress)
         digests = {name: content_digest(section) for name, section in result.sections.items()}
         measured = results_of(to_dict(result), REPORT, result.sections)

@@ -25,7 +25,7 @@ if typing.TYPE_CHECKING:
     from headscope.core.thresholds import ThresholdSet
     from headscope.reports.limits import Limits
 
-LIMITS, _FORMERLY = "limits", "gates"  # The table that belongs to no command, and its old name.
+LIMITS = "limits"  # The table that belongs to no command.
 _META = "headscope.settings"  # Where ``context.meta`` holds the settings of this run.
 _KINDS = {
     bool: "true or false",
@@ -47,6 +47,7 @@ class Option:
     listed: bool  # Holds a string of comma-separated values.
     default: Any  # Of an enumeration its value.
     required: bool
+    help: str = ""
     parts: tuple[type, ...] = ()  # The types of a tuple.
     numbered: bool = False  # A string that may be written as a number.
 
@@ -99,6 +100,7 @@ def _options(callback: Any) -> dict[str, Option]:
             listed=listed and origin is not list,
             default=None if required else getattr(parameter.default, "value", parameter.default),
             required=required,
+            help=next((extra.help for extra in extras if getattr(extra, "help", None)), ""),
             parts=parts if origin is tuple else (),
             numbered="NUMBER" in forms,
         )
@@ -119,9 +121,6 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
         raise InputError(f"The config file {path} cannot be read ({error.strerror}).") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"The config file {path} is not valid TOML: {error}.") from None
-    if LIMITS in document and _FORMERLY in document:
-        raise InputError(f"{path} has [{LIMITS}] and [{_FORMERLY}], its former name; keep one.")
-    document = {LIMITS if name == _FORMERLY else name: table for name, table in document.items()}
     for name, table in document.items():
         if name not in commands and name != LIMITS:
             hint = hint_at(name, [*commands, LIMITS], "[{}]")

@@ -85,9 +85,7 @@ Config = Annotated[
 Verbose = Annotated[
     bool, Option("--verbose", "-v", help="Print the tables behind the answer, too.")
 ]
-DryRun = Annotated[
-    bool, Option("--dry-run", help="Say what would be done and how long it takes; do not do it.")
-]
+DryRun = Annotated[bool, Option("--dry-run", help="Say what would be done; do not do it.")]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="No progress bar, no messages.")]
 Debug = Annotated[bool, Option("--debug", help="Show tracebacks.")]
 

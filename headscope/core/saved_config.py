@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 MANIFEST = "headscope.json"  # In every folder that headscope saved
-#: The ``model_type`` of a folder that only headscope opens. Where headscope is not imported,
+#: The ``model_type`` of a folder that only headscope opens. Before :func:`headscope.register`,
 #: transformers quotes it in its error, and that is where a user learns what to do.
-COMPACT_TYPE = "headscope: install headscope and run 'import headscope' before you open this folder"
+COMPACT_TYPE = "headscope: run 'import headscope; headscope.register()' before you open this folder"
 #: The ``model_type`` of a folder that has a modelling file of its own.
 STANDALONE_TYPE = "headscope"
 #: Keys of config.json.

@@ -29,7 +29,7 @@ from headscope.removal.metric_words import (
 _OPEN = {
     "import headscope": (
         'import headscope\n\nmodel = headscope.load("FOLDER")',
-        "import headscope  # lets transformers open it, too\nfrom transformers import CLASS\n\n"
+        "import headscope\nfrom transformers import CLASS\n\nheadscope.register()\n"
         'model = CLASS.from_pretrained("FOLDER")',
     ),
     "trust_remote_code": (
@@ -53,7 +53,8 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
     codes, opened_by = list(_OPEN[saved.opens]), class_for(loaded.task_head).__name__
     if sentences:
-        first = "import headscope\n" if saved.opens == "import headscope" else ""
+        registered = "import headscope\n\nheadscope.register()\n"
+        first = registered if saved.opens == "import headscope" else ""
         trust = ", trust_remote_code=True" if saved.opens == "trust_remote_code" else ""
         codes.append(
             f"{first}from sentence_transformers import SentenceTransformer\n\n"

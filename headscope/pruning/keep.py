@@ -89,7 +89,6 @@ def keep(
             method=version.method,
             repair=version.repair.value,
             provenance=result.provenance,
-            standalone=options.standalone,
         )
         task = inputs.evaluation
         again = _opened(path, folder, inputs.loaded, inputs.sources, task)

@@ -153,6 +153,7 @@ class PruneOptions(RunOptions):
         ),
         "save_dense": "a folder of save opens through its own code, or as ONNX",
         "benchmark": "the model that is saved is always timed beside the whole one",
+        "standalone": "a saved folder brings its own modelling code where its family allows it",
         "even": "layers may lose different numbers of heads",
         **dict.fromkeys(
             ("fidelity_text", "min_fidelity"), "max_drop holds the metric of the task alone"
@@ -272,14 +273,6 @@ class PruneOptions(RunOptions):
             why="in the unit of the task's metric (0.5 is half a point of accuracy)",
         ),
     ] = None
-    standalone: Annotated[
-        bool,
-        Option(
-            help="Write a modelling file beside the saved weights: transformers then opens it "
-            "without headscope (trust_remote_code).",
-            flags=("--standalone",),
-        ),
-    ] = False
     limit: Annotated[
         int | None,
         Option(help="So many examples of the data, chosen at random (mlm: the first windows)."),
@@ -358,7 +351,7 @@ class PruneOptions(RunOptions):
     def of_one_stack(self, stack: str) -> PruneOptions:
         """Leave out what is done once with all stacks: keeping a model, and the single heads."""
         return dataclasses.replace(
-            self, save=None, standalone=False, ablation=False, progress=part_of(stack, self.tell)
+            self, save=None, ablation=False, progress=part_of(stack, self.tell)
         )
 
     def check(self) -> None:
@@ -400,8 +393,6 @@ class PruneOptions(RunOptions):
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as surgeon."
                 )
-        if self.standalone and not self.save:
-            yield "standalone writes a file beside the weights of save; give save a folder too."
         if not -(2**62) <= self.seed < 2**62:
             yield f"The seed {self.seed} is too large; give one of at most 62 bits."
         if self.save is not None:
@@ -424,13 +415,13 @@ class PruneOptions(RunOptions):
                     f"{what}."
                 )
 
-    def expected(self) -> dict[str, float]:
-        """Name the steps of a run, with their seconds for the demo model."""
-        removed = len(self.shares) * len(self.scored) * max(len(self.repair_kinds), 1)
-        removed += self.draws * len(self.shares) * ("random" in self.method_names)
-        steps = {"choosing heads": 10.0 * len(self.scored), "removing heads": 2.0 * removed}
-        if self.tables:
-            steps |= {"single heads": 40.0, "heads left alone": 30.0}
-        if self.save is not None:
-            steps["saving"] = 10.0
-        return steps
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps of a run."""
+        wanted = {
+            "choosing heads": bool(self.scored),
+            "removing heads": True,
+            "single heads": self.tables,
+            "heads left alone": self.tables,
+            "saving": self.save is not None,
+        }
+        return tuple(name for name, asked in wanted.items() if asked)

@@ -303,7 +303,7 @@ class SavedModel:
     #: What the folder is worth, loaded again from disk, on the same data. A rank correlation or a
     #: rate may differ a little from ``value``: outputs that differ by rounding can swap a tie.
     measured: float
-    #: What opens it besides headscope: ``import headscope`` before transformers,
+    #: What opens it besides headscope: transformers after ``headscope.register()``,
     #: ``trust_remote_code`` or ``transformers`` alone.
     opens: str
     #: Largest difference of any output to the measured model's, on all evaluation data.

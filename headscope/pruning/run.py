@@ -50,7 +50,7 @@ def _open(model: Model, options: PruneOptions) -> Inputs:
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, options.stack, options.task)
     if options.save is not None:
-        check_saves(loaded, standalone=options.standalone)
+        check_saves(loaded)
     evaluation = sources.evaluation_for(loaded)
     calibration = sources.calibration_for(loaded)
     if options.max_drop is not None:

@@ -82,7 +82,7 @@ class SurgeonRanking(Ranking):
                 self._model.set_counts(self._paths[-1], chosen)
             self._paths.append(self._model.paths())
             self._inputs.append([own.A.float() for own in self._model.found])
-            self._progress("surgeon", i + 1, len(self._sizes))
+            self._progress("choosing heads", i + 1, len(self._sizes))
 
     def _remove(self, count: int) -> tuple[int, ...]:
         self._look(1)

@@ -45,8 +45,7 @@ STACK_NAMES = {
 }
 #: What opens a folder, by what its result says.
 _OPENS = {
-    "import headscope": "headscope.load (transformers too, after import headscope or with "
-    "--standalone)",
+    "import headscope": "headscope.load (transformers too, after headscope.register())",
     "trust_remote_code": "AutoModel.from_pretrained(..., trust_remote_code=True)",
     "transformers": "AutoModel.from_pretrained",
 }

@@ -85,8 +85,7 @@ def bare_limit(metric: str) -> float:
     return _TOO_MUCH_OF_A_LOSS if scale is None else _TOO_MUCH * scale
 
 
-#: ``>`` was the sign once. A shell makes a file of what follows it, so ``=`` is written.
-_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S.*?)\s*)?")
+_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:=\s*(\S.*?)\s*)?")
 _LIMITED = "metric-drop"  # The rule that may have a limit
 #: From a comparison and the rule's limit: the rows that the rule is about. It fires if there are
 #: any, and the first three are named.
@@ -112,14 +111,13 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
         match = _WRITTEN.fullmatch(text)
         name = match[1].replace("_", "-").lower() if match else text.strip()
         if match is None or name not in RULES:
-            hint = nearest(re.split("[>=]", name)[0], RULES, "rules are")
+            hint = nearest(name.partition("=")[0], RULES, "rules are")
             raise InputError(f"There is no rule {visible(text)!r}; {hint}")
         limit = None
         if match[2] is not None:
             if name != _LIMITED:
-                sign = match[2] + match[3]
-                raise InputError(f"The rule {name} has no limit; write it without {sign}.")
-            limit = AllowedDrop.parse(match[3])
+                raise InputError(f"The rule {name} has no limit; write it without ={match[2]}.")
+            limit = AllowedDrop.parse(match[2])
             if limit is None:
                 raise InputError(
                     f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% "

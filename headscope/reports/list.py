@@ -67,7 +67,6 @@ KINDS = {
         "model types that are tested, and those that are refused", "docs/families.md", _families
     ),
     "limits": Kind("what [limits] of a config file can ask of a report", _LIMITS, _limits),
-    "gates": Kind("another word for limits", _LIMITS, _limits),
 }
 
 

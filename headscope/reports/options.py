@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.options import Option, names
-from headscope.core.progress import SECONDS, part_of_sample
 from headscope.reports.registry import SECTIONS, section_of
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
 
@@ -175,9 +174,14 @@ class InsightsOptions(ClaimsOptions):
                     f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
                 )
 
-    def expected(self) -> dict[str, float]:
-        """The run prices its parts itself, or only the labelled heads are measured."""
-        return {SECONDS: 100.0} if self.sections is None else {"random heads": 18.0}
+    def step_names(self) -> tuple[str, ...]:
+        """The parts of the run; where the parts were measured before, only the labelled heads."""
+        if self.sections is not None:
+            return ("random heads",)
+        wanted = [name for name in section_of("insights").uses if name not in ("prune", *self.skip)]
+        labelled = ["insights"] if "classify" in wanted else []
+        tuning = [name for name in wanted if name == "transfer"]
+        return (*(name for name in wanted if name != "transfer"), *labelled, *tuning)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +204,7 @@ class ReportOptions(ClaimsOptions):
     flags: ClassVar[type | None] = ReportFlags
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
-        "headscope report ./my-bert --config configs/report.toml -o reports/my-bert",
+        "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
         "headscope report demo --only classify,insights --fresh -o reports/demo",
     )
 
@@ -233,16 +237,9 @@ class ReportOptions(ClaimsOptions):
         if not set(self.only or SECTIONS) - set(self.skip):
             raise InputError("No section is left to run; give fewer to skip.")
 
-    def expected(self) -> dict[str, float]:
-        """The steps of every section that is asked for."""
-        steps = dict[str, float]()
-        for name, options in self._sections():
-            own = options.expected()
-            if name == "insights":
-                share = part_of_sample((self.settings or {}).get(name, {}).get("limit", 256))
-                own = {"half, model": 1.0, "random heads": 44.0 * share}
-            steps |= {f"{name}, {step}": cost for step, cost in own.items()}
-        return steps
+    def step_names(self) -> tuple[str, ...]:
+        """Every section that is asked for, and the files."""
+        return (*(name for name, _ in self._sections()), "files")
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
         """What the section needs that needs most: they run one after the other."""

@@ -1,44 +1,45 @@
-"""JSON Schema of every result, made of its class.
-
-``python -m headscope.reports.schemas`` writes them anew.
-
-The files stand in ``headscope/schemas``, one for each command, and are published with the package.
-"""
+"""JSON Schema of a command's result, made of the class of the result."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 import textwrap
 import types
 import typing
-from pathlib import Path
 from typing import Any
 
+import headscope
+from headscope.core.errors import InputError, nearest
 from headscope.core.serialise import SCHEMA
 from headscope.reports.registry import SECTIONS, section_of
-from headscope.reports.result import CompareResult, DiffResult
+from headscope.reports.result import CompareResult, DiffResult, ListResult
 
-FOLDER = Path(__file__).parents[1] / "schemas"
+#: The commands that write JSON.
+COMMANDS = (*SECTIONS, "shrink", "report", "compare", "diff", "list")
 _PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-#: What ``report.json`` holds beside its sections.
-_OF_REPORT = ("schema", "provenance", "settings", "left_out", "keys")
 _FIELD = re.compile(r"^    (\w+): [^#\n]*?(?:  # (.*))?$", re.MULTILINE)
 
 
-def schema_of(kind: type, title: str) -> dict[str, Any]:
-    """Return the schema of a dataclass as it stands in a file.
+def schema_of(command: str) -> dict[str, Any]:
+    """Return the schema of what a command writes.
 
     Objects may have further fields: a later version adds some without a new number of the schema.
     """
+    others = {"compare": CompareResult, "diff": DiffResult, "list": ListResult}
+    if command in SECTIONS:
+        kind = section_of(command).kind
+    elif command in COMMANDS:
+        kind = others.get(command) or getattr(headscope, f"{command.title()}Result")
+    else:
+        known = nearest(command, COMMANDS, "there is that of")
+        raise InputError(f"There is no JSON of {command!r}; {known}")
     definitions: dict[str, Any] = {}
-    _object(kind, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"headscope {title}, schema {SCHEMA}",
-        "$ref": f"#/$defs/{kind.__name__}",
+        "title": f"headscope {command}, schema {SCHEMA}",
+        **_object(kind, definitions),
         "$defs": definitions,
     }
 
@@ -48,8 +49,8 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
     name = kind.__name__
     if name not in definitions:
         definitions[name] = {}
-        missing, hints = dataclasses.MISSING, typing.get_type_hints(kind)
-        fields = dataclasses.fields(kind)
+        missing, hints = dataclasses.MISSING, typing.get_type_hints(kind, localns=_sections())
+        fields = [f for f in dataclasses.fields(kind) if f.compare]  # The others are not written.
         comments = _comments(kind)
         definitions[name] = {
             "type": "object",
@@ -63,6 +64,11 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
             ],
         }
     return {"$ref": f"#/$defs/{name}"}
+
+
+def _sections() -> dict[str, type]:
+    """Return the classes that a report names without importing them."""
+    return {section_of(name).result: section_of(name).kind for name in SECTIONS}
 
 
 def _comments(kind: type) -> dict[str, dict[str, str]]:
@@ -85,35 +91,3 @@ def _schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return dict(_object(hint, definitions))
     return {"type": _PLAIN[hint]} if hint in _PLAIN else {}
-
-
-def schemas() -> dict[str, dict[str, Any]]:
-    """Return every schema by the name of its command; that of a report refers to the others."""
-    made = {name: schema_of(section_of(name).kind, name) for name in SECTIONS}
-    made["compare"] = schema_of(CompareResult, "compare")
-    made["diff"] = schema_of(DiffResult, "diff")
-    made["report"] = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"headscope report, schema {SCHEMA}",
-        "type": "object",
-        "required": list(_OF_REPORT),
-        "properties": {
-            name: {"anyOf": [{"type": "null"}, {"$ref": f"{name}.schema.json"}]}
-            for name in SECTIONS
-        },
-    }
-    return made
-
-
-def files() -> dict[str, str]:
-    """Return the text of every file by its name."""
-    return {
-        f"{name}.schema.json": json.dumps(schema, indent=1) + "\n"
-        for name, schema in schemas().items()
-    }
-
-
-if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    for name, text in files().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")

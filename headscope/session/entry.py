@@ -70,7 +70,7 @@ def entry(
             return module.run(opened, chosen)
         from headscope.show.notebook import progress_bar
 
-        with progress_bar(name, chosen.expected()) as tell:
+        with progress_bar(name, chosen.step_names()) as tell:
             return module.run(opened, kind(**{**vars(chosen), "progress": tell}))
 
     function.__name__ = function.__qualname__ = name

@@ -116,9 +116,9 @@ class ModelOptions:
     def check(self) -> None:
         """Refuse options that do not fit together; a command's own class says which."""
 
-    def expected(self) -> dict[str, float]:
-        """Name the steps that progress will tell of, with their seconds for the demo model."""
-        return {}
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps that progress will tell of, in their order."""
+        return ()
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:

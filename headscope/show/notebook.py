@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from headscope.core.progress import Overall, Progress, clock_text
+from headscope.core.progress import Progress, Steps
 from headscope.core.roles import PRIMARY
 from headscope.show.blocks import (
     PAGE,
@@ -44,26 +44,25 @@ class _Bar:
 
 
 @contextmanager
-def progress_bar(command: str, expected: Mapping[str, float]) -> Iterator[Progress | None]:
+def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None]:
     """Show below a notebook's cell how far a run has come, until it ends; one bar at a time."""
     from IPython import get_ipython
     from IPython.display import display
 
-    if _RUNNING or not expected or get_ipython() is None:
+    if _RUNNING or get_ipython() is None:
         yield None
         return
-    overall, last = Overall(expected), 0.0
+    steps, last = Steps(names), 0.0
     shown: Any = display(_Bar(""), display_id=True)  # type: ignore[no-untyped-call]
     _RUNNING.append(command)
 
     def tell(what: str, done: int, total: int) -> None:
         nonlocal last
-        overall.tell(what, done, total)
+        steps.tell(what, done, total)
         if time.monotonic() - last > _EVERY:
-            last, left = time.monotonic(), clock_text(overall.left())
-            bar = Markup('<progress value="{:.3f}" max="1"></progress> {} ({}) {}')
-            words = f"{left} left" if left else ""
-            shown.update(_Bar(bar.format(overall.share(), command, overall.step, words)))
+            last = time.monotonic()
+            bar = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
+            shown.update(_Bar(bar.format(steps.share, command, steps.title())))
 
     try:
         yield tell

@@ -1,5 +1,6 @@
 """Config files and flags: strict for every table of every command, shown as they take effect."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from outcomes import refused
 import headscope
 from headscope.cli import settings
 from headscope.cli.app import app
+from headscope.cli.config import meanings_of
 from headscope.cli.made import UsageError, arguments_of, section_settings, table_arguments
 from headscope.core.errors import InputError
 
@@ -60,7 +62,7 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path)
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
         ("[classify.thresholds]\nmin_trials = 2.7", ("min_trials", "2.7")),
         ("[limits]\nvalidaton = true", ("[limits] has no limit 'validaton'", "'validation'")),
-        ("[limits]\n[gates]\n", ("[gates], its former name; keep one",)),
+        ("[gates]\n", ("no command 'gates'",)),
         ("[classify\n", ("not valid TOML", "line 1")),
         ('[classify]\nlanguage = "\udce9"', ("not valid TOML",)),
     ],
@@ -113,6 +115,24 @@ def test_show_without_a_file_is_every_default(run):
         assert all(line.startswith("# ") or line.endswith("  # default") for line in lines)
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_show_of_one_command_says_what_each_option_means(command, run):
+    """The line above each option is the beginning of its help; thresholds have theirs."""
+    outcome = run("config", "show", command)
+    lines = outcome.stdout.splitlines()
+    for option in settings.options_by_command(typer.Context(GROUP))[command].values():
+        at = next(n for n, line in enumerate(lines) if re.match(rf"(# )?{option.name} ", line))
+        above = lines[:at]
+        start = next(n for n in range(at - 1, 0, -1) if not above[n].startswith("# "))
+        text = " ".join(line[2:] for line in above[start + 1 :])
+        assert option.help.split()[0] in text, option.name
+    if "threshold" in settings.options_by_command(typer.Context(GROUP))[command]:
+        kind = settings.thresholds_of(command)
+        assert set(meanings_of(kind)) == set(kind.__dataclass_fields__)
+        for text in meanings_of(kind).values():
+            assert any(line.startswith(f"# {text[:40]}") for line in lines), text
+
+
 def test_show_lays_the_file_over_the_defaults(run, tmp_path):
     path, again = tmp_path / "mine.toml", tmp_path / "again.toml"
     path.write_text(FILE, encoding="utf-8")
@@ -143,10 +163,6 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
     limits = run("config", "show", "limits", "--config", path).stdout
     assert tomllib.loads(limits) == {"limits": shown["limits"]}
     assert "no limit is set" in run("config", "show", "limits").stdout
-    # Files are users' own: those written before [gates] became [limits] still work.
-    path.write_text("[gates]\nmin_positional = 2\n")
-    former = run("config", "show", "limits", "--config", path).stdout
-    assert tomllib.loads(former) == {"limits": {"min_positional": 2}}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ A command of the list without a row fails. What is special to a command is in it
 """
 
 import functools
-import json
 import os
 import re
 import shutil
@@ -27,7 +26,7 @@ from headscope.cli.commands import COMMANDS
 from headscope.cli.settings import options_by_command
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.registry import SECTIONS, section_of
-from headscope.reports.schemas import FOLDER, files
+from headscope.reports.schemas import COMMANDS as WITH_SCHEMA
 
 PAINTS = True
 OPTIONS = options_by_command(typer.Context(typer.main.get_command(app)))
@@ -255,13 +254,14 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "compare": ("{old}", "{new}"),
     "diff": ("{old}", "{new}"),
     "list": ("methods",),
+    "schema": ("rank",),
     "report": ("{model}", "--only", "validate,rank", "--quiet"),
     "config": ("show", "rank"),
     "shrink": ("{model}", "--runtime", "torch", "--limit", "20"),
     "export": ("{model}", "onnx"),
 }
 #: Those that print no result of others, or times that differ from run to run.
-OWN = ("config", "shrink", "export")
+OWN = ("config", "schema", "shrink", "export")
 
 
 def test_every_command_has_a_row():
@@ -383,22 +383,25 @@ def test_help_and_what_reads_results_import_nothing_heavy(others):
     assert "ov stable" in found[-1].stdout
 
 
-def holds(name, document):
-    """Whether a document is valid by the JSON Schema that is published."""
-    schema = json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8"))
-    return jsonschema.Draft202012Validator(schema).is_valid(document)
+def test_the_commands_with_a_schema_are_those_that_print_json(run):
+    with_format = {name for name, options in OPTIONS.items() if "format" in options}
+    assert set(WITH_SCHEMA) == with_format
+    refused(run("schema", "clasify"), "did you mean 'classify'?")
 
 
-def test_the_published_schemas_are_those_of_the_classes():
-    """After a change of a result's fields: python -m headscope.reports.schemas."""
-    assert {path.name: path.read_text("utf-8") for path in FOLDER.glob("*.json")} == files()
-    assert {name.partition(".")[0] for name in files()} == {*SECTIONS, "compare", "diff", "report"}
-
-
-@each
-def test_every_command_writes_what_its_schema_says(name, outcome):
-    document = outcome(name, "json").ended.json
-    assert holds(name, document)
-    first = next(iter(document))  # is required of every result
-    assert not holds(name, {key: value for key, value in document.items() if key != first})
-    assert not holds(name, {**document, "provenance": "by hand"})
+@pytest.mark.parametrize("name", WITH_SCHEMA)
+def test_every_command_writes_what_its_schema_says(name, outcome, others, run, tmp_path):
+    if name in ROWS:
+        document = outcome(name, "json").ended.json
+    else:
+        folder = ("-o", tmp_path / "out") if "output" in OPTIONS[name] else ()
+        document = run(name, *others[name], *folder, "--format", "json").json
+    schema = run("schema", name).json
+    holds = jsonschema.Draft202012Validator(schema).is_valid
+    assert holds(document)
+    kind = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    for field in kind["required"]:
+        assert not holds({key: value for key, value in document.items() if key != field})
+    for field, what in kind["properties"].items():
+        if what.get("type") in ("object", "array") and document.get(field):
+            assert not holds({**document, field: "by hand"}), field

@@ -53,7 +53,6 @@ EXPECTED = {
     "roles": [role.key for role in ROLES],
     "families": [*COVERED, *REFUSED],
     "limits": [*LIMIT_NAMES],
-    "gates": [*LIMIT_NAMES],
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 from headscope.cli import output
 
 LINE = re.compile(
-    r"headscope (?P<command>\w+): step (?P<number>\d+) of (?P<count>\d+), (?P<what>[^%]+?)"
-    r"(, (?P<share>\d+)%, about [\d:]+ left)?"
+    r"headscope (?P<command>\w+): step (?P<number>\d+) of (?P<count>\d+): (?P<what>[^%]+?)"
+    r"(, (?P<share>\d+)%)?"
 )
 FEW = ("--length", 12, "--sequences", 2)
 COMMANDS = {
@@ -45,8 +45,7 @@ def test_every_command_says_its_step(run, model, command):
     assert at[0][0] == 1
     assert all(number <= count for number, count in at)
     assert [number for number, _ in at] == sorted(number for number, _ in at)
-    shares = [int(match["share"]) for match in said if match["share"]]
-    assert shares == sorted(shares)
+    assert all(0 <= int(match["share"] or 0) <= 100 for match in said)
     if command not in ("validate", "explain"):  # these are one step
         assert at[-1][0] > 1, done.stderr
 
@@ -69,7 +68,7 @@ def test_quiet_writes_nothing_and_no_writer_is_left(run, model):
 
 
 def test_a_step_that_tells_nothing_is_logged_all_the_same(capsys):
-    with output.shown_progress("depth", False, {"model": 1.0}) as tell:
+    with output.shown_progress("depth", False, ["model"]) as tell:
         tell("model", 1, 4)
         time.sleep(0.1)
     said = [LINE.fullmatch(line) for line in capsys.readouterr().err.splitlines()]
@@ -88,6 +87,6 @@ def test_a_log_that_was_closed_does_not_end_the_run(monkeypatch):
         flush = write
 
     monkeypatch.setattr("sys.stderr", Closed())
-    with output.shown_progress("depth", False, {"model": 1.0}) as tell:
+    with output.shown_progress("depth", False, ["model"]) as tell:
         time.sleep(0.02)
         tell("model", 1, 1)

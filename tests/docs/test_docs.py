@@ -104,6 +104,7 @@ def test_public_names_are_pinned():
         *("RankResult", "SpectrumResult", "SymmetricResult", "TransferResult"),
         *("ValidationResult", "PruneResult", "InsightsResult", "ReportResult"),
         *("scores", "measure", "load", "wrap", "remove_heads", "save", "save_dense"),
+        "register",
         *("plan_vocabulary", "cut_vocabulary", "attribute", "AttributeResult"),
         *("feed_forwards", "remove_neurons", "remove_layers"),
         *("Thresholds", "InsightThresholds", "HeadscopeError"),

@@ -1,4 +1,4 @@
-"""Pages name what there is, configuration files show every option, docstrings say what is what."""
+"""Pages name what there is, configuration files set what there is, docstrings say what is what."""
 
 import ast
 import re
@@ -9,20 +9,16 @@ import pytest
 import typer
 import typer.main
 
-from headscope.analyses.classify.options import Thresholds
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
 from headscope.core.roles import PRIMARY
 from headscope.pruning.options import METHODS
-from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.tasks.making import TASKS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
-COMMANDS = typer.main.get_command(app).commands
-PROFILES = [path for path in CONFIGS if path.stem not in COMMANDS]
 
 
 def anchors(page):
@@ -80,30 +76,6 @@ def test_every_page_is_in_the_site():
     assert pages - listed == {"index", "design"}  # design.md is for contributors
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [("classify", Thresholds), ("insights", InsightThresholds)]
-)
-def test_config_file_documents_every_threshold_at_its_default(name, kind):
-    table = tomllib.loads((ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8"))[name]
-    assert kind.parse(table["thresholds"]) == kind()
-    assert set(table["thresholds"]) == set(kind.__dataclass_fields__)
-
-
-@pytest.mark.parametrize("name", [path.stem for path in CONFIGS if path.stem in COMMANDS])
-def test_config_file_documents_every_option_at_its_default(name):
-    text = (ROOT / "configs" / f"{name}.toml").read_text(encoding="utf-8")
-    set_values = tomllib.loads(text)[name]
-    shown = {*set_values, *re.findall(r"^# (\w+) = ", text, re.MULTILINE)}
-    hidden = {"model", "config", "debug", "dry_run", "help"}
-    if "thresholds" in shown:
-        shown, hidden = shown - {"thresholds"}, {*hidden, "threshold"}
-    assert shown == {param.name for param in COMMANDS[name].params} - hidden
-    for param in COMMANDS[name].params:
-        if param.name in set_values:
-            default = getattr(param.default, "value", param.default)
-            assert set_values[param.name] == default, param.name
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda p: p.stem)
 def test_config_files_hold_only_real_options(config, tmp_path):
     """Those that are set, and one by one those that stand in comments."""
@@ -117,10 +89,10 @@ def test_config_files_hold_only_real_options(config, tmp_path):
             read_settings(path, typer.Context(typer.main.get_command(app)))
 
 
-def test_the_four_profiles_explain_every_setting():
-    assert {path.stem for path in PROFILES} >= {"quick", "ci", "full", "paper"}
+def test_config_files_explain_every_setting():
+    assert {path.stem for path in CONFIGS} == {"quick", "ci", "full", "paper"}
     assert "limits" in tomllib.loads((ROOT / "configs" / "ci.toml").read_text(encoding="utf-8"))
-    for config in PROFILES:
+    for config in CONFIGS:
         lines = config.read_text(encoding="utf-8").splitlines()
         assert lines[0].startswith("# ")
         assert all(" # " in line for line in lines if re.match(r"\w+ = ", line)), config

@@ -9,8 +9,8 @@ from typing import NamedTuple
 TINY = ("bert", "modernbert", "marian")
 COMMANDS = (
     *("attribute", "classify", "compare", "depth", "diff", "explain", "flow", "insights"),
-    *("linear", "list", "prune", "rank", "report", "shrink", "export", "spectrum", "symmetric"),
-    *("transfer", "validate"),
+    *("linear", "list", "prune", "rank", "report", "schema", "shrink", "export", "spectrum"),
+    *("symmetric", "transfer", "validate"),
 )
 _HERE = Path(__file__).parent
 
@@ -58,7 +58,7 @@ def all_cases() -> Iterator[Case]:
         yield Case("words", f"config-{command}", [f"config show {command}"])
     for line in ("--help", "--version", "config --help", "config show --help", "config show"):
         yield Case("words", line.strip("-").replace(" ", "-"), [line])
-    for what in ("", "methods", "tasks", "roles", "families", "limits", "gates"):
+    for what in ("", "methods", "tasks", "roles", "families", "limits"):
         forms = [f"list {what}{form}" for form in ("", " --format json", " --format csv")]
         yield Case("words", f"list-{what or 'all'}", forms)
     for path in sorted((_HERE.parents[1] / "configs").glob("*.toml")):

@@ -79,17 +79,17 @@ PLAIN = ("nomic_bert", "gte", "jina_embeddings_v3", "eurobert, shared keys")
 def test_without_headscope(tmp_path):
     """Opened, and saved and opened once more, it computes what it computed with headscope."""
     wanted = {
-        **{f"standalone {name}": (cut(name), True) for name in STANDALONE},
+        **{f"own code {name}": (cut(name), True) for name in STANDALONE},
         **{f"plain {name}": (cut(name, even=True), False) for name in PLAIN},
-        "compact bert": (cut("bert"), False),
+        "deberta": (cut("deberta"), True),
     }
     jobs = []
-    for name, (loaded, standalone) in wanted.items():
+    for name, (loaded, trust) in wanted.items():
         folder = tmp_path / name.replace(" ", "_").replace(",", "")
-        headscope.save(loaded, folder, standalone=standalone)
+        headscope.save(loaded, folder)
         torch.save({"inputs": inputs_of(loaded), "expected": states(loaded)}, f"{folder}.pt")
         auto = "AutoModelForSeq2SeqLM" if loaded.task_head else "AutoModel"
-        jobs.append((str(folder), auto, standalone))
+        jobs.append((str(folder), auto, trust))
     done = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(jobs)],
         capture_output=True,
@@ -98,11 +98,40 @@ def test_without_headscope(tmp_path):
         env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "cache")},
     )
     found = dict(zip(wanted, json.loads(done.stdout).values(), strict=True))
-    refused = found.pop("compact bert")
+    refused = found.pop("deberta")
     assert "ValueError" in refused
-    assert "install headscope and run 'import headscope' before you open this folder" in refused
+    assert "run 'import headscope; headscope.register()' before you open this folder" in refused
     assert {name: gaps for name, gaps in found.items() if isinstance(gaps, str)} == {}
     assert {name: gaps for name, gaps in found.items() if max(gaps) >= 1e-5} == {}
+
+
+REGISTERED = """
+import sys
+import headscope
+from transformers import AutoModel
+try:
+    AutoModel.from_pretrained(sys.argv[1])
+except ValueError:
+    headscope.register()
+    headscope.register()  # once more changes nothing
+    assert AutoModel.from_pretrained(sys.argv[1]).config.kept_heads
+else:
+    raise AssertionError("nobody has registered the folder")
+"""
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta"])
+def test_transformers_opens_what_is_registered(name, tmp_path):
+    folder = headscope.save(cut(name), tmp_path / "x")
+    done = subprocess.run(
+        [sys.executable, "-c", REGISTERED, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_MODULES_CACHE": str(tmp_path / "cache")},
+        stdin=subprocess.DEVNULL,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["deberta", "t5", "eurobert, shared keys"])
@@ -127,11 +156,10 @@ def test_a_plain_folder_keeps_the_original_numbers(name, tmp_path):
     assert json.loads(config.read_text())["num_attention_heads"] == 4
 
 
-@pytest.mark.parametrize("standalone", [False, True])
-def test_automodel_opens_the_family_s_own_with_fewer_heads(standalone, tmp_path):
+def test_automodel_opens_the_family_s_own_with_fewer_heads(tmp_path):
     loaded = headscope.load(str(tiny_bert(tmp_path / "source")))
     small = headscope.remove_heads(loaded, REMOVED)
-    folder = headscope.save(small, tmp_path / "small", standalone=standalone)
+    folder = headscope.save(small, tmp_path / "small")
     opened = AutoModel.from_pretrained(folder).eval()  # never with the folder's own code
     assert type(opened).__name__ == "BertModel"
     assert opened.config.model_type == "bert"
@@ -155,7 +183,7 @@ def test_automodel_opens_the_family_s_own_with_fewer_heads(standalone, tmp_path)
 def test_task_heads_come_along(head, auto, tmp_path):
     source = tiny_bert(tmp_path / "source", task_head=head)
     small = headscope.remove_heads(headscope.load(str(source), task_head="auto"), REMOVED[:3])
-    folder = headscope.save(small, tmp_path / "small", standalone=True)
+    folder = headscope.save(small, tmp_path / "small")
     with torch.no_grad():
         found = auto.from_pretrained(folder).eval()(**inputs_of(small)).logits
     torch.testing.assert_close(found, states(small), rtol=0, atol=1e-5)
@@ -203,9 +231,8 @@ def test_sentence_transformers_opens_every_form(embedder, tmp_path):
 
     small = headscope.remove_heads(headscope.load(str(embedder)), REMOVED)
     headscope.save_dense(small, tmp_path / "dense")
-    for form in ("compact", "standalone"):
-        headscope.save(small, tmp_path / form, standalone=form == "standalone")
-    for form in ("compact", "standalone", "dense"):
+    headscope.save(small, tmp_path / "compact")
+    for form in ("compact", "dense"):
         folder = tmp_path / form
         model = SentenceTransformer(str(folder), device="cpu")
         close(model.encode(TEXTS, convert_to_tensor=True))

@@ -220,10 +220,9 @@ def test_layers_saved_and_removed_again_keep_their_numbers(name: str, tmp_path: 
 # --- together -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("standalone", [False, True])
 @pytest.mark.parametrize("name", ["bert", "xlm"])
-def test_heads_neurons_and_layers_together(name: str, standalone: bool, tmp_path: Path) -> None:
-    """In any order; opened by transformers after ``import headscope``, and saved by it again."""
+def test_heads_neurons_and_layers_together(name: str, tmp_path: Path) -> None:
+    """In any order; opened by transformers, and saved by it again."""
     loaded = opened(name)
     names = [item.name for item in headscope.feed_forwards(loaded)]
     heads = [(0, 1), (2, 0), (2, 3)]
@@ -238,7 +237,7 @@ def test_heads_neurons_and_layers_together(name: str, standalone: bool, tmp_path
         assert [(s.layer, s.head_ids) for s in cut.sites] == [(0, (0, 2, 3)), (2, (1, 2))]
         assert removed_neurons(cut) == {later[0]: (3,), later[1]: (0, 9)}
     close(states(one), states(other))
-    folder = headscope.save(one, tmp_path / "x", standalone=standalone)
+    folder = headscope.save(one, tmp_path / "x")
     theirs = AutoModel.from_pretrained(folder).eval()
     assert theirs.config.num_hidden_layers == 2
     theirs.save_pretrained(tmp_path / "y")

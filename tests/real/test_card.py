@@ -36,7 +36,7 @@ def test_the_snippets_run_and_the_card_names_no_path(name, tmp_path):
     assert str(tmp_path) not in card
     assert "library_name: " + ("sentence-transformers" if name == "small" else "onnx") in card
     snippets = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    assert len(snippets) == (3 if name == "small" else 1)
+    assert len(snippets) == (2 if name == "small" else 1)
     for code in snippets:
         names: dict[str, object] = {}
         exec(code.replace("path/to/this", str(folder)), names)

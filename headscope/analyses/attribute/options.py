@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from headscope.core.errors import InputError
 from headscope.core.options import Option
@@ -162,9 +162,8 @@ class AttributeOptions(RunOptions):
             if text is not None and not text.strip():
                 raise InputError("A text is empty; give at least one word.")
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """What is added up, what is removed, the search, and random weights."""
-        steps: dict[str, Any] = {"parts": 0.5, "heads removed": 2.5}
-        if self.against is not None or self.flip:
-            steps["search"] = 12.0
-        return steps | ({"control": 3.5} if self.control else {})
+        searched = self.against is not None or bool(self.flip)
+        wanted = {"search": searched, "control": self.control}
+        return ("parts", "heads removed", *(name for name, asked in wanted.items() if asked))

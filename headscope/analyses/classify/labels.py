@@ -31,7 +31,6 @@ from headscope.analyses.classify.result import (
     SwappedControl,
 )
 from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
-from headscope.analyses.classify.shapes import neighbours, shape_of
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
 from headscope.analyses.classify.syntactic import KernelHits, SyntacticTest, judge_syntactic
 from headscope.core.accumulator import Array
@@ -103,7 +102,6 @@ def judge(
             kinds.append(_rare(sums.rare, exists, thresholds))
     values = means.means()
     pictures = sums.mean_pattern.pictures() if not isinstance(sums, CrossHeads) else None
-    near = neighbours(sums.positional) if not isinstance(sums, CrossHeads) else None
     fields, labels = {}, defaultdict[Place, list[Label]](list)
     for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
@@ -125,9 +123,6 @@ def judge(
                 roles=roles,
                 labels=tuple(labels[place]),
                 mean_pattern=pictures[layer][head] if pictures else "",
-                shape=None
-                if near is None
-                else shape_of(fields[place]["special_mass"], finite(near[place]), thresholds),
                 **fields[place],
             )
         )

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError, UnusedOptionError
 from headscope.core.options import Option
-from headscope.core.progress import part_of_sample
 from headscope.core.thresholds import ThresholdSet
 from headscope.session.options import (
     POOLING,
@@ -29,25 +28,29 @@ class Thresholds(ThresholdSet):
     Attributes
     ----------
     positional : float
-        Least hit rate at one offset (Voita et al. 2019: 0.90).
+        Least hit rate at one offset (Voita et al. 2019, arXiv:1905.09418, section 5.1: at least 90%
+        of the time).
     syntactic : float
-        Least gain in accuracy over every baseline, on both halves (Voita et al. over the best
-        offset: 0.10).
+        Least gain in accuracy over every baseline, on both halves (Voita et al., section 5.2, ask
+        for 0.10 over the best offset).
     syntactic_relative : bool
         Whether that gain is relative to the baseline's accuracy instead of absolute.
     min_trials : int
         Fewest trials a relation needs on each half.
     q : float
-        False discovery rate of the Benjamini-Hochberg adjustment.
+        False discovery rate of the Benjamini-Hochberg adjustment (Benjamini & Hochberg 1995).
     rare : float
-        Least rate on the rarest word (Voita report 0.66 for their one such head).
+        Least rate on the rarest word (Voita et al., section 5.3, report 0.66 for their one such
+        head).
     rare_gain : float
         Least gain of that rate over uniform attention (as for syntactic heads: 0.10).
     special, punctuation : float
-        Least mean mass on special tokens, on punctuation (Clark et al. 2019 show more than half).
+        Least mean mass on special tokens, on punctuation (Clark et al. 2019, arXiv:1906.04341,
+        section 3.2, show more than half).
     broad_relative : float
         Least mean row entropy as a share of ln n, over sequences of 20 tokens or more (the 3.8 nats
-        of Clark et al. are 0.78 of ln 128, and no sentence of 40 tokens reaches them).
+        of Clark et al., section 3.3, are 0.78 of ln 128, and no sentence of 40 tokens reaches
+        them).
     self : float
         Least share of rows whose largest content weight is the diagonal (as for an offset).
     duplicate : float
@@ -60,11 +63,6 @@ class Thresholds(ThresholdSet):
         largest of nearly even weights says nothing.
     sharp : float
         Least confidence of a cross-attention head.
-    shape : float
-        Least mean weight on special tokens and neighbours together of a pattern that is vertical,
-        diagonal or both.
-    shape_pure : float
-        Least share of these that one of the two has where the pattern is only vertical or diagonal.
     """
 
     positional: float = 0.90
@@ -82,8 +80,6 @@ class Thresholds(ThresholdSet):
     monotonic: float = 0.60
     monotonic_gain: float = 0.10
     sharp: float = 0.80
-    shape: float = 0.60
-    shape_pure: float = 0.75
 
     def __post_init__(this) -> None:  # noqa: N805  (a field is called self)
         for field in dataclasses.fields(this):
@@ -215,9 +211,7 @@ class ClassifyOptions(ResumableOptions):
                 "too, or leave them out."
             )
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """One pass; with controls a second; with causes a pass for each head."""
-        share = part_of_sample(self.limit)
-        steps = {"model": 1.5 * share}
-        steps |= {"control": 2.3 * share} if self.control else {}
-        return steps | ({"removing heads": 10.2} if self.ablate else {})
+        wanted = {"control": self.control, "removing heads": self.ablate}
+        return ("model", *(name for name, asked in wanted.items() if asked))

@@ -16,7 +16,6 @@ from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
 from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
-from headscope.analyses.classify.shapes import even_shape
 from headscope.analyses.classify.sums import Addition, HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
@@ -192,7 +191,6 @@ class StackLabels(NamedTuple):
     untestable: dict[str, str]
     corpus: StackCorpus
     swapped: SwappedControl | None = None
-    even: str | None = None  # The shape of evenly spread attention; None of cross-attention
 
 
 @dataclass(frozen=True)
@@ -235,8 +233,7 @@ class Reading:
             numbers = [site.layer for site in loaded.only(stack).sites]
             heads = tuple(dataclasses.replace(h, layer=numbers[h.layer]) for h in heads)
             reasons = untestable(part, thresholds, trees=trees, stack=stack)
-            even = None if isinstance(part, CrossHeads) else even_shape(part, thresholds)
-            yield StackLabels(heads, reasons, read, swapped_trees, even)
+            yield StackLabels(heads, reasons, read, swapped_trees)
 
     def _measured(self, sums: StackSums) -> int:
         """Return how many sentences or pairs could be read; none is an error."""

@@ -204,7 +204,7 @@ class Loss:
     #: Paired 95% interval over the same examples, and over the rotations of noise; None: unknown.
     interval: tuple[float, ...] | None
     #: The interval at which those of all heads hold at once with 95% (Bonferroni); empty where it
-    #: is unknown, and in files of earlier versions.
+    #: is unknown.
     all_heads: tuple[float, ...] = ()
 
     @property
@@ -300,20 +300,6 @@ class Causes:
         return tuple(test for test in self.tests if test.removal == removal)
 
 
-#: What patterns look like (Kovaleva et al. 2019, arXiv:1908.08593); their block needs two segments.
-SHAPES = ("vertical", "diagonal", "vertical+diagonal", "heterogeneous")
-
-
-@dataclass(frozen=True)
-class StackShapes:
-    """How many heads of one stack have each shape, and what has which where nothing is learnt."""
-
-    stack: str
-    heads: dict[str, int]  # By shape, all of :data:`SHAPES`
-    even: str | None  # The shape of evenly spread attention on the same sentences
-    random_weights: dict[str, int] | None  # As ``heads``; None unless --control ran
-
-
 @dataclass(frozen=True)
 class HeadResult(Head):
     """Everything measured about one head; a rate is None where nothing could be counted."""
@@ -340,8 +326,6 @@ class HeadResult(Head):
     #: Its mean attention between the first 15 tokens and the last, 16 x 16, queries down: base64 of
     #: a byte a cell, 255 times the square root of the weight; empty for cross-attention.
     mean_pattern: str = ""
-    #: One of :data:`SHAPES`, by a rule; None of cross-attention, and where nothing was measured.
-    shape: str | None = None
     #: How it follows the order of the source; only of cross-attention.
     alignment: Annotated[AlignmentScore | None, Compare()] = None
     #: How much weight it puts on one key; only of cross-attention.
@@ -454,7 +438,6 @@ class ClassifyResult(Measured):
     prefix: PrefixMatching | None = None  # Of the scores on repeated tokens; None unless asked for
     #: Which labels of the pattern norms leave; None where heads were labelled by the pattern.
     norms: ValueNorms | None = None
-    shapes: tuple[StackShapes, ...] = ()  # What patterns look like, by stack but cross-attention
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -473,7 +456,6 @@ class ClassifyResult(Measured):
             heads=tuple(head for head in self.heads if head.stack == stack),
             control=self.control and self.control.only(stack),
             untestable={name: why for name, why in self.untestable.items() if name in names},
-            shapes=tuple(part for part in self.shapes if part.stack == stack),
         )
 
     def to_frame(self) -> pandas.DataFrame:
@@ -550,7 +532,7 @@ def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
         "best_baseline": confirmed.baselines[confirmed.strongest] if confirmed else None,
         "best_labelled": best.labelled if best else None,
         **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
-        **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate", "shape")},
+        **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
     }
     if stacked:
         order, sharp = head.alignment, head.sharpness

@@ -22,7 +22,6 @@ from headscope.analyses.classify.result import (
     HeadResult,
     SwappedControl,
 )
-from headscope.analyses.classify.shapes import counted
 from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
@@ -126,16 +125,6 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         ),
         thresholds=dataclasses.asdict(thresholds),
         heads=heads,
-        shapes=tuple(
-            counted(
-                item.corpus.stack,
-                item.heads,
-                item.even,
-                next((r.heads for r in random if r.corpus.stack == item.corpus.stack), None),
-            )
-            for item in by_stack
-            if item.corpus.stack != "cross"
-        ),
         control=control,
         untestable={
             role_in(role, item.corpus.stack): why

@@ -51,8 +51,6 @@ class Positional(RowMeasure):
         self.queries, self.mass_queries = zeros(2, len(OFFSETS), dtype=np.int64)
         #: Sum over content queries of 1 / (content tokens that the query sees); content queries
         self.chance, self.content = np.zeros(()), np.zeros((), dtype=np.int64)
-        #: Sum over content queries of what evenly spread attention gives the two tokens beside them
-        self.even = np.zeros(())
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -62,10 +60,7 @@ class Positional(RowMeasure):
             if abs(r) < n and not (batch.causal and r > 0):
                 query, target = slice(max(-r, 0), min(n, n - r)), slice(max(r, 0), min(n, n + r))
                 self.queries[i] += (content[:, query] & content[:, target]).sum()
-                asked = content[:, query] & real[:, target]
-                self.mass_queries[i] += asked.sum()
-                if abs(r) == 1:
-                    self.even += (asked / numpy(batch.visible).clip(min=1)[:, query]).sum()
+                self.mass_queries[i] += (content[:, query] & real[:, target]).sum()
         per_sentence = content.sum(axis=1)
         self.content += per_sentence.sum()
         if batch.causal:

@@ -105,7 +105,6 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if part.stacks == ("encoder",):
             yield from _syntactic_table(part)
             yield from _rare_table(part)
-        yield b.Text(shapes_sentence(part), on=b.VERBOSE)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
@@ -120,7 +119,6 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         stack = f"{STACK_NAMES[part.stacks[0]]}. " if several else ""
         for note in (
             counted,
-            shapes_sentence(part),
             control_sentence(part),
             untested_sentence(part),
         ):
@@ -220,25 +218,6 @@ def untested_sentence(part: ClassifyResult) -> str:
     """Name the roles that this corpus cannot show; empty where there is none."""
     named = [f"{role_name(r.rpartition(':')[2])} ({why})" for r, why in part.untestable.items()]
     return f"Not testable on this corpus: {', '.join(named)}." if named else ""
-
-
-def shapes_sentence(part: ClassifyResult) -> str:
-    """Count what the patterns of one stack look like, beside attention that knows nothing."""
-
-    def listed(counts: Mapping[str, int]) -> str:
-        return ", ".join(f"{n} {shape}" for shape, n in counts.items() if n)
-
-    sentences = []
-    for shapes in part.shapes:
-        random = "were not measured (--control does that)"
-        if shapes.random_weights is not None:
-            random = f"have {listed(shapes.random_weights)}"
-        sentences.append(
-            f"What patterns look like, by a rule in place of the eye of Kovaleva et al. 2019: "
-            f"{listed(shapes.heads)}. Evenly spread attention is {shapes.even or 'not known'} "
-            f"here; random weights {random}."
-        )
-    return " ".join(sentences)
 
 
 def control_sentence(part: ClassifyResult) -> str:
@@ -523,8 +502,6 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
         yield "Alignment", f"{decimal(head.alignment.score)}{swapped}"
     if head.rare is not None:
         yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
-    if head.shape is not None:
-        yield "Pattern", head.shape
     yield "Confidence", decimal(head.confidence)
     yield "Entropy", f"{decimal(head.entropy)} nats"
     yield "Mass on special tokens", decimal(head.special_mass)

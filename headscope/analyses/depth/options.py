@@ -72,7 +72,6 @@ class DepthOptions(RunOptions):
         ),
     ] = None
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """The model, and random weights."""
-        share = (self.sequences or WINDOWS) * self.length / (WINDOWS * 128)
-        return {"model": 6.4 * share} | ({"control": 5.5 * share} if self.control else {})
+        return ("model", "control") if self.control else ("model",)

@@ -6,7 +6,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.options import Option
-from headscope.core.progress import part_of_sample
 from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
 
 
@@ -56,9 +55,7 @@ class FlowOptions(RunOptions):
         int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
 
-    def expected(self) -> dict[str, float]:
-        """Two passes of the model and of its random twins."""
-        share = part_of_sample(self.limit)
-        passes = {"choosing": 7.0 * share, "measuring": 4.3 * share}
+    def step_names(self) -> tuple[str, ...]:
+        """Two passes of the model and of its random twin."""
         models = ("model", "control") if self.control else ("model",)
-        return {f"{model}, {name}": cost for model in models for name, cost in passes.items()}
+        return tuple(f"{model}, {name}" for model in models for name in ("choosing", "measuring"))

@@ -34,6 +34,6 @@ class LinearOptions(EffectOptions):
     alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = False
     control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """All heads in every form, then each head alone."""
-        return {"all heads": 2.5} | ({"linear, head by head": 4.5} if self.alone else {})
+        return ("all heads", "linear, head by head") if self.alone else ("all heads",)

@@ -82,7 +82,7 @@ class HeadCorrelation:
     pearson: Estimate
     spearman: ComparedEstimate
     p: float | None  # Of Spearman's, two-sided, by the same t
-    layers: int  # That count
+    layers: int  # Layers that count
 
     @property
     def name(self) -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.options import Option, numbers
-from headscope.core.progress import part_of_sample
 from headscope.session.options import POOLING, STACK, RunOptions, Text
 
 
@@ -99,8 +98,7 @@ class RankOptions(RunOptions):
 
         return {"text": sample_plain()}
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """The weights, and what depends on a text."""
-        share = part_of_sample(self.limit)
-        steps = {"model": 0.5} | ({"text": 3.4 * share} if self.text is not None else {})
-        return steps | ({"shared projections": 20.0} if self.share_projections else {})
+        wanted = {"text": self.text is not None, "shared projections": bool(self.share_projections)}
+        return ("model", *(name for name, asked in wanted.items() if asked))

@@ -46,13 +46,10 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
         columns.append((result.task.metric, lambda row: row[1].metric, 2))
     yield b.Table(columns, result.whole.items())
     said = {name: _drawn(effect) for name, effect in result.whole.items()}
-    shuffled = ""
-    if "shuffled" in said:  # a result of an earlier version has none
-        shuffled = f", the same step towards scores of shuffled tokens {said['shuffled']}"
     yield b.Text(
         "For comparison, in all heads: a random change of the scores of the same size "
-        f"{said['noise']}{shuffled}; only pairs made symmetric, keeping how much each token is "
-        "attended to by all, "
+        f"{said['noise']}, the same step towards scores of shuffled tokens {said['shuffled']}; "
+        "only pairs made symmetric, keeping how much each token is attended to by all, "
         f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
         on=b.PAGE,
     )

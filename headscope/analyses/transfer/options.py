@@ -127,6 +127,6 @@ class TransferOptions(RunOptions):
     ] = 400
     pooling: Annotated[str | None, POOLING] = None
 
-    def expected(self) -> dict[str, float]:
+    def step_names(self) -> tuple[str, ...]:
         """Fine-tuning, run after run."""
-        return {"runs": self.budget or 600.0}
+        return ("runs",)

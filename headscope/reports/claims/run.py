@@ -1,4 +1,4 @@
-"""A run of ``insights``: what is measured for each claim, and how long that takes."""
+"""A run of ``insights``: what is measured for each claim."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,14 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
-from headscope.core.progress import SECONDS, STEPS, Progress, part_of, silent
+from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import (
     Corpus,
     as_corpus,
     as_plain,
     counted,
-    encode_lines,
     sample_corpus,
-    sample_plain,
 )
 from headscope.data.examples import Examples, as_pairs
 from headscope.models.compact import remove_heads
@@ -57,87 +55,16 @@ from headscope.tasks.units import Head
 DRAWS = 39
 
 
-_SENTENCES = 16  # Sentences whose pass is timed
-#: Passes over these that each part takes as long as, by its defaults; measured on the demo model.
-#: "insights" is the model with only its labelled heads (claim 2).
-_PASSES = {
-    **{"classify": 170, "rank": 30, "spectrum": 65, "depth": 245, "flow": 125, "linear": 125},
-    **{"symmetric": 180, "insights": 350, "transfer": 6000},
-}
-
-
-def _expected_seconds(loaded: LoadedModel, parts: Sequence[str], budget: float) -> dict[str, float]:
-    """Guess the seconds of each part from one pass of the model; transfer keeps to the budget."""
-    lines = [] if loaded.tokenizer is None else list(sample_plain())[:_SENTENCES]
-    encoded = encode_lines(loaded, lines)
-    batch = loaded.pad([ids for ids in encoded if ids is not None] or [[0]])
-    seconds = []
-    for _ in range(3):  # the first one warms up
-        started = time.perf_counter()
-        with torch.no_grad():
-            loaded.forward(*batch)
-        seconds.append(time.perf_counter() - started)
-    expected = {name: _PASSES[name] * min(seconds) for name in parts}
-    if "transfer" in expected:
-        tuning = expected["transfer"]
-        expected["transfer"] = min(tuning, max(budget - (sum(expected.values()) - tuning), 1.0))
-    return expected
-
-
-def _announcement(expected: Mapping[str, float], budget: float) -> str:
-    """Say what will be measured, about how long that takes, and what leaves the longest out."""
-
-    def minutes(seconds: float) -> str:
-        return f"{max(seconds, 1):.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-    names = ["the labelled heads alone" if name == "insights" else name for name in expected]
-    text = f"insights measures {', '.join(names)}: about {minutes(sum(expected.values()))}"
-    if "transfer" not in expected:
+def _announcement(parts: Sequence[str], budget: float) -> str:
+    """Say what will be measured, and what leaves the longest out."""
+    names = ["the labelled heads alone" if name == "insights" else name for name in parts]
+    text = f"insights measures {', '.join(names)}"
+    if "transfer" not in parts:
         return f"{text}."
     return (
-        f"{text}, {minutes(expected['transfer'])} of it transfer, which ends {budget:g} s after "
-        "the start (budget). Skip transfer to leave out claims 8 to 10."
+        f"{text}; transfer ends {budget:g} s after the start (budget). Skip transfer to leave out "
+        "claims 8 to 10."
     )
-
-
-class Whole:
-    """Reports, with the progress of each part, how long the whole run has taken and will take.
-
-    What was expected is corrected by the pace so far; transfer ends with the budget.
-    """
-
-    def __init__(
-        self,
-        expected: dict[str, float],
-        budget: float,
-        progress: Progress,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._expected, self._budget, self._progress = expected, budget, progress
-        self._clock, self._start = clock, clock()
-        self._all, self._done = sum(expected.values()), 0.0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Report the progress of a part ("name, what"), and of the whole."""
-        names, name = list(self._expected), what.partition(",")[0]
-        if name in names:
-            before = sum(self._expected[other] for other in names[: names.index(name)])
-            now = before + self._expected[name] * done / max(total, 1)
-            self._done = max(self._done, now)  # a part may count several things, one by one
-            so_far = self._clock() - self._start
-            trust = 0.05 * self._all  # in what was expected, until as much has been done
-            pace = (so_far + trust) / (self._done + trust)
-            tuning = min(self._expected.get("transfer", 0.0), self._all - self._done)
-            others = pace * (self._all - self._done - tuning)
-            left = others + min(pace * tuning, max(self._budget - so_far - others, 0.0))
-            self._progress(STEPS, names.index(name) + 1, len(names))
-            self._progress(SECONDS, int(so_far), math.ceil(so_far + max(left, 1.0)))
-        self._progress(what, done, total)
-
-    def finish(self) -> None:
-        """Say that nothing is left."""
-        so_far = max(round(self._clock() - self._start), 1)
-        self._progress(SECONDS, so_far, so_far)
 
 
 def run(model: Model, options: InsightsOptions) -> InsightsResult:
@@ -158,24 +85,17 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     sections = options.sections
     tell: Progress = options.tell
     tuning: Run | None = None
-    whole: Whole | None = None
     if sections is None:
         if translating:
             settings = with_sources(settings, data)
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
-        parts = [*first, *(["insights"] if "classify" in first else [])]
-        parts += ["transfer"] if "transfer" in names else []
-        expected = _expected_seconds(loaded, parts, budget)
         if options.announce is not None:
-            options.announce(_announcement(expected, budget))
-        whole = Whole(expected, budget - (time.monotonic() - started), tell)
-        shared = Run(
-            loaded, settings, seed, options.command, check=options.validate, progress=whole
-        )
+            options.announce(_announcement(options.step_names(), budget))
+        shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
         sections = run_sections(first, shared).sections
         tuning = shared if "transfer" in names else None
-        tell = part_of("insights", whole)
+        tell = part_of("insights", tell)
     if translating and sections.prune is None:
         pruned = prune_stacks(loaded, data, limit, seed, tell)
         sections = dataclasses.replace(sections, prune=pruned)
@@ -199,8 +119,6 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         limits = {**settings, "transfer": {**table, "budget": min(left, table.get("budget", left))}}
         tuned = run_sections(["transfer"], dataclasses.replace(tuning, settings=limits)).sections
         sections = dataclasses.replace(sections, transfer=tuned.transfer)
-    if whole is not None:
-        whole.finish()
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(

@@ -26,7 +26,8 @@ class InsightThresholds(ThresholdSet):
         Claim 1: R^2 of the attended word's state from which z holds most of it.
     random_p, metric_loss : float
         Claim 2: the share of deals, (1 + draws that do as well) / (1 + draws), above which labelled
-        heads are not told from random ones, and the share of the metric that they may lose.
+        heads are not told from random ones, and the share of the metric that they may lose (Voita
+        et al. 2019, arXiv:1905.09418, section 6: 10 of 48 encoder heads cost 0.15 BLEU).
     layer_below, head_within : float
         Claim 3: how far the layers' dims90 must lie below the control's, and how near the heads'
         must lie to theirs, as shares of the control's.

@@ -142,8 +142,8 @@ def test_what_is_a_regression_and_what_cannot_be_decided(documents):
 def test_rules_are_read_however_they_are_written():
     for text, limit in {
         "metric-drop=0.5": AllowedDrop(0.5),
-        "Metric_Drop>0.50": AllowedDrop(0.5),
-        "metric-drop>2%": AllowedDrop(2, "%"),
+        "Metric_Drop=0.50": AllowedDrop(0.5),
+        "metric-drop=2%": AllowedDrop(2, "%"),
         "metric-drop=2 %": AllowedDrop(2, "%"),
         "metric-drop=1 Point": AllowedDrop(1, "points"),
     }.items():
@@ -160,11 +160,12 @@ def test_rules_are_read_however_they_are_written():
     [
         ("role-chnged", "did you mean 'role-changed'"),
         ("zzz", "rules are role-changed"),
-        ("metric-drop>", "no rule"),
-        ("metric-drop>nan", "no number"),
+        ("metric-drop=", "no rule"),
+        ("metric-drop=nan", "no number"),
+        ("metric-drop>2%", "no rule"),
         ("metric-drop=2percent", "write metric-drop=2%"),
         ("metric-drop<1", "no rule"),
-        ("role-changed>3", "has no limit"),
+        ("role-changed=3", "has no limit"),
     ],
 )
 def test_rules_that_are_none(text, words):
