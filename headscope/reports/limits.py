@@ -12,15 +12,21 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CheckFailedError, InputError, nearest
 from headscope.core.roles import ROLES
 from headscope.core.safe_text import listed, visible
-from headscope.models.validation import certificate_of
 from headscope.pruning.metric_words import scale_of
 from headscope.pruning.result import PruneResult
 from headscope.reports.baseline import Side
 from headscope.reports.claims.scoreboard import CLAIMS
-from headscope.reports.diff import TOLERANCE, compare
-from headscope.reports.diff_rules import bare_limit, check_rules, parse_rules, undecided, with_fired
+from headscope.reports.compare import TOLERANCE, changes_between
 from headscope.reports.reading import Results
-from headscope.reports.result import VERDICTS, DiffResult
+from headscope.reports.result import VERDICTS, DiffResult, Outcome
+from headscope.reports.rules import (
+    Rule,
+    bare_limit,
+    check_rules,
+    outcomes_of,
+    parse_rules,
+    undecided,
+)
 
 #: From results and the value of a limit: why it fails, or an empty string.
 Check = Callable[[Results, float], str]
@@ -45,13 +51,9 @@ def _validation(new: Results, wanted: float) -> str:
     """Every result carries a certificate that passed."""
     if not wanted or not new.sections:
         return "there is no result" if wanted else ""
-    reasons = []
-    for name, result in new.sections.items():
-        certificate = certificate_of(result)
-        if certificate is None or certificate.passed is None:
-            reasons.append(f"{name} is not validated")
-        elif not certificate.passed:
-            reasons.append(f"{name} failed")
+    passed = {name: certificate.passed for name, certificate in new.certificates.items()}
+    words = {None: "is not validated", False: "failed", True: ""}
+    reasons = [f"{name} {why}" for name in new.sections if (why := words[passed.get(name)])]
     return ", ".join(reasons)
 
 
@@ -180,7 +182,7 @@ class Limits:
     numbers: dict[str, float] = field(default_factory=dict)
     insights: dict[int, tuple[str, ...]] = field(default_factory=dict)
     baseline: str | None = None
-    fail_on: tuple[str, ...] = ()
+    fail_on: tuple[Rule, ...] = ()
     tolerance: float = TOLERANCE
 
     @classmethod
@@ -232,12 +234,12 @@ def _several(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-def _rules(where: str, value: object) -> tuple[str, ...]:
+def _rules(where: str, value: object) -> tuple[Rule, ...]:
     texts = _several(value)
     if not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f'{where} must be a list of rules, such as ["role-changed"].')
     try:
-        return tuple(map(str, parse_rules(texts)))
+        return parse_rules(texts)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
@@ -261,22 +263,10 @@ def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
     return wanted
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One limit, and why it fails; an empty reason where it passes."""
-
-    limit: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        """Name both, as the error does."""
-        return f"{self.limit}: {self.reason}"
-
-
 def check_baseline(limits: Limits, baseline: Side) -> None:
     """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric."""
     if baseline.metric:
-        check_rules(parse_rules(limits.fail_on), baseline.metric)
+        check_rules(limits.fail_on, baseline.metric)
 
 
 def judged(
@@ -301,12 +291,13 @@ def judged(
     if limits.fail_on and baseline is None:
         outcomes.append(Outcome(f"the baseline {visible(limits.baseline)}", "it was not read"))
     elif limits.fail_on and baseline is not None:
-        rules = parse_rules(limits.fail_on)
-        diff = with_fired(compare(baseline, new, tolerance=limits.tolerance), rules)
-        reasons = {fired.rule: fired.reason for fired in diff.fired}
-        reasons |= undecided(diff, rules)  # a limit on nothing guards nothing
-        against = f"against {visible(baseline.name)}"
-        outcomes += [Outcome(f"{rule} {against}", reasons.get(str(rule), "")) for rule in rules]
+        diff = changes_between(baseline, new, tolerance=limits.tolerance)
+        # A limit on nothing guards nothing.
+        nothing, against = undecided(diff, limits.fail_on), f"against {visible(baseline.name)}"
+        outcomes += [
+            Outcome(f"{outcome.rule} {against}", nothing.get(outcome.rule, outcome.reason))
+            for outcome in outcomes_of(diff, limits.fail_on)
+        ]
     return tuple(outcomes), diff
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
 from headscope.pruning.metric_words import scale_of
-from headscope.reports.result import Change, DiffResult, FiredRule, SetChange
+from headscope.reports.result import Change, DiffResult, Outcome, SetChange
 
 _SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
 _WRITTEN_ALLOWED_DROP = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
@@ -85,8 +85,7 @@ def bare_limit(metric: str) -> float:
     return _TOO_MUCH_OF_A_LOSS if scale is None else _TOO_MUCH * scale
 
 
-#: ``>`` was the sign once. A shell makes a file of what follows it, so ``=`` is written.
-_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:([>=])\s*(\S.*?)\s*)?")
+_WRITTEN = re.compile(r"\s*([A-Za-z_-]+)\s*(?:=\s*(\S.*?)\s*)?")
 _LIMITED = "metric-drop"  # The rule that may have a limit
 #: From a comparison and the rule's limit: the rows that the rule is about. It fires if there are
 #: any, and the first three are named.
@@ -112,14 +111,13 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
         match = _WRITTEN.fullmatch(text)
         name = match[1].replace("_", "-").lower() if match else text.strip()
         if match is None or name not in RULES:
-            hint = nearest(re.split("[>=]", name)[0], RULES, "rules are")
+            hint = nearest(name.partition("=")[0], RULES, "rules are")
             raise InputError(f"There is no rule {visible(text)!r}; {hint}")
         limit = None
         if match[2] is not None:
             if name != _LIMITED:
-                sign = match[2] + match[3]
-                raise InputError(f"The rule {name} has no limit; write it without {sign}.")
-            limit = AllowedDrop.parse(match[3])
+                raise InputError(f"The rule {name} has no limit; write it without ={match[2]}.")
+            limit = AllowedDrop.parse(match[2])
             if limit is None:
                 raise InputError(
                     f"The limit of {visible(text)!r} is no number of 0 or more; write {name}=2% "
@@ -137,27 +135,32 @@ def check_rules(rules: Iterable[Rule], metric: str) -> None:
             raise InputError(f"{rule} would guard nothing here: {why}.")
 
 
-def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
-    """Return the comparison with the rules that fire, each with its reason."""
+def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
+    """Say of every rule why it fires; an empty reason where it does not."""
     rules = tuple(rules)
     if diff.metric:
         check_rules(rules, diff.metric)
-    fired = []
-    for rule in rules:
-        section, words, rows = RULES[rule.name]
-        names = [visible(row) for row in rows(diff, rule.limit)]
-        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
-        if section in diff.missing:
-            reason = f"{visible(diff.new)} has no result of {section}, {visible(diff.old)} has"
-        elif rule.name == _LIMITED and "prune" in diff.compared and not diff.metrics_compared:
-            reason = "no value of pruning is in both: the metric, methods or fractions differ"
-        elif names:
-            reason = words.format(heads=heads, new=visible(diff.new))
-            reason += f": {listed(names)}" if any(names) else ""
-        else:
-            continue
-        fired.append(FiredRule(str(rule), reason))
+    return tuple(Outcome(str(rule), _reason(diff, rule)) for rule in rules)
+
+
+def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
+    """Return the comparison with the rules that fire, each with its reason."""
+    fired = (outcome for outcome in outcomes_of(diff, rules) if outcome.reason)
     return dataclasses.replace(diff, fired=tuple(fired))
+
+
+def _reason(diff: DiffResult, rule: Rule) -> str:
+    section, words, rows = RULES[rule.name]
+    names = [visible(row) for row in rows(diff, rule.limit)]
+    heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+    if section in diff.missing:
+        return f"{visible(diff.new)} has no result of {section}, {visible(diff.old)} has"
+    if rule.name == _LIMITED and "prune" in diff.compared and not diff.metrics_compared:
+        return "no value of pruning is in both: the metric, methods or fractions differ"
+    if not names:
+        return ""
+    reason = words.format(heads=heads, new=visible(diff.new))
+    return f"{reason}: {listed(names)}" if any(names) else reason
 
 
 def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
