@@ -15,7 +15,7 @@ from headscope.core.safe_text import listed, visible
 from headscope.pruning.metric_words import scale_of
 from headscope.pruning.result import PruneResult
 from headscope.reports.baseline import Side
-from headscope.reports.claims.scoreboard import CLAIMS
+from headscope.reports.claims.rule import claims
 from headscope.reports.compare import TOLERANCE, changes_between
 from headscope.reports.reading import Results
 from headscope.reports.result import VERDICTS, DiffResult, Outcome
@@ -247,7 +247,7 @@ def _rules(where: str, value: object) -> tuple[Rule, ...]:
 def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
     if not isinstance(table, dict):
         raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
-    numbers, allowed = [claim.number for claim in CLAIMS], ", ".join(VERDICTS)
+    numbers, allowed = [claim.number for claim in claims().values()], ", ".join(VERDICTS)
     wanted = {}
     for key, value in table.items():
         if not (key.isascii() and key.isdigit() and int(key) in numbers):

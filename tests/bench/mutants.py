@@ -131,7 +131,7 @@ worse-or-better | reports/compare.py | old and new are swapped
 limit-of-loss | reports/limits.py | a limit of a loss is upside down
     bad = prune.sign * (value - limit) < 0\n => bad = value - limit < 0\n
 interference-random | reports/claims/routing_claims.py | no random weights
-    above(control.over_random, limit) => above(stored.difference, limit)
+            control.over_random,\n => stored.difference,\n
 at-least-mean | reports/claims/finding.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
 roles-tail | reports/claims/head_claims.py | p of doing worse
