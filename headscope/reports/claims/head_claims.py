@@ -62,7 +62,8 @@ def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> F
 
     scale = abs(kept.baseline) or 1.0
     loss = sign * (kept.baseline - kept.value) / scale
-    interval = sorted(-sign * end / scale for end in kept.difference_ci or ()) or (None, None)
+    ends = kept.difference_ci or ()
+    interval = sorted(-sign * end / scale for end in ends) or (None, None)
     lost = Estimate(loss, *interval)
     little: Estimate | str = lost
     if lost.interval is None and kept.examples >= FEWEST:
@@ -77,6 +78,9 @@ def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> F
         "value": kept.value,
         "loss": loss,
         "loss_interval": None if lost.interval is None else [*lost.interval],
+        "value_interval": None
+        if lost.interval is None
+        else {"low": kept.baseline + min(ends), "high": kept.baseline + max(ends)},
         "random_mean": float(np.mean(kept.random)),
         "random_as_well": as_well,
         "draws": draws,
@@ -88,7 +92,7 @@ def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> F
     does = "worse than" if worse else "no better than" if beats != HOLDS else "better than"
     few = rule.say("few", sets=kept.sets) if too_few else ""
     how = "of all heads alike" if kept.sets is None else "with as many heads in every layer"
-    ends = {"least": np.min(kept.random), "most": np.max(kept.random)}
+    extremes = {"least": np.min(kept.random), "most": np.max(kept.random)}
     return Finding.concluded(
         (
             rule.part("beats", beats, rule.say("beats", values, few=few)),
@@ -96,7 +100,7 @@ def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> F
             *cross_parts,
         ),
         rule.say("measured", {**known, **values}, lost=lost, does=does),
-        rule.say("control", {**values, **ends}, how=how),
+        rule.say("control", {**values, **extremes}, how=how),
         values,
         refuted=worse and (survivors is None or survivors.part.verdict != HOLDS),
     )

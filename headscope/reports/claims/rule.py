@@ -65,6 +65,7 @@ class Claim:
     parts: dict[str, PartRule]
     say: dict[str, str]  # Sentences to be filled in
     closing: str  # Of the rule's sentence
+    bar: dict[str, Any] = field(default_factory=dict)  # The number that it leads with
     opening: str = _OPENING
 
 
