@@ -207,12 +207,17 @@ def _moved(
                 beyond = abs(shift) > tolerance * larger
             else:  # Where only one side has an interval, the other gets one as wide.
                 low, high = mine.interval or [end - shift for end in other.interval or ()]
-                new_low, new_high = other.interval or [end + shift for end in (low, high)]
-                beyond = new_low > high or new_high < low
+                beyond = apart([(low, high), other.interval or (low + shift, high + shift)])
             worsening = mine.better * (mine.value - other.value) if mine.better else None
         yield Change(
             *key, mine.value, other.value, mine.interval, other.interval, beyond, worsening
         )
+
+
+def apart(intervals: Iterable[tuple[float, float]]) -> bool:
+    """Whether some intervals have no number in common."""
+    lows, highs = zip(*intervals, strict=True)
+    return bool(max(lows) > min(highs))
 
 
 def _size(change: Change) -> float:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import to_json
+from headscope.reports.compare import apart
 from headscope.reports.result import (
     Change,
     Compared,
@@ -291,7 +292,7 @@ def _is_apart(row: ComparedRow) -> bool:
     cells = [cell for cell in row.cells if cell is not None]
     ranges = [cell.number.interval for cell in cells if cell.number.interval is not None]
     if ranges and len(ranges) == len(cells):
-        return max(low for low, _ in ranges) > min(high for _, high in ranges)
+        return apart(ranges)
     words = all(cell.number.value is None for cell in cells)
     return words and len({cell.text for cell in cells}) > 1
 
