@@ -1,4 +1,4 @@
-"""``headscope diff OLD NEW``."""
+"""``headscope diff OLD NEW``: what changed between two, as ``compare`` says it with rules."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Annotated
 from typer import Argument, Option
 
 from headscope.cli import shared_options as shared
-from headscope.cli.output import print_data, print_human, print_note
-from headscope.core.errors import CheckFailedError
+from headscope.cli.compare import FailOn, Tolerance, end_by_rules
+from headscope.cli.output import print_data, print_human
 
 EXAMPLES = """Examples:
 
@@ -20,7 +20,6 @@ EXAMPLES = """Examples:
 
 `headscope diff reports/demo out --format md`
 """
-
 
 #: How differences are printed on stdout.
 DiffFormat = enum.StrEnum("DiffFormat", ["human", "json", "md"])
@@ -38,24 +37,8 @@ def diff(
     new: Annotated[
         Path, Argument(metavar="NEW", help="What it is compared with.", show_default=False)
     ],
-    fail_on: Annotated[
-        list[str] | None,
-        Option(
-            metavar="RULE",
-            help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
-            "metric-drop=2%, validation, insight-changed, insight-lost, score-moved, rank-changed, "
-            "spectrum-changed, depth-changed, flow-changed, transfer-changed, linear-changed, "
-            "symmetric-changed, missing, model-changed, data-changed, schema-changed, "
-            "setting-changed, any. See docs/diff.md.",
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float,
-        Option(
-            help="Share of a number (of 1, where it is smaller) that it may differ where it has "
-            "no interval."
-        ),
-    ] = 0.01,
+    fail_on: FailOn = None,
+    tolerance: Tolerance = 0.01,
     output: shared.Output = None,
     format: Annotated[DiffFormat, Option(help="What goes to stdout.")] = DiffFormat.human,
     config: shared.Config = None,
@@ -68,14 +51,14 @@ def diff(
     """
     from headscope.core.serialise import to_json
     from headscope.reports.baseline import read_side
-    from headscope.reports.diff import compare
-    from headscope.reports.diff_rules import parse_rules, undecided, with_fired
-    from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
+    from headscope.reports.compare import changes_between
+    from headscope.reports.compare_view import diff_files, diff_markdown, diff_report
+    from headscope.reports.rules import parse_rules, with_fired
     from headscope.show.folders import ready_folder, write_files
 
     rules = parse_rules(fail_on or ())
     with ready_folder(output):
-        result = compare(read_side(old), read_side(new), tolerance=tolerance)
+        result = changes_between(read_side(old), read_side(new), tolerance=tolerance)
         result = with_fired(result, rules)
         if output is not None:
             write_files(output, diff_files(result, rules))
@@ -83,7 +66,4 @@ def diff(
         print_human(*diff_report(result))
     elif not result.equal or result.fired:
         print_data(diff_markdown(result, rules) if format is DiffFormat.md else to_json(result))
-    for rule, why in undecided(result, rules).items():
-        print_note(f"{rule} {why}", quiet)
-    if result.fired:
-        raise CheckFailedError("; ".join(f"{fired.rule}: {fired.reason}" for fired in result.fired))
+    end_by_rules((result,), rules, quiet)

@@ -1,24 +1,22 @@
 """One side of a comparison: read off results, or kept in ``baseline.json``, one small file.
 
-A report takes megabytes and dozens of files. What ``headscope diff`` compares of it fits into one
-file, which can stand under version control: every fact with seven digits, and the conditions under
-which the results were made.
+A report takes megabytes and dozens of files. What comparing needs of it fits into one file, which
+can stand under version control: every fact with seven digits, and the conditions under which the
+results were made.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import from_dict, to_dict
-from headscope.models.validation import certificate_of
-from headscope.reports.diff_facts import Facts, Key, Labels, Number, facts_of, settings_of
+from headscope.reports.facts import Fact, Facts, Labels, Number, facts_of, settings_of
 from headscope.reports.reading import Results, load_json, read_results, results_of
 
 #: The file's name in a report's folder.
@@ -29,8 +27,6 @@ _NO_SETTINGS = ("model", "data", "created", "command", "tokenizer", "warnings")
 #: In a result's model, and not what tells one model from another.
 _NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
 
-V = TypeVar("V")
-
 
 class Condition(NamedTuple):
     """Something that should be equal, and how it is shown."""
@@ -39,10 +35,11 @@ class Condition(NamedTuple):
     text: str = "none"
 
 
-NO_CONDITION = Condition()
+#: What the results of a section were made under, by kind (``setting``) and name (``seed``).
+Conditions = dict[tuple[str, str], Condition]
 
 
-def conditions(results: Results, section: str) -> dict[tuple[str, str], Condition]:
+def conditions(results: Results, section: str) -> Conditions:
     """Return everything that has to be equal for runs to measure the same, by kind and name."""
 
     def mapping(value: object) -> Mapping[str, object]:
@@ -65,8 +62,7 @@ def conditions(results: Results, section: str) -> dict[tuple[str, str], Conditio
         "model id": model.get("id"),
         "model revision": model.get("revision"),
         "data name": data.get("name"),
-        # Older results are all of means; unit length at the end changes no cosine, and nothing
-        # else is made of embeddings.
+        # Unit length at the end changes no cosine, and nothing else is made of embeddings.
         "pooling": str(model.get("pooling") or "mean").removesuffix(", normalize"),
         **{name: value for name, value in origin.items() if name not in _NO_SETTINGS},
         **settings_of(result),
@@ -91,7 +87,7 @@ class Side:
     name: str  # As the user gave it
     schemas: dict[str, int]  # By section
     facts: Facts
-    conditions: dict[str, dict[tuple[str, str], Condition]]  # By section
+    conditions: dict[str, Conditions]  # By section
     not_valid: tuple[str, ...]  # What is not known to equal the model, with the reason
     metric: str = ""  # What pruning is judged by; empty without it
     #: The results as they were written; nothing where only the facts are known.
@@ -113,29 +109,17 @@ def side_of(results: Results) -> Side:
 
 def _not_valid(results: Results) -> Iterator[str]:
     """Say which results are not known to be of the model's own attention."""
-    certificates = {name: certificate_of(result) for name, result in results.sections.items()}
-    if all(certificate is None for certificate in certificates.values()):
+    certificates = results.certificates
+    if not certificates:
         yield "it carries no certificate"
     for name, certificate in certificates.items():
-        if certificate is not None and certificate.passed is not True:
+        if certificate.passed is not True:
             words = "not validated" if certificate.passed is None else "validation FAILED"
             reasons = "; ".join(getattr(certificate, "reasons", ())[:3])
             yield f"{name}: {words}{f' ({reasons})' if reasons else ''}"
 
 
 # --- the file ---
-
-_ByName = dict[str, dict[str, V]]  # By what a fact is called, then by where it was measured
-#: A value; with its interval; and 1 or -1 where more or less is better.
-_Numbers = tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class _Curves:
-    """Curves over the same points."""
-
-    points: tuple[str, ...]
-    values: dict[str, tuple[_Numbers, ...]]  # By where they were measured
 
 
 @dataclass(frozen=True)
@@ -144,11 +128,7 @@ class _Section:
 
     schema: int
     conditions: tuple[tuple[Any, ...], ...]  # Kind, name, value and how it is shown
-    numbers: _ByName[_Numbers]
-    metrics: _ByName[_Numbers]
-    curves: dict[str, tuple[_Curves, ...]]
-    labels: _ByName[tuple[str, ...]]  # The first is the primary one, or empty
-    texts: _ByName[str]
+    facts: dict[str, dict[str, Any]]  # By where they were measured, then by name
 
 
 @dataclass(frozen=True)
@@ -159,23 +139,21 @@ class _File:
     sections: dict[str, _Section]
 
 
+_VERSION = 2
+
+
 def baseline_json(results: Results) -> str:
     """Write what ``headscope diff`` compares of some results as one small JSON document."""
     side = side_of(results)
     sections = {}
-    for name, schema in side.schemas.items():
-        facts = side.facts
-        rows = [(*k, *condition) for k, condition in side.conditions[name].items()]
-        sections[name] = _Section(
-            schema,
-            tuple(rows),
-            _grouped(name, facts.numbers, _packed),
-            _grouped(name, facts.metrics, _packed),
-            _packed_curves(name, facts.curves),
-            _grouped(name, facts.labels, lambda item: (item.primary, *sorted(item.names))),
-            _grouped(name, facts.texts, str),
-        )
-    document = to_dict(_File(1, side.metric, side.not_valid, sections))
+    for section, schema in side.schemas.items():
+        rows = [(*key, *condition) for key, condition in side.conditions[section].items()]
+        by_place: dict[str, dict[str, Any]] = {}
+        for (of, where, name), fact in side.facts.items():
+            if of == section:
+                by_place.setdefault(where, {})[name] = _packed(fact)
+        sections[section] = _Section(schema, tuple(rows), by_place)
+    document = to_dict(_File(_VERSION, side.metric, side.not_valid, sections))
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace('},"', '},\n"') + "\n"  # lines, so that version control shows what moved
 
@@ -190,79 +168,62 @@ def read_side(path: Path) -> Side:
     document = load_json(path)
     if not isinstance(document, dict) or "baseline" not in document:
         return side_of(results_of(document, str(path)))
+    version = document["baseline"]
     try:
-        return _side(from_dict(_File, document), str(path))
+        if version != _VERSION:
+            raise ValueError(f"this headscope reads version {_VERSION}, not {version}")
+        file = from_dict(_File, document)
+        return Side(
+            name=str(path),
+            schemas={section: saved.schema for section, saved in file.sections.items()},
+            facts={
+                (section, where, name): _unpacked(packed)
+                for section, saved in file.sections.items()
+                for where, facts in saved.facts.items()
+                for name, packed in facts.items()
+            },
+            conditions={
+                section: {
+                    (kind, called): Condition(value, text)
+                    for kind, called, value, text in saved.conditions
+                }
+                for section, saved in file.sections.items()
+            },
+            not_valid=file.not_valid,
+            metric=file.metric,
+        )
     except (TypeError, ValueError) as error:
-        version = document["baseline"]
-        later = " A later headscope wrote it." if version != 1 else ""
-        raise InputError(f"{visible(path)} is damaged: {visible(error)}.{later}") from None
+        other = "" if version == _VERSION else " Another version of headscope wrote it."
+        raise InputError(f"{visible(path)} is damaged: {visible(error)}.{other}") from None
 
 
-def _side(file: _File, name: str) -> Side:
-    if file.baseline != 1:
-        raise ValueError(f"this headscope reads version 1, not {file.baseline}")
-    facts = Facts()
-    for section, saved in file.sections.items():
-        _spread(section, saved.numbers, facts.numbers, _unpacked)
-        _spread(section, saved.metrics, facts.metrics, _unpacked)
-        _spread(section, saved.labels, facts.labels, lambda x: Labels(frozenset(x[1:]), x[0]))
-        _spread(section, saved.texts, facts.texts, str)
-        for called, groups in saved.curves.items():
-            for curves in groups:
-                for where, values in curves.values.items():
-                    points = zip(curves.points, map(_unpacked, values), strict=True)
-                    facts.curves[section, where, called] = dict(points)
-    return Side(
-        name=name,
-        schemas={section: saved.schema for section, saved in file.sections.items()},
-        facts=facts,
-        conditions={
-            section: {(kind, called): Condition(value, text) for kind, called, value, text in rows}
-            for section, rows in ((s, saved.conditions) for s, saved in file.sections.items())
-        },
-        not_valid=file.not_valid,
-        metric=file.metric,
-    )
+_NUMBERS = tuple[float | None, ...]
 
 
-def _grouped(
-    section: str, facts: Mapping[Key, Any], pack: Callable[[Any], V]
-) -> dict[str, dict[str, V]]:
-    groups: dict[str, dict[str, V]] = defaultdict(dict)
-    for (of, where, name), fact in facts.items():
-        if of == section:
-            groups[name][where] = pack(fact)
-    return dict(groups)
+def _packed(fact: Fact) -> Any:
+    """Write a number as a list, a set of labels as a list of strings, a curve by its points."""
+    if isinstance(fact, Labels):
+        return [fact.primary, *sorted(fact.names)]
+    if isinstance(fact, dict):
+        return {point: _packed(number) for point, number in fact.items()}
+    if isinstance(fact, str):
+        return fact
+    packed = [fact.value, fact.low, fact.high, fact.better or None, int(fact.of_pruning) or None]
+    while len(packed) > 1 and packed[-1] is None:
+        packed.pop()
+    return [None if value is None else float(f"{value:.7g}") for value in packed]
 
 
-def _spread(
-    section: str, saved: _ByName[Any], facts: dict[Key, Any], unpack: Callable[[Any], Any]
-) -> None:
-    for name, by_place in saved.items():
-        facts |= {(section, where, name): unpack(fact) for where, fact in by_place.items()}
-
-
-def _packed_curves(
-    section: str, facts: Mapping[Key, Mapping[str, Number]]
-) -> dict[str, tuple[_Curves, ...]]:
-    groups: dict[str, dict[tuple[str, ...], dict[str, Any]]] = defaultdict(dict)
-    for (of, where, name), curve in facts.items():
-        if of == section:
-            values = tuple(map(_packed, curve.values()))
-            groups[name].setdefault(tuple(curve), {})[where] = values
-    return {
-        name: tuple(_Curves(points, values) for points, values in by_points.items())
-        for name, by_points in groups.items()
-    }
-
-
-def _packed(number: Number) -> _Numbers:
-    interval = number.interval or ((None, None) if number.better else ())
-    packed = (number.value, *interval, *([number.better] if number.better else []))
-    return tuple(None if value is None else float(f"{value:.7g}") for value in packed)
-
-
-def _unpacked(packed: _Numbers) -> Number:
-    value, low, high, better = (*packed, *(None,) * 4)[:4]
-    interval = None if low is None or high is None else (low, high)
-    return Number(value, interval, int(better or 0))
+def _unpacked(packed: Any) -> Fact:
+    if isinstance(packed, str):
+        return packed
+    if isinstance(packed, dict):
+        points = {point: _unpacked(number) for point, number in packed.items()}
+        if all(isinstance(number, Number) for number in points.values()):
+            return points  # type: ignore[return-value]
+    elif isinstance(packed, list) and packed and all(isinstance(item, str) for item in packed):
+        return Labels(frozenset(packed[1:]), packed[0])
+    elif isinstance(packed, list) and 0 < len(packed) <= 5:
+        value, low, high, better, of_pruning = (*from_dict(_NUMBERS, packed), *[None] * 4)[:5]
+        return Number(value, low, high, int(better or 0), bool(of_pruning))
+    raise ValueError(f"{packed!r:.40} is no fact")

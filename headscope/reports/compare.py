@@ -1,50 +1,287 @@
-"""``headscope compare``: reports side by side, for the terminal, Markdown, CSV and the page."""
+"""What differs between results: the runs themselves, fact by fact, and key numbers side by side."""
 
 from __future__ import annotations
 
-import shlex
+import dataclasses
+import math
 import string
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count, groupby, product
-from typing import Any
-
-from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count, product
+from typing import Any, TypeVar
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.view import mark_of
 from headscope.analyses.classify.words import head_sentence
 from headscope.core.errors import InputError
-from headscope.core.safe_text import markdown, visible
-from headscope.core.serialise import to_json
-from headscope.models.validation import certificate_of
-from headscope.reports.baseline import NO_CONDITION, conditions
+from headscope.core.safe_text import listed, visible
+from headscope.core.serialise import SCHEMA
+from headscope.reports.baseline import Condition, Conditions, Side, conditions, side_of
+from headscope.reports.facts import Facts, Key, Labels, Number
 from headscope.reports.reading import Results
 from headscope.reports.registry import SECTIONS
 from headscope.reports.result import (
+    Change,
     Compared,
     ComparedCell,
     ComparedHead,
     ComparedRow,
     CompareResult,
+    CurveChange,
+    DiffResult,
+    Identity,
+    SetChange,
+    TextChange,
     Unlike,
 )
-from headscope.show.cells import csv_text, tidy, tiny
-from headscope.show.page.template import page_json, rendered, role_colours
+from headscope.reports.rules import Rule, with_fired
+from headscope.show.cells import tiny
 from headscope.show.view import KeyNumber, view_of
 
-_SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
-_CAPTIONS = {"schema": "DIFFERENT SCHEMA", "data": "DIFFERENT DATA"}
+#: Share of a number (of 1, where it is smaller) that it may differ where it has no interval.
+TOLERANCE = 0.01
+_NOISE = 1e-6  # The same between runs on different machines; far below anything that is printed
+_CALL = {"created", "command"}  # Keys whose values say when and how a run was called
+_MOST_PATHS = 20  # Paths of other differences that are named
+_ORDER = ("schema", "model", "data", "setting")  # What matters most first
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
-_ACROSS = 3  # Reports that stand side by side in 80 columns
-_MOST_ROWS = 8  # That are shown without --verbose
-_COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
+V = TypeVar("V")
+
+# --- the runs: what should be equal ---
+
+#: What, its name, the sections that it concerns, and what each side has.
+_Unequal = tuple[str, str, tuple[str, ...], tuple[str, ...]]
 
 
-def gather(reports: Sequence[Results]) -> CompareResult:
-    """Lay reports side by side: each section's key numbers, and what else its view compares."""
+def _unequal(
+    sides: Sequence[Mapping[str, Conditions]], sections: Iterable[str], *, models: bool
+) -> list[_Unequal]:
+    """List the conditions that differ between the sides that have a section; each is said once.
+
+    Another path to the same weights or text is no other model or text: where these differ, their
+    names are part of the description. ``models`` says whether the model should be the same.
+    """
+    rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for section in sections:
+        every = [side.get(section) for side in sides]
+        first, *others = [side for side in every if side is not None]
+        differ = [
+            key
+            for key in dict.fromkeys(key for side in (first, *others) for key in side)
+            if any(_at(side, key).value != _at(first, key).value for side in others)
+        ]
+        for what, name in differ:
+            if not models and (what == "model" or name in _OF_THE_MODEL):
+                continue
+            if (name.partition(" ")[0], "") not in differ:
+                texts = ("-" if side is None else _at(side, (what, name)).text for side in every)
+                rows.setdefault((what, name, tuple(texts)), []).append(section)
+    found = [(what, name, tuple(where), texts) for (what, name, texts), where in rows.items()]
+    return sorted(found, key=lambda row: _ORDER.index(row[0]))
+
+
+def _at(side: Conditions, key: tuple[str, str]) -> Condition:
+    return side.get(key, Condition())
+
+
+# --- two sides, fact by fact ---
+
+
+def changes_between(
+    old: Results | Side, new: Results | Side, *, tolerance: float = TOLERANCE
+) -> DiffResult:
+    """Say what differs between two sets of results.
+
+    Numbers without an interval have moved when they differ by more than ``tolerance`` as a share of
+    the larger (of 1, where it is smaller).
+    """
+    if not 0 <= tolerance < math.inf:
+        raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
+    old, new = (side_of(side) if isinstance(side, Results) else side for side in (old, new))
+    sections = _in_both_and_known(old, new)
+    before, after = (
+        {key: fact for key, fact in side.facts.items() if key[0] in sections} for side in (old, new)
+    )
+    numbers = list(_moved(_of(Number, before), _of(Number, after), tolerance))
+    is_metric = {
+        key for key, fact in before.items() if isinstance(fact, Number) and fact.of_pruning
+    }
+    metrics = [change for change in numbers if _key(change) in is_metric]
+    scores = [change for change in numbers if change.beyond and _key(change) not in is_metric]
+    curves, within = [], sum(not change.beyond for change in numbers)
+    for key, mine, other in _pairs(_of(dict, before), _of(dict, after)):
+        section, where, name = key
+        points, new_points = (
+            {(section, f"{where}, {point}", name): number for point, number in curve.items()}
+            for curve in (mine, other)
+        )
+        moved = list(_moved(points, new_points, tolerance))
+        beyond = [change for change in moved if change.beyond]
+        within += len(moved) - len(beyond)
+        if beyond:
+            shared = len(mine.keys() & other.keys())
+            curves.append(CurveChange(*key, len(beyond), shared, max(beyond, key=_size)))
+    labels = list(_label_changes(_of(Labels, before), _of(Labels, after)))
+    texts = _pairs(_of(str, before), _of(str, after))
+    diff = DiffResult(
+        old=old.name,
+        new=new.name,
+        tolerance=tolerance,
+        compared=tuple(sections),
+        missing=tuple(_only(old.schemas, new.schemas, before, after)),
+        added=tuple(_only(new.schemas, old.schemas, after, before)),
+        identity=tuple(
+            Identity(what, name, where, *texts)
+            for what, name, where, texts in _unequal(
+                (old.conditions, new.conditions), sections, models=True
+            )
+        ),
+        roles=tuple(change for change in labels if change.name == "roles"),
+        relations=tuple(change for change in labels if change.name == "relations"),
+        choices=tuple(change for change in labels if change.name == "heads removed"),
+        verdicts=tuple(
+            TextChange(*key, mine, other) for key, mine, other in texts if mine != other
+        ),
+        metrics=tuple(metrics),
+        scores=tuple(sorted(scores, key=_size, reverse=True)),
+        curves=tuple(sorted(curves, key=lambda curve: _size(curve.worst), reverse=True)),
+        within=within,
+        not_valid=new.not_valid,
+        metrics_compared=len(is_metric & after.keys()),
+        metric=old.metric if old.metric == new.metric else "",
+    )
+    if not diff.equal:
+        return diff
+    # Where nothing else differs, every other value that does is named: nothing changes in silence.
+    paths: list[str] = []
+    for name in sections if old.raw and new.raw else ():
+        _differing(old.raw[name], new.raw[name], name, paths.append)
+    return dataclasses.replace(diff, other=tuple(paths[:_MOST_PATHS]))
+
+
+def _in_both_and_known(old: Side, new: Side) -> list[str]:
+    """Return the sections that both have; refuse two that are of a later version."""
+    sections = [name for name in old.schemas if name in new.schemas]
+    if not sections:
+        raise InputError(
+            f"{visible(old.name)} holds {', '.join(old.schemas)} and {visible(new.name)} holds "
+            f"{', '.join(new.schemas)}: nothing to compare. Give two results of the same command."
+        )
+    for name in sections:
+        schemas = old.schemas[name], new.schemas[name]
+        if min(schemas) > SCHEMA or min(schemas) < 1:
+            raise InputError(
+                f"The results of {name} have schemas {schemas[0]} and {schemas[1]}; this headscope "
+                f"knows {SCHEMA}. Use the version that wrote them."
+            )
+    return sections
+
+
+def _of(kind: type[V], facts: Facts) -> dict[Key, V]:
+    return {key: fact for key, fact in facts.items() if isinstance(fact, kind)}
+
+
+def _pairs(old: Mapping[Key, V], new: Mapping[Key, V]) -> Iterator[tuple[Key, V, V]]:
+    return ((key, value, new[key]) for key, value in old.items() if key in new)
+
+
+def _key(change: Change) -> Key:
+    return change.section, change.where, change.name
+
+
+def _moved(
+    old: Mapping[Key, Number], new: Mapping[Key, Number], tolerance: float
+) -> Iterator[Change]:
+    """Yield the numbers that differ, each with whether it moved beyond doubt."""
+    for key, mine, other in _pairs(old, new):
+        if mine.value is None or other.value is None:
+            if mine.value is other.value:
+                continue
+            beyond, worsening = True, None
+        else:
+            shift = other.value - mine.value
+            larger = max(1.0, abs(mine.value), abs(other.value))
+            if abs(shift) <= _NOISE * larger:
+                continue
+            if mine.interval is None and other.interval is None:
+                beyond = abs(shift) > tolerance * larger
+            else:  # Where only one side has an interval, the other gets one as wide.
+                low, high = mine.interval or [end - shift for end in other.interval or ()]
+                beyond = apart([(low, high), other.interval or (low + shift, high + shift)])
+            worsening = mine.better * (mine.value - other.value) if mine.better else None
+        yield Change(
+            *key, mine.value, other.value, mine.interval, other.interval, beyond, worsening
+        )
+
+
+def apart(intervals: Iterable[tuple[float, float]]) -> bool:
+    """Whether some intervals have no number in common."""
+    lows, highs = zip(*intervals, strict=True)
+    return bool(max(lows) > min(highs))
+
+
+def _size(change: Change) -> float:
+    """How far a number moved, as a share of it; from nothing or to nothing is farthest."""
+    if change.old is None or change.new is None:
+        return math.inf
+    return abs(change.new - change.old) / max(1.0, abs(change.old), abs(change.new))
+
+
+def _label_changes(old: Mapping[Key, Labels], new: Mapping[Key, Labels]) -> Iterator[SetChange]:
+    """Yield gained and lost labels; a head that is gone has lost its roles."""
+    for key in dict.fromkeys((*old, *new)):
+        mine, other = old.get(key), new.get(key)
+        before, after = (item.names if item else frozenset() for item in (mine, other))
+        primary = [item.primary if item else "no such head" for item in (mine, other)]
+        unpaired = (mine is None or other is None) and (key[2] != "roles" or before == after)
+        if not unpaired and (before != after or primary[0] != primary[1]):
+            gained, lost = sorted(after - before), sorted(before - after)
+            yield SetChange(*key, tuple(gained), tuple(lost), *primary)
+
+
+def _only(
+    mine: Mapping[str, object], other: Mapping[str, object], facts: Facts, others: Facts
+) -> Iterator[str]:
+    """Say what one side alone has: whole results, heads, then kinds of facts with their number."""
+    yield from (name for name in mine if name not in other)
+    measured = {key[:2] for key in others}
+    gone = dict.fromkeys(key[:2] for key in facts if key[:2] not in measured)
+    for section in dict.fromkeys(section for section, _ in gone):
+        yield f"{section}: {listed([where for name, where in gone if name == section])}"
+    rest: dict[tuple[str, str], list[str]] = {}
+    for section, where, name in facts:
+        if (section, where, name) not in others and (section, where) not in gone:
+            rest.setdefault((section, name), []).append(where)
+    for (section, name), names in rest.items():
+        yield f"{section}: {name} of {listed([where for where in names if where] or ['it'])}"
+
+
+def _differing(old: object, new: object, where: str, report: Callable[[str], None]) -> None:
+    """Report the path of every value that differs but when and how the runs were called."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old | new:
+            if key not in _CALL:
+                _differing(old.get(key), new.get(key), f"{where}.{key}", report)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, (mine, other) in enumerate(zip(old, new, strict=True)):
+            _differing(mine, other, f"{where}[{i}]", report)
+    elif type(old) is float and type(new) is float:
+        if abs(new - old) > _NOISE * max(1.0, abs(old), abs(new)):
+            report(where)
+    elif old != new:
+        report(where)
+
+
+# --- two reports or more, side by side ---
+
+
+def side_by_side(
+    reports: Sequence[Results], rules: Sequence[Rule] = (), *, tolerance: float = TOLERANCE
+) -> CompareResult:
+    """Lay reports side by side: each section's key numbers, and what else its view compares.
+
+    With ``rules``, what changed from the first report to each other one is held against them.
+    """
     if len(reports) < 2:
         raise InputError("Comparing takes two reports or more; give another.")
     rows = []
@@ -62,7 +299,18 @@ def gather(reports: Sequence[Results]) -> CompareResult:
     letters = (product(string.ascii_uppercase, repeat=length) for length in count(1))
     labels = ("".join(letter) for length in letters for letter in length)  # A to Z, AA, AB ...
     compared = (_compared(next(labels), report, sections) for report in reports)
-    return CompareResult(tuple(compared), tuple(rows), unlike(reports))
+    changes = (
+        with_fired(changes_between(reports[0], report, tolerance=tolerance), rules)
+        for report in (reports[1:] if rules else ())
+    )
+    return CompareResult(tuple(compared), tuple(rows), unlike(reports), tuple(changes))
+
+
+def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
+    """List what is not the same in all reports that have a section, besides the model."""
+    made = [{name: conditions(report, name) for name in report.sections} for report in reports]
+    sections = [name for name in SECTIONS if any(name in one for one in made)]
+    return tuple(Unlike(*row) for row in _unequal(made, sections, models=False))
 
 
 def _key_numbers(section: str, report: Results) -> dict[str, KeyNumber]:
@@ -91,8 +339,7 @@ def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
             break
     removed = model.get("removed_heads")
     less = f", {len(removed)} heads removed" if isinstance(removed, list) and removed else ""
-    pairs = ((name, certificate_of(result)) for name, result in report.sections.items())
-    known = {name: certificate for name, certificate in pairs if certificate is not None}
+    known = report.certificates
     errors = [c.max_abs_hidden for c in known.values() if c.max_abs_hidden is not None]
     if failed := [name for name, one in known.items() if one.passed is False]:
         certificate = f"validation FAILED ({', '.join(failed)})"
@@ -131,217 +378,3 @@ def _heads(report: Results) -> tuple[ComparedHead, ...]:
         )
     except (LookupError, TypeError, ValueError, AttributeError):  # a damaged file has no map
         return ()
-
-
-def _headline(reports: Sequence[Compared]) -> str:
-    """Say what differs most: how many heads have the same role as in the first report."""
-    first = {head.name: head.primary for head in reports[0].heads}
-    parts = []
-    for other in reports[1:]:
-        roles = {head.name: head.primary for head in other.heads}
-        both = [name for name in first if name in roles]
-        if both:
-            same = sum(first[name] == roles[name] for name in both)
-            parts.append(
-                f"{same} of {len(both)} heads have the same primary role in {reports[0].label} and "
-                f"{other.label}"
-            )
-    return f"{'; '.join(parts)}." if parts else "Their numbers, side by side."
-
-
-def _map(report: Compared) -> tuple[str, str, list[int], list[tuple[int, list[Any]]]]:
-    """Arrange a report's heads as layers and heads, None where there is none."""
-    by_place = {(head.layer, head.head): head for head in report.heads}
-    columns = list(range(max(head for _, head in by_place) + 1))
-    layers = range(max(layer for layer, _ in by_place) + 1)
-    rows = [(layer, [by_place.get((layer, head)) for head in columns]) for layer in layers]
-    return report.label, visible(_short_name(report)), columns, rows
-
-
-def unlike(reports: Sequence[Results]) -> tuple[Unlike, ...]:
-    """List what is not the same in all reports that have a section, what matters most first.
-
-    The same in several sections is said once.
-    """
-    rows: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
-    for section in SECTIONS:
-        every = [conditions(r, section) if section in r.sections else None for r in reports]
-        measured = [report for report in every if report is not None]
-        for what, name in dict.fromkeys(key for report in measured for key in report):
-            if what == "model" or name in _OF_THE_MODEL:
-                continue
-            values = [report.get((what, name), NO_CONDITION).value for report in measured]
-            if any(value != values[0] for value in values[1:]):
-                texts = tuple(
-                    "-" if report is None else report.get((what, name), NO_CONDITION).text
-                    for report in every
-                )
-                rows.setdefault((what, name, texts), []).append(section)
-    order = ("schema", "data", "setting")
-    different = (Unlike(what, name, tuple(in_), texts) for (what, name, texts), in_ in rows.items())
-    return tuple(sorted(different, key=lambda row: order.index(row.what)))
-
-
-def _described(report: Compared) -> str:
-    """Say which model a report is of, and how well our attention equals its own."""
-    weights = f", weights {report.weights_sha256[:8]}" if report.weights_sha256 else ""
-    family = f"{report.family}, " if report.family else ""
-    text = f"{report.name} ({report.place}): {family}{report.size}{weights}; {report.certificate}"
-    return f"{text}; without {', '.join(report.missing)}" if report.missing else text
-
-
-def _short_name(report: Compared) -> str:
-    """Return the last part of a model's path or hub id."""
-    return report.name.rstrip("/").rpartition("/")[2] or report.name
-
-
-def _unlike_lines(result: CompareResult) -> Iterator[tuple[str, str]]:
-    """Say what else differs between the runs: a caption, and each value after who has it."""
-    for row in result.unlike:
-        holders: dict[str, list[str]] = {}
-        for report, value in zip(result.reports, row.values, strict=True):
-            holders.setdefault(value, []).append(report.label)
-        caption = _CAPTIONS.get(row.what, f"Setting {row.name}")
-        values = (f"{', '.join(labels)}: {value}" for value, labels in holders.items())
-        yield f"{caption} ({', '.join(row.sections)})", "; ".join(values)
-
-
-def _cell_texts(cell: ComparedCell | None) -> tuple[str, str]:
-    """Return a value as it stands in a table, and its controls, which stand below it."""
-    if cell is None:
-        return "-", ""
-    return visible(cell.text), "" if cell.control == "-" else visible(cell.control)
-
-
-def _is_apart(row: ComparedRow) -> bool:
-    """Whether the reports that have a row clearly differ: by their intervals, or in words."""
-    cells = [cell for cell in row.cells if cell is not None]
-    ranges = [cell.number.interval for cell in cells if cell.number.interval is not None]
-    if ranges and len(ranges) == len(cells):
-        return max(low for low, _ in ranges) > min(high for _, high in ranges)
-    words = all(cell.number.value is None for cell in cells)
-    return words and len({cell.text for cell in cells}) > 1
-
-
-def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[RenderableType]:
-    """Say how many numbers clearly differ, show these, and what else differs between the runs.
-
-    With ``verbose`` every number is shown, with its controls.
-    """
-    common = [row for row in result.rows if None not in row.cells]
-    apart = [row for row in common if _is_apart(row)]
-    count = f"{len(apart)} of {len(common)} numbers and verdicts that"
-    all_have = "both reports" if len(result.reports) == 2 else f"all {len(result.reports)} reports"
-    yield Text(f"{count} {all_have} have are clearly different.", style="bold")
-    for report in result.reports:
-        yield Text(visible(f"{report.label}  {_described(report)}"))
-    yield Text("")
-    for caption, who in _unlike_lines(result):
-        loud = caption.startswith("DIFFERENT")
-        yield Text(visible(f"{caption}: {who}"), style="bold red" if loud else "")
-    if not result.unlike:
-        yield Text(_SAME)
-    first = [*apart, *(row for row in common if row not in apart)][:_MOST_ROWS]
-    wanted = [row for row in result.rows if verbose or row in first]
-    for start in range(0, len(result.reports) if wanted else 0, _ACROSS):
-        columns = slice(start, start + _ACROSS)
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
-        table.add_column("", overflow="fold", ratio=2)
-        for report in result.reports[columns]:
-            table.add_column(report.label, overflow="fold", ratio=1)
-        for section, rows in groupby(wanted, key=lambda row: row.section):
-            table.add_row(Text(section, style="bold"))
-            for row in rows:
-                cells = [Text(f"  {visible(row.what)}")]
-                for text, control in map(_cell_texts, row.cells[columns]):
-                    below = f"\n{control}" if control and verbose else ""
-                    cells.append(Text(text).append(below, style="dim"))
-                table.add_row(*cells)
-        yield Text("")
-        yield table
-    if not verbose:
-        places = " ".join(shlex.quote(visible(report.place)) for report in result.reports)
-        left = len(result.rows) - len(wanted)
-        yield Text(f"\nNext: the other {left} rows: headscope compare {places} --verbose", "dim")
-
-
-def compare_markdown(result: CompareResult) -> str:
-    """Write the same as Markdown, all reports in one table; every string of a report is inert."""
-    lines = [f"### headscope compare: {len(result.reports)} models\n"]
-    lines += [f"* **{one.label}** {markdown(_described(one))}" for one in result.reports]
-    lines.append("")
-    lines += [f"* **{markdown(what)}**: {markdown(who)}" for what, who in _unlike_lines(result)]
-    lines += [] if result.unlike else [_SAME]
-    names = [f"{report.label} {markdown(_short_name(report))}" for report in result.reports]
-    rows = [["section", "what", *names], ["---"] * (2 + len(names))]
-    for row in result.rows:
-        cells = []
-        for text, control in map(_cell_texts, row.cells):
-            below = f"<br><sub>{markdown(control)}</sub>" if control else ""
-            cells.append(f"{markdown(text)}{below}")
-        rows.append([row.section, markdown(row.what), *cells])
-    return "\n".join([*lines, "", *(f"| {' | '.join(cells)} |" for cells in rows)]) + "\n"
-
-
-def compare_csv(result: CompareResult) -> str:
-    """Write one row for each value of each report, with its interval as numbers."""
-    rows = []
-    for row in result.rows:
-        for report, cell in zip(result.reports, row.cells, strict=True):
-            if cell is not None:
-                where = report.label, visible(report.name), row.section, visible(row.what)
-                number = cell.number.value, cell.number.low, cell.number.high
-                rows.append((*where, *number, visible(cell.text), visible(cell.control)))
-    return csv_text(_COLUMNS, rows)
-
-
-SIDE = 16  # Rows and columns of a head's mean attention.
-_STYLE = """
-.maps { display: grid; gap: 20px 32px; }
-.maps { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
-.maps .map { min-width: 0; } .told { min-height: 4.6em; font-size: .92rem; }
-.cell.same { outline: 2px solid var(--ink); }
-.side th[scope=rowgroup] { background: var(--panel); padding: 6px; }
-.side th[scope=row] { font-weight: 400; min-width: 9rem; }
-.side td { min-width: 7.5rem; }
-"""
-
-
-def compare_html(result: CompareResult) -> str:
-    """Write the page; the same result gives the same text."""
-    reports = result.reports
-    drawn = [report for report in reports if report.heads]
-    fields = ("sentence", "mean_pattern")
-    models = [{h.name: {f: getattr(h, f) for f in fields} for h in one.heads} for one in drawn]
-    for heads in models:
-        for head in heads.values():
-            head.update(sentence=tidy(visible(head["sentence"])), mean=head.pop("mean_pattern"))
-    roles = [{head.name: head.primary for head in one.heads} for one in drawn]
-    names = list(roles[0]) if roles else [""]
-    differ = [name for name in names if len({one.get(name) for one in roles}) > 1]
-    return rendered(
-        "compare.html.j2",
-        role_colours() + _STYLE,
-        ("pictures.js", "compare.js"),
-        data=page_json({"models": models, "first": (differ or names)[0], "side": SIDE}),
-        headline=visible(_headline(reports)),
-        maps=[_map(report) for report in drawn],
-        reports=[(r.label, visible(_short_name(r)), visible(_described(r))) for r in reports],
-        alike=_SAME,
-        unlike=[(visible(caption), visible(who)) for caption, who in _unlike_lines(result)],
-        sections=[
-            (section, [(visible(row.what), [*map(_cell_texts, row.cells)]) for row in rows])
-            for section, rows in groupby(result.rows, key=lambda row: row.section)
-        ],
-    )
-
-
-def compare_files(result: CompareResult) -> dict[str, bytes]:
-    """Return compare.md, compare.csv, compare.html and compare.json."""
-    texts = {
-        "compare.md": compare_markdown(result),
-        "compare.csv": compare_csv(result),
-        "compare.html": compare_html(result),
-        "compare.json": f"{to_json(result)}\n",
-    }
-    return {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}

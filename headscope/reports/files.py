@@ -14,12 +14,11 @@ from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, silent
 from headscope.core.serialise import to_dict, to_json
 from headscope.reports.baseline import BASELINE, baseline_json
-from headscope.reports.limits import Outcome
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
 from headscope.reports.reading import results_of
 from headscope.reports.registry import REPORT, SECTIONS
-from headscope.reports.result import DiffResult, ReportResult
+from headscope.reports.result import DiffResult, Outcome, ReportResult
 from headscope.show.folders import write_files
 from headscope.show.view import view_of
 

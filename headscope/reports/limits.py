@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CheckFailedError, InputError, nearest
 from headscope.core.roles import ROLES
 from headscope.core.safe_text import listed, visible
-from headscope.models.validation import certificate_of
 from headscope.pruning.result import PruneResult
 from headscope.removal.metric_words import scale_of
 from headscope.reports.baseline import Side
-from headscope.reports.claims.scoreboard import CLAIMS
-from headscope.reports.diff import TOLERANCE, compare
-from headscope.reports.diff_rules import bare_limit, check_rules, parse_rules, undecided, with_fired
+from headscope.reports.claims.rule import claims
+from headscope.reports.compare import TOLERANCE, changes_between
 from headscope.reports.reading import Results
-from headscope.reports.result import VERDICTS, DiffResult
+from headscope.reports.result import VERDICTS, DiffResult, Outcome
+from headscope.reports.rules import (
+    Rule,
+    bare_limit,
+    check_rules,
+    outcomes_of,
+    parse_rules,
+    undecided,
+)
 
-#: From results and the value of a limit: why it fails, or an empty string.
-Check = Callable[[Results, float], str]
+#: From the value of a limit and results: why it fails, or an empty string.
+Check = Callable[[float, Results], str]
 #: What the value of a limit may be: in words, of exactly which types, and the smallest.
 _FLAG = ("true or false", (bool,), -math.inf)
 _COUNT = ("a whole number of 0 or more", (int,), 0)
@@ -41,23 +48,19 @@ class Limit(NamedTuple):
     words: str
 
 
-def _validation(new: Results, wanted: float) -> str:
+def _validation(limit: float, new: Results) -> str:
     """Every result carries a certificate that passed."""
-    if not wanted or not new.sections:
-        return "there is no result" if wanted else ""
-    reasons = []
-    for name, result in new.sections.items():
-        certificate = certificate_of(result)
-        if certificate is None or certificate.passed is None:
-            reasons.append(f"{name} is not validated")
-        elif not certificate.passed:
-            reasons.append(f"{name} failed")
+    if not limit or not new.sections:
+        return "there is no result" if limit else ""
+    passed = {name: certificate.passed for name, certificate in new.certificates.items()}
+    words = {None: "is not validated", False: "failed", True: ""}
+    reasons = [f"{name} {why}" for name in new.sections if (why := words[passed.get(name)])]
     return ", ".join(reasons)
 
 
 def _of_classify(check: Callable[[ClassifyResult, float], str]) -> Check:
     absent = "the report has no result of classify"
-    return lambda new, limit: check(new.classify, limit) if new.classify else absent
+    return lambda limit, new: check(new.classify, limit) if new.classify else absent
 
 
 def _least_heads(role: str) -> Check:
@@ -117,7 +120,7 @@ def _metric(percent: int | None, *, drop: bool = False) -> Check:
         return text if bad else ""
 
     absent = "the report has no result of prune"
-    return lambda new, limit: check(new.prune, limit) if new.prune else absent
+    return lambda limit, new: check(new.prune, limit) if new.prune else absent
 
 
 #: By name. :func:`_limit_of` knows those of the metric after pruning too.
@@ -171,35 +174,39 @@ def described() -> Iterator[tuple[str, str, str]]:
 
 
 @dataclass(frozen=True)
+class Constant:
+    """A rule about one report: something of it is held against a constant."""
+
+    text: str  # As the list of limits has it
+    reason: Callable[[Results], str]  # Why it fails; empty where it passes
+
+
+@dataclass(frozen=True)
 class Limits:
-    """What a report must show: limits by name, and by number of a claim the verdicts it may have.
+    """What a report must show, and which rules must not fire against ``baseline``."""
 
-    Rules of ``headscope diff`` in ``fail_on`` must not fire against the results at ``baseline``.
-    """
-
-    numbers: dict[str, float] = field(default_factory=dict)
-    insights: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    constants: tuple[Constant, ...] = ()
     baseline: str | None = None
-    fail_on: tuple[str, ...] = ()
+    fail_on: tuple[Rule, ...] = ()
     tolerance: float = TOLERANCE
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str = "[limits]") -> Limits:
         """Read the table; ``-`` in a name counts as ``_``, and errors begin with ``where``."""
         values = {key.replace("-", "_"): value for key, value in table.items()}
-        numbers = {}
-        for name, value in values.items():
-            if name not in _OTHERS:
-                limit = _limit_of(name)
-                if limit is None:
-                    hint = nearest(name, LIMIT_NAMES, "there are")
-                    raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
-                numbers[name] = _number(f"{where} {name}", limit.kind, value)
+        constants, others = list[Constant](), dict[str, Any]()
+        for name in (name for name in values if name not in _OTHERS):
+            limit = _limit_of(name)
+            if limit is None:
+                hint = nearest(name, LIMIT_NAMES, "there are")
+                raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
+            value = _number(f"{where} {name}", limit.kind, values[name])
+            check = functools.partial(limit.check, value)
+            constants.append(Constant(f"{name} = {_shown(value)}", check))
         if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
-        others: dict[str, Any] = {}
         if "insights" in values:
-            others["insights"] = _insights(f"{where} insights", values["insights"])
+            constants += _insights(f"{where} insights", values["insights"])
         if "baseline" in values:
             path = others["baseline"] = values["baseline"]
             if not isinstance(path, str) or not path or "\0" in path:
@@ -209,7 +216,7 @@ class Limits:
             others["fail_on"] = _rules(f"{where} fail_on", values["fail_on"])
         if "tolerance" in values:
             others["tolerance"] = _number(f"{where} tolerance", _SHARE, values["tolerance"])
-        return cls(numbers, **others)
+        return cls(tuple(constants), **others)
 
 
 def _number(where: str, kind: _Kind, value: Any) -> float:
@@ -232,21 +239,20 @@ def _several(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value] if isinstance(value, str) else []
 
 
-def _rules(where: str, value: object) -> tuple[str, ...]:
+def _rules(where: str, value: object) -> tuple[Rule, ...]:
     texts = _several(value)
     if not texts or not all(isinstance(text, str) for text in texts):
         raise InputError(f'{where} must be a list of rules, such as ["role-changed"].')
     try:
-        return tuple(map(str, parse_rules(texts)))
+        return parse_rules(texts)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
 
-def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
+def _insights(where: str, table: object) -> Iterator[Constant]:
     if not isinstance(table, dict):
         raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
-    numbers, allowed = [claim.number for claim in CLAIMS], ", ".join(VERDICTS)
-    wanted = {}
+    numbers, allowed = [claim.number for claim in claims().values()], ", ".join(VERDICTS)
     for key, value in table.items():
         if not (key.isascii() and key.isdigit() and int(key) in numbers):
             span = f"{numbers[0]} to {numbers[-1]}"
@@ -257,26 +263,22 @@ def _insights(where: str, table: object) -> dict[int, tuple[str, ...]]:
         for verdict in verdicts:
             if verdict not in VERDICTS:
                 raise InputError(f"{where} {key} must be one of {allowed}, not {verdict!r}.")
-        wanted[int(key)] = tuple(verdicts)
-    return wanted
+        check = functools.partial(_verdict, int(key), verdicts)
+        yield Constant(f"insight {int(key)} must be {' or '.join(verdicts)}", check)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One limit, and why it fails; an empty reason where it passes."""
-
-    limit: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        """Name both, as the error does."""
-        return f"{self.limit}: {self.reason}"
+def _verdict(number: int, wanted: Sequence[str], new: Results) -> str:
+    found = new.insights.insights if new.insights is not None else ()
+    verdicts = {claim.number: claim.verdict for claim in found}
+    absent = "not in the report" if found else "not in the report, which has no insights"
+    verdict = verdicts.get(number, absent)
+    return "" if verdict in wanted else f"it is {visible(verdict)}"
 
 
 def check_baseline(limits: Limits, baseline: Side) -> None:
     """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric."""
     if baseline.metric:
-        check_rules(parse_rules(limits.fail_on), baseline.metric)
+        check_rules(limits.fail_on, baseline.metric)
 
 
 def judged(
@@ -286,27 +288,18 @@ def judged(
 
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
-    outcomes, diff = [], None
-    for name, value in limits.numbers.items():
-        limit = _limit_of(name)
-        reason = limit.check(new, value) if limit else "there is no such limit"
-        outcomes.append(Outcome(f"{name} = {_shown(value)}", reason))
-    claims = new.insights.insights if new.insights is not None else ()
-    verdicts = {claim.number: claim.verdict for claim in claims}
-    absent = "not in the report" if claims else "not in the report, which has no insights"
-    for number, wanted in limits.insights.items():
-        verdict = verdicts.get(number, absent)
-        reason = "" if verdict in wanted else f"it is {visible(verdict)}"
-        outcomes.append(Outcome(f"insight {number} must be {' or '.join(wanted)}", reason))
+    outcomes = [Outcome(constant.text, constant.reason(new)) for constant in limits.constants]
+    diff = None
     if limits.fail_on and baseline is None:
         outcomes.append(Outcome(f"the baseline {visible(limits.baseline)}", "it was not read"))
     elif limits.fail_on and baseline is not None:
-        rules = parse_rules(limits.fail_on)
-        diff = with_fired(compare(baseline, new, tolerance=limits.tolerance), rules)
-        reasons = {fired.rule: fired.reason for fired in diff.fired}
-        reasons |= undecided(diff, rules)  # a limit on nothing guards nothing
-        against = f"against {visible(baseline.name)}"
-        outcomes += [Outcome(f"{rule} {against}", reasons.get(str(rule), "")) for rule in rules]
+        diff = changes_between(baseline, new, tolerance=limits.tolerance)
+        # A limit on nothing guards nothing.
+        nothing, against = undecided(diff, limits.fail_on), f"against {visible(baseline.name)}"
+        outcomes += [
+            Outcome(f"{outcome.rule} {against}", nothing.get(outcome.rule, outcome.reason))
+            for outcome in outcomes_of(diff, limits.fail_on)
+        ]
     return tuple(outcomes), diff
 
 

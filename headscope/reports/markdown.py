@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from headscope.analyses.classify.result import ClassifyResult
@@ -11,9 +10,8 @@ from headscope.analyses.classify.view import parts_of
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.bars import bar_of
-from headscope.reports.diff_view import diff_markdown
-from headscope.reports.limits import Outcome
-from headscope.reports.result import DiffResult, Insight, ReportResult
+from headscope.reports.compare_view import diff_markdown
+from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
 from headscope.show.cells import tiny
 from headscope.show.markup import folded, table, ticked
@@ -108,13 +106,12 @@ def _lines(
     removed = f", {len(gone)} of them removed" if isinstance(gone, list) and gone else ""
     yield f"## headscope: {markdown(model_title(report))}"
     if changes is not None:
-        # Rules that fired stand among the limits.
-        text = diff_markdown(replace(changes, fired=()))
+        text = diff_markdown(changes)
         yield from ("", text or f"Nothing differs from {markdown(changes.old)}.")
     if outcomes:
         passed = sum(not outcome.reason for outcome in outcomes)
         yield from ("", f"### Limits: {passed} of {len(outcomes)} pass", "")
-        yield from ticked((outcome.limit, outcome.reason) for outcome in outcomes)
+        yield from ticked((outcome.rule, outcome.reason) for outcome in outcomes)
     for warning in warnings_of(report):
         yield from ("", f"**Warning:** {markdown(warning)}")
     yield from ("", f"**{markdown(headline(report))}**", "")

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA, from_dict
+from headscope.models.validation import ValidationResult, ValidationSummary, certificate_of
 from headscope.reports.registry import SECTIONS, Sections, section_of
 
 _REPORT = "report.json"
@@ -23,6 +24,12 @@ class Results(Sections):
     name: str  # As the user gave it
     #: The results as they were written, fields of later versions included.
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def certificates(self) -> dict[str, ValidationResult | ValidationSummary]:
+        """By section, whether our attention equals the model's; only of results that say it."""
+        found = {name: certificate_of(result) for name, result in self.sections.items()}
+        return {name: one for name, one in found.items() if one is not None}
 
 
 def read_results(path: Path) -> Results:

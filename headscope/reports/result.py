@@ -178,17 +178,6 @@ class Unlike:
 
 
 @dataclass(frozen=True)
-class CompareResult:
-    """Several models' reports as one table."""
-
-    reports: tuple[Compared, ...]  # In the order in which they were given
-    rows: tuple[ComparedRow, ...]  # By section, in the order of a report
-    #: To be read first: what else differs between the runs besides the model.
-    unlike: tuple[Unlike, ...]
-    schema: int = SCHEMA  # Version of the JSON's fields
-
-
-@dataclass(frozen=True)
 class Fact:
     """What was compared."""
 
@@ -251,11 +240,15 @@ class TextChange(Fact):
 
 
 @dataclass(frozen=True)
-class FiredRule:
-    """A rule of ``headscope diff`` that fired."""
+class Outcome:
+    """A rule that was asked for, and why it fails."""
 
-    rule: str  # The rule as it was written, and why it fired.
-    reason: str
+    rule: str  # As it was written
+    reason: str = ""  # Empty where the rule passes
+
+    def __str__(self) -> str:
+        """Name both, as the error does."""
+        return f"{self.rule}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -286,7 +279,7 @@ class DiffResult:
     not_valid: tuple[str, ...] = ()
     metrics_compared: int = 0  # Values of pruning that both have
     metric: str = ""  # What these are of, where both have the same; else empty
-    fired: tuple[FiredRule, ...] = ()  # Of the rules that were asked for
+    fired: tuple[Outcome, ...] = ()  # Of the rules that were asked for
     schema: int = SCHEMA  # Version of the JSON's fields
 
     @property
@@ -296,6 +289,19 @@ class DiffResult:
         heads = self.roles, self.relations, self.choices
         numbers = self.metrics, self.scores, self.curves, self.within
         return not any((*runs, *heads, *numbers, self.other))
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """Several models' reports as one table."""
+
+    reports: tuple[Compared, ...]  # In the order in which they were given
+    rows: tuple[ComparedRow, ...]  # By section, in the order of a report
+    #: To be read first: what else differs between the runs besides the model.
+    unlike: tuple[Unlike, ...]
+    #: Where rules were asked for: what changed from the first report to each other one.
+    changes: tuple[DiffResult, ...] = ()
+    schema: int = SCHEMA  # Version of the JSON's fields
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,6 @@ _HOMES = {
     "prune": "pruning.view",
     "shrink": "shrinking.view",
     "insights": "reports.claims.view",
-    "compare": "reports.compare",
 }
 
 

@@ -123,15 +123,15 @@ card-speed | pruning/card.py | slower is said to be faster
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(result.baseline.value, 6) => "full_model": round(point.value, 6)
 alike-models | reports/compare.py | models differ by nature
-    if what == "model" or name in => if name in
-drop-percent | reports/diff_rules.py | a share of the new value
+    if not models and (what == "model" or name in => if not models and (name in
+drop-percent | reports/rules.py | a share of the new value
     abs(change.old or 0.0) / 100 => abs(change.new or 0.0) / 100
-worse-or-better | reports/diff.py | old and new are swapped
+worse-or-better | reports/compare.py | old and new are swapped
     mine.better * (mine.value - other.value) => mine.better * (other.value - mine.value)
 limit-of-loss | reports/limits.py | a limit of a loss is upside down
     bad = prune.sign * (value - limit) < 0\n => bad = value - limit < 0\n
 interference-random | reports/claims/routing_claims.py | no random weights
-    above(control.over_random, limit) => above(stored.difference, limit)
+            control.over_random,\n => stored.difference,\n
 at-least-mean | reports/claims/finding.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
 roles-tail | reports/claims/head_claims.py | p of doing worse

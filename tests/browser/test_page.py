@@ -9,7 +9,8 @@ import pytest
 from hostile import HOSTILE
 
 from headscope.core.serialise import to_dict
-from headscope.reports.compare import compare_html, gather
+from headscope.reports.compare import side_by_side
+from headscope.reports.compare_page import compare_html
 from headscope.reports.page import report_html
 from headscope.reports.reading import Results
 from headscope.reports.result import Insight, InsightPart, InsightsResult
@@ -317,7 +318,7 @@ def test_two_models_stand_side_by_side(show, small, tmp_path):
         raw = {"classify": to_dict(classified)}
         reports.append(Results(name, raw, classify=classified))
     path = tmp_path / "compare.html"
-    path.write_text(compare_html(gather(reports)), encoding="utf-8")
+    path.write_text(compare_html(side_by_side(reports)), encoding="utf-8")
     page = show(path, viewport={"width": 1280, "height": 800})
     changed = sum(head.layer == 0 and head.primary != "none" for head in heads)
     assert page.inner_text("h2.headline").startswith(f"{len(heads) - changed} of {len(heads)}")

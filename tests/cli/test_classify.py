@@ -15,7 +15,7 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.cli.app import main
 from headscope.core.errors import CheckpointError, ResumeError
 from headscope.core.serialise import from_dict, to_json
-from headscope.reports.diff_facts import facts_of
+from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
 from headscope.show.cells import to_csv
 
@@ -185,10 +185,10 @@ def test_causes_are_shown_and_compared(causes):
         assert row["noise_high"] == str(high)
         assert float(row["after_gain"]) == head.prefix.after.gain
     facts = facts_of(Results("x", classify=result), ["classify"])
-    number = facts.numbers["classify", "L1H2", "loss when removed, zero"]
+    number = facts["classify", "L1H2", "loss when removed, zero"]
     cause = result.heads[6].cause
     assert (number.value, number.interval) == (cause.zero.loss, cause.zero.interval)
-    assert ("classify", "L1H2", "repeated tokens, after") in facts.numbers
+    assert ("classify", "L1H2", "repeated tokens, after") in facts
 
 
 def test_files_from_before_causes_still_open(causes):

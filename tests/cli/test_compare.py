@@ -1,5 +1,6 @@
 """``headscope compare`` and ``diff``: planted numbers, what differs is said, hostile files."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -234,6 +235,31 @@ def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
     assert (outcome.code, outcome.stdout) == (0, "")
     assert "role-changed had nothing to compare" in outcome.stderr
     assert run("diff", rank, rank, "--fail-on", "role-changed", "-q") == Ended(0, "", "")
+
+
+def test_rules_are_held_against_every_report_after_the_first(first, old, new, run, tmp_path):
+    """``diff`` says of two what ``compare`` says of each, and both end with 3 when a rule fires."""
+    call = ("compare", old, first, new, "--fail-on", "role-lost")
+    outcome = run(*call, "--format", "json", "-o", tmp_path / "out")
+    assert outcome.code == 3
+    assert (
+        outcome.stderr
+        == "headscope: "
+        + "; ".join(f"{name}: role-lost: 1 head lost a role: L1H1 (-self)" for name in (first, new))
+        + "\n"
+    )
+    found = json.loads(outcome.stdout)["changes"]
+    alone = [
+        run("diff", old, other, "--fail-on", "role-lost", "--format", "json")
+        for other in (first, new)
+    ]
+    assert found == [json.loads(one.stdout) for one in alone]
+    page = run("diff", old, new, "--fail-on", "role-lost", "--format", "md").stdout
+    assert (tmp_path / "out" / "compare.md").read_text().endswith(page)
+    assert "1 head lost a role" in run(*call).flat
+    outcome = run("compare", first, new, "--fail-on", "any", "--format", "md")
+    assert (outcome.code, outcome.stderr) == (0, "")
+    assert outcome.stdout == run("compare", first, new, "--format", "md").stdout
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from headscope.removal.metric_words import change_words, number
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
 from headscope.pruning.view import blocks, verdict
-from headscope.reports.diff_facts import facts_of
+from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
 from headscope.show.blocks import Text
 
@@ -154,7 +154,7 @@ def test_even_takes_one_idle_head_of_each_layer(desk):
     text = " ".join(block.text for block in blocks(result) if isinstance(block, Text))
     assert "4 of 16 heads (25%) are confirmed to cost at most 0.50 points" in text
     facts = facts_of(Results("x", prune=result), ["prune"])
-    assert facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4
+    assert facts["prune", "confirmed to cost at most 0.5", "heads removed"].value == 4
 
 
 PLAIN = (

@@ -15,8 +15,8 @@ from headscope.cli.app import app
 from headscope.cli.commands import COMMANDS
 from headscope.cli.settings import options_by_command
 from headscope.pruning.options import METHODS, Repair
-from headscope.reports.diff_rules import RULES
 from headscope.reports.registry import SECTIONS, section_of
+from headscope.reports.rules import RULES
 from headscope.show.view import View, view_of
 from headscope.stats.compared import Compare, marked
 from headscope.tasks.making import TASKS

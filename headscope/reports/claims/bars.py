@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
+from headscope.reports.claims.rule import claims
 from headscope.reports.result import Insight
 from headscope.show.cells import tidy
-
-Values = Mapping[str, Any]
-_UNTRAINED = "random weights"
 
 
 @dataclass(frozen=True)
@@ -59,51 +57,29 @@ class Bar:
         ).format(tidy(self.text), Markup("").join(parts))
 
 
-def _shared(v: Values) -> Bar | None:
-    ratio = v["gaussian"]["layer_ratio"]
-    what = "dimensions of a layer's W_Q W_K^T, share of random ones"
-    return Bar(what, ratio["mean"], 1.0, "random", 1.2, ratio["low"], ratio["high"])
-
-
-def _kept(v: Values) -> Bar | None:
-    low, high = (v["baseline"] - end for end in reversed(v["loss_interval"]))
-    what, control = f"with only the {v['kept']} labelled heads", "as many random heads"
-    return Bar(what, v["value"], v["random_mean"], control, v["baseline"], low, high)
-
-
-#: By the number of the claim.
-_BARS: dict[int, Callable[[Values], Bar | None]] = {
-    0: lambda v: Bar("asymmetry, median head", v["median"], v["gaussian"], "random", 2**0.5),
-    1: lambda v: Bar("share recovered", v["r2_value"], v["r2_value_random_weights"], _UNTRAINED),
-    2: _kept,
-    3: _shared,
-    5: lambda v: Bar(
-        f"share of sigma in {v['k']} of {v['length']}",
-        v["mean_share"],
-        v["random_weights"],
-        _UNTRAINED,
-    ),
-    6: lambda v: Bar(
-        "rank correlation of coherence and error",
-        v["spearman"],
-        v["random_spearman"],
-        _UNTRAINED,
-    ),
-    7: lambda v: Bar(
-        "difference between tokens left, with skip",
-        v["attention_with_skip"],
-        v["attention"],
-        "attention alone",
-    ),
-}
-
-
 def bar_of(claim: Insight) -> Bar | None:
     """Return the number that a claim leads with; None where it has none."""
-    if claim.number not in _BARS:
+    row = next((one.bar for one in claims().values() if one.number == claim.number), None)
+    if not row:
         return None
+    numbers = {
+        name: row[name] for name in ("value", "control", "most", "low", "high") if name in row
+    }
     try:
-        bar = _BARS[claim.number](claim.values)
-    except (KeyError, TypeError, ValueError):  # not measured, or a file of an earlier version
+        found = {name: _found(claim.values, place) for name, place in numbers.items()}
+        what = str(row["what"]).format_map(claim.values)
+    except (KeyError, TypeError):  # not measured
         return None
-    return None if bar is None or bar.value is None else bar  # too little text, say
+    if found["value"] is None:  # too little text, say
+        return None
+    return Bar(what, control_is=row["control_is"], **found)
+
+
+def _found(values: Mapping[str, Any], place: str | float) -> Any:
+    """Follow the names in ``place``, such as ``gaussian.layer_ratio.mean``; a number is itself."""
+    if not isinstance(place, str):
+        return place
+    found: Any = values
+    for name in place.split("."):
+        found = found[name]
+    return found

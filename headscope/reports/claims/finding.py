@@ -92,14 +92,13 @@ class Evidence(Sections):
 
 @dataclass(frozen=True)
 class Finding:
-    """The verdict on a claim: an :class:`Insight` without the claim.
+    """The verdict on a claim: an :class:`Insight` without the claim and its rule.
 
     ``measured`` says why, where there is no verdict: "not measured yet" (the measurement was not
     run, or does not exist), "not measured" (numbers without an interval) or "not applicable".
     """
 
     verdict: str
-    rule: str
     measured: str
     control: str = ""
     values: Mapping[str, object] = field(default_factory=dict)
@@ -111,7 +110,6 @@ class Finding:
         parts: Sequence[InsightPart],
         measured: str,
         control: str,
-        rule: str,
         values: Mapping[str, object],
         *,
         refuting: Collection[str] = (),
@@ -137,4 +135,4 @@ class Finding:
             else:
                 verdicts.add(different.pop() if different in ({HOLDS}, {FAILS}) else "mixed")
         verdict = verdicts.pop() if len(verdicts) == 1 else UNKNOWN
-        return cls(verdict, rule, measured, control, values, tuple(parts))
+        return cls(verdict, measured, control, values, tuple(parts))

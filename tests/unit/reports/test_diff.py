@@ -18,12 +18,12 @@ from rich.console import Console
 from headscope.core.errors import InputError
 from headscope.core.serialise import to_json
 from headscope.reports.baseline import baseline_json, read_side
-from headscope.reports.diff import compare
-from headscope.reports.diff_rules import RULES, parse_rules, undecided, with_fired
-from headscope.reports.diff_view import diff_files, diff_markdown, diff_report
+from headscope.reports.compare import changes_between
+from headscope.reports.compare_view import diff_files, diff_markdown, diff_report
 from headscope.reports.limits import Limits, judged
 from headscope.reports.reading import results_of
 from headscope.reports.result import DiffResult
+from headscope.reports.rules import RULES, parse_rules, undecided, with_fired
 
 COMMANDS = ("validate", "classify", "rank", "spectrum", "depth", "prune", "insights")
 KINDS = "missing added identity roles relations choices verdicts metrics scores curves within other"
@@ -38,7 +38,7 @@ def saved(results):
 
 
 def diff_of(old: Any, new: Any, **options: Any) -> DiffResult:
-    return compare(results_of(old, "old"), results_of(new, "new"), **options)
+    return changes_between(results_of(old, "old"), results_of(new, "new"), **options)
 
 
 def parts(diff: DiffResult) -> set[str]:
@@ -311,13 +311,13 @@ def test_junk_anywhere(documents, data, junk, reverse):
         sides.reverse()
     try:
         old, new = (results_of(side, name) for side, name in zip(sides, "ab", strict=True))
-        found = with_fired(compare(old, new), parse_rules(RULES))
+        found = with_fired(changes_between(old, new), parse_rules(RULES))
     except InputError:
         return
     finally:
         assert whole == documents[command], "what is compared is not changed"
     judged(new, LIMITS, old)
-    again = compare(saved(old), saved(new))
+    again = changes_between(saved(old), saved(new))
     assert (again.roles, again.verdicts) == (found.roles, found.verdicts)
     undecided(found, parse_rules(RULES))
     with open("/dev/null", "w") as nowhere:
@@ -342,7 +342,7 @@ def test_provenance_of_another_shape(documents):
         old = results_of(documents[command], "old")
         for junk in ({}, {"model": 3, "data": "x"}, {"model": {"removed_heads": 7}, "data": []}):
             document = changed(documents[command], "provenance", to=junk)
-            found = compare(old, results_of(document, "new"))
+            found = changes_between(old, results_of(document, "new"))
             assert found.identity
             assert list(diff_report(found))
 
@@ -356,9 +356,7 @@ def test_a_baseline_says_what_the_results_say(documents):
     new = {**documents, "classify": new, "prune": prune}
     old, new = results_of(documents, "old"), results_of(new, "new")
     rules = parse_rules(RULES)
-    plain, small = (
-        with_fired(compare(side(old), new), rules) for side in (lambda results: results, saved)
-    )
+    plain, small = (with_fired(changes_between(side, new), rules) for side in (old, saved(old)))
     assert replace(small, metrics=(), scores=()) == replace(plain, metrics=(), scores=())
     for mine, other in zip(
         sorted((*small.metrics, *small.scores), key=str),
@@ -375,9 +373,11 @@ def test_a_baseline_that_is_damaged_or_of_a_later_version(documents, tmp_path):
     text = baseline_json(results_of(documents, "old"))
     path = tmp_path / "x.json"
     for bad, words in (
-        (text.replace('"baseline":1', '"baseline":7'), "version 1, not 7. A later headscope"),
+        (text.replace('"baseline":2', '"baseline":7'), "version 2, not 7. Another version"),
         (text.replace('"metric":', '"metrik":'), "has no field 'metric'"),
-        (text.replace('"better"', '"x"').replace('"numbers":{', '"numbers":[{', 1), "not whole"),
+        (text.replace('"facts":{', '"facts":[{', 1), "not whole"),
+        (text.replace('"certificate":"passed"', '"certificate":7', 1), "7 is no fact"),
+        (text.replace('"certificate":"passed"', '"certificate":["x",1]', 1), "is not a number"),
     ):
         path.write_text(bad)
         with pytest.raises(InputError, match=re.escape(str(path))) as caught:

@@ -31,7 +31,8 @@ from headscope.reports.claims.finding import (
 )
 from headscope.reports.claims.head_claims import judge_labelled_heads
 from headscope.reports.claims.rank_claims import judge_low_rank
-from headscope.reports.claims.scoreboard import CLAIMS, scoreboard
+from headscope.reports.claims.rule import Rule, claims
+from headscope.reports.claims.scoreboard import JUDGES, scoreboard
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
 from headscope.reports.result import InsightPart, KeptRoles
@@ -128,7 +129,6 @@ def test_weights_and_patterns_of_asymmetric_heads(rank, verdict, patterns):
     assert found.verdict == verdict
     assert verdicts(found).get(PATTERNS, "not measured") == patterns
     assert verdicts(found)[OUTPUT] == "not measured yet"
-    assert "where that is measured" in found.rule
     if verdict == "holds":
         assert found.values["below_gaussian"] == pytest.approx(1 - 1.3 / 1.41)
     if rank.heads[0].pattern_asymmetry == Estimate(1.2):
@@ -351,15 +351,44 @@ def test_parts_make_a_verdict():
         ("holds", "does not hold", "not measured"): "mixed",  # whichever way it came out
     }.items():
         made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
-        assert Finding.concluded(made, "", "", "", {}).verdict == verdict, parts
-        refuted = Finding.concluded(made, "", "", "", {}, refuted=True)
+        assert Finding.concluded(made, "", "", {}).verdict == verdict, parts
+        refuted = Finding.concluded(made, "", "", {}, refuted=True)
         assert refuted.verdict == "does not hold"
 
 
 def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
     found = scoreboard(T, Evidence())
     assert [insight.number for insight in found] == list(range(11))
-    assert [insight.claim for insight in found] == [claim.text for claim in CLAIMS]
+    assert [insight.claim for insight in found] == [claim.text for claim in claims().values()]
     assert {insight.verdict for insight in found} == {"not measured yet"}
-    for claim in CLAIMS:
-        assert callable(claim.judge), claim.number
+
+
+def test_the_sentence_of_a_rule_is_made_of_its_parts():
+    """What decides a part is what is written of it: other thresholds change both."""
+    assert list(JUDGES) == list(claims())
+    assert [claim.number for claim in claims().values()] == list(range(11))
+    usual, other = (Rule("collapse", dataclasses.replace(T, collapsed=c)) for c in (0.01, 0.3))
+    assert "what is left of its start after attention alone is below 1%;" in usual.sentence
+    assert "what is left of its start after attention alone is below 30%;" in other.sentence
+    assert "a share of its start that is between -0.1 and 0.1" in usual.sentence
+    left = Estimate(0.1, 0.05, 0.2)
+    assert [rule.part("falls", left, "").verdict for rule in (usual, other)] == [
+        *("does not hold", "holds"),
+    ]
+    shared = Rule("shared_projections", dataclasses.replace(T, layer_below=0.25))
+    assert "is below 75%; the heads' is between 90% and 110%." in shared.sentence
+    ratios = [Estimate(0.6, 0.5, 0.7), Estimate(0.8, 0.78, 0.9)]
+    assert shared.part("fewer", ratios, "").verdict == "mixed"
+    assert shared.part("fewer", ratios[:1], "").verdict == "holds"
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_every_part_has_a_rule_in_words(name):
+    sentence = Rule(name, T).sentence
+    parts = [part for part in claims()[name].parts.values() if "not counted" not in part.name]
+    assert sentence.startswith("Holds if ")
+    assert sentence.count("; ") >= len(parts) - 1
+    assert not set("{}") & set(sentence)
+    for part in parts:
+        assert part.rule
+        assert ("{bound}" in part.rule) == bool(part.direction)

@@ -21,7 +21,7 @@ from headscope.analyses.classify.known_roles import find_roles
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import from_dict, to_dict, to_json
-from headscope.reports.diff_facts import Number, facts_of, settings_of
+from headscope.reports.facts import Number, facts_of, settings_of
 from headscope.reports.reading import Results
 from headscope.session.resume import RunState
 from tests.reference import lowest_argmax
@@ -314,9 +314,9 @@ def test_roles_are_found_by_stack(bart, folders):
 def test_what_diff_compares(bart):
     facts = facts_of(Results("x", classify=bart), ["classify"])
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
-    found = {key[1:]: number for key, number in facts.numbers.items()}
+    found = {key[1:]: number for key, number in facts.items()}
     low, high = head.alignment.interval
-    assert found["cross:L2H3", "alignment"] == Number(head.alignment.score, (low, high))
+    assert found["cross:L2H3", "alignment"] == Number(head.alignment.score, low, high)
     swapped = found["cross:L2H3", "alignment, swapped sources"]
     assert swapped.value == head.alignment.swapped
     assert found["cross:L2H3", "confidence"].interval == head.sharpness.interval

@@ -8,8 +8,8 @@ measured (``L3H5``, a curve's name) and what it is called.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass
 from itertools import chain, repeat, zip_longest
 from statistics import fmean
 from typing import Any
@@ -22,30 +22,48 @@ from headscope.analyses.spectrum.result import SpectrumResult
 from headscope.core.heads import place_name
 from headscope.core.roles import ROLES
 from headscope.core.serialise import to_dict
-from headscope.models.validation import certificate_of
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
 from headscope.stats.compared import Compare, Setting, is_plain, marked
 from headscope.stats.estimate import Estimate, Z
 
 Key = tuple[str, str, str]
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Number:
-    """A measured number and its 95% interval, where the result has them."""
+class Number(Estimate):
+    """A measured number, with its 95% interval where the result has one."""
 
-    value: float | None
-    interval: Interval | None = None
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
+    of_pruning: bool = False  # Whether it is the metric that pruning is judged by
 
 
-def number(value: float | None, ends: Sequence[float | None] | None, better: int = 0) -> Number:
+@dataclass(frozen=True)
+class Labels:
+    """A set of labels (roles, relations, removed heads), and which one comes first if one does."""
+
+    names: frozenset[str]
+    primary: str = ""
+
+
+#: A number, the points of a curve by name, a set of labels, or words such as a verdict.
+Fact = Number | dict[str, Number] | Labels | str
+Facts = dict[Key, Fact]
+#: Where a fact of a section was measured, what it is called, and the fact itself.
+Found = tuple[str, str, Fact]
+
+
+def number(
+    value: float | None,
+    ends: Sequence[float | None] | None,
+    better: int = 0,
+    of_pruning: bool = False,
+) -> Number:
     """Make a number with an interval from a file, which counts if it is two numbers in order."""
     low, high = ends if ends is not None and len(ends) == 2 else (None, None)
-    ordered = low is not None and high is not None and low <= high
-    return Number(value, (low, high) if ordered else None, better)  # type: ignore[arg-type]
+    if low is None or high is None or low > high:
+        low = high = None
+    return Number(value, low, high, better, of_pruning)
 
 
 def around(value: float | None, half: float | None) -> Number:
@@ -53,45 +71,21 @@ def around(value: float | None, half: float | None) -> Number:
     return number(value, None if value is None or half is None else (value - half, value + half))
 
 
-@dataclass(frozen=True)
-class Labels:
-    """A set of labels, and which of them comes first, where one does."""
-
-    names: frozenset[str]
-    primary: str = ""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All facts of some results, by kind and key."""
-
-    numbers: dict[Key, Number] = field(default_factory=dict)
-    metrics: dict[Key, Number] = field(default_factory=dict)  # What pruning is judged by
-    curves: dict[Key, Mapping[str, Number]] = field(default_factory=dict)  # Points by name
-    labels: dict[Key, Labels] = field(default_factory=dict)  # Roles, relations, removed heads
-    texts: dict[Key, str] = field(default_factory=dict)  # Verdicts and the like
-
-
-#: A field of :class:`Facts`, where it was measured, what it is called, and the fact itself.
-Fact = tuple[str, str, str, Any]
-
-
 def facts_of(results: Results, sections: Iterable[str]) -> Facts:
     """Collect the facts of some sections."""
-    facts = Facts()
+    facts: Facts = {}
     words = {True: "passed", False: "FAILED", None: "not asked for"}
     for section in sections:
         result = results.sections[section]
-        certificate = certificate_of(result)
-        passed = () if certificate is None else [words[certificate.passed]]
-        certificates: Iterator[Fact] = (("texts", "", "certificate", word) for word in passed)
+        if section in results.certificates:
+            facts[section, "", "certificate"] = words[results.certificates[section].passed]
         more = _MORE_FACTS.get(section, lambda result: ())
-        for kind, where, name, fact in chain(certificates, _marked_facts(result), more(result)):
-            getattr(facts, kind)[section, where, name] = fact
+        for where, name, fact in chain(_marked_facts(result), more(result)):
+            facts[section, where, name] = fact
     return facts
 
 
-def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Fact]:
+def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Found]:
     """Yield the marked fields of a row, and those of the rows that it holds."""
     for name, mark in marked(type(row), Compare):
         value = getattr(row, name)
@@ -101,12 +95,12 @@ def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Fact]
             value = getattr(value, mark.part)
         if mark.words or isinstance(value, str):
             text = mark.words.format(row).replace("None", "none") if mark.words else value
-            yield "texts", mark.where or where, prefix + called, text
+            yield mark.where or where, prefix + called, text
         elif isinstance(value, dict | tuple):
             rows = value.items() if isinstance(value, dict) else (("", item) for item in value)
             for key, item in rows:
                 if item is None or _is_number(item):
-                    yield "numbers", where, f"{prefix}{beginning}{key}", _number(item, mark, row)
+                    yield where, f"{prefix}{beginning}{key}", _number(item, mark, row)
                 elif mark.unless is None or getattr(item, mark.unless[0]) != mark.unless[1]:
                     inner = mark.where.format(item, key=key) or where
                     yield from _marked_facts(item, inner, prefix + beginning.format(item, key=key))
@@ -114,7 +108,7 @@ def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Fact]
             yield from _marked_facts(value, mark.where.format(value) or where, prefix + beginning)
         elif value is not None or mark.part or is_plain(row, name):
             fact = _number(value, mark, row)
-            yield "numbers", mark.where or where, prefix + called.format(row), fact
+            yield mark.where or where, prefix + called.format(row), fact
 
 
 def _is_number(value: object) -> bool:
@@ -177,7 +171,7 @@ _MEANS = {
 }
 
 
-def _classify(result: ClassifyResult) -> Iterator[Fact]:
+def _classify(result: ClassifyResult) -> Iterator[Found]:
     for head in result.heads:
         # Which position, and which special token, belong to the role itself.
         details = {
@@ -186,31 +180,30 @@ def _classify(result: ClassifyResult) -> Iterator[Fact]:
             if label.detail and label.role in ("positional", "special")
         }
         roles = frozenset(role + details.get(role, "") for role in head.roles)
-        yield "labels", head.name, "roles", Labels(roles, head.primary)
+        yield head.name, "roles", Labels(roles, head.primary)
         relations = (f"{s.relation} {s.direction}" for s in head.syntactic if s.labelled)
-        yield "labels", head.name, "relations", Labels(frozenset(relations))
+        yield head.name, "relations", Labels(frozenset(relations))
         intervals = {label.role: label.interval for label in head.labels}
         if head.sharpness is not None:  # labelled or not
             intervals["sharp"] = head.sharpness.interval
         for name, role in _MEANS.items():
             value = getattr(head, name)
-            if value is not None or name != "long_entropy":  # files of earlier versions lack it
-                mean = number(value, intervals.get(role))
-                yield "numbers", head.name, name.replace("_", " "), mean
+            if value is not None or name != "long_entropy":  # too little long text
+                yield head.name, name.replace("_", " "), number(value, intervals.get(role))
     control = result.control
     if control is not None and control.swapped is not None:
         swapped = Number(control.swapped.labels)
-        yield "numbers", "swapped trees", "syntactic labels", swapped
+        yield "swapped trees", "syntactic labels", swapped
     if control is not None and control.random_weights:
         stacks = control.by_stack or {"": {r.key: getattr(control, r.key) for r in ROLES}}
         for stack, counts in stacks.items():
             where = f"random weights, {stack}" if stack else "random weights"
             for key in (role.key for role in ROLES):
                 if (count := counts.get(key)) is not None:
-                    yield "numbers", where, f"{key} heads", Number(count)
+                    yield where, f"{key} heads", Number(count)
 
 
-def _depth(result: DepthResult) -> Iterator[Fact]:
+def _depth(result: DepthResult) -> Iterator[Found]:
     models: list[tuple[str, DepthCurves]] = [("", result)]
     models += [("random weights: ", result.control)] if result.control is not None else []
     for prefix, curves in models:
@@ -226,14 +219,14 @@ def _depth(result: DepthResult) -> Iterator[Fact]:
             )
             points = zip(mean, chain(halves, repeat(None)), strict=False)
             ratios = _by_layer(around(*pair) for pair in points)
-            yield "curves", prefix + variant, "ratio", ratios
+            yield prefix + variant, "ratio", ratios
         for part in curves.protected:
             rows = zip(part.mean, part.low, part.high, strict=False)
             share = _by_layer(number(value, ends) for value, *ends in rows)
-            yield "curves", f"{prefix}{part.part} {part.way}", "share protected", share
+            yield f"{prefix}{part.part} {part.way}", "share protected", share
         for variant, layers in curves.collapsed_after.items():
             text = "never" if layers is None else f"{layers} layers"
-            yield "texts", prefix + variant, "collapsed after", text
+            yield prefix + variant, "collapsed after", text
 
 
 def _by_layer(points: Iterable[Number]) -> dict[str, Number]:
@@ -241,51 +234,51 @@ def _by_layer(points: Iterable[Number]) -> dict[str, Number]:
     return {f"L{i - 1}" if i else "embeddings": point for i, point in enumerate(points)}
 
 
-def _explain(result: ExplainResult) -> Iterator[Fact]:
-    yield "texts", "sentence", "head", result.name
-    yield "texts", "sentence", "steps", ", ".join(step.key for step in result.steps)
+def _explain(result: ExplainResult) -> Iterator[Found]:
+    yield "sentence", "head", result.name
+    yield "sentence", "steps", ", ".join(step.key for step in result.steps)
     if (mix := result.step("mix")) is not None:
         table = mix.matrix("heads")
         for name, (share, *_) in zip(table.rows, table.values, strict=True):
-            yield "numbers", f"{name} of {result.name}", "share of the output", Number(share)
+            yield f"{name} of {result.name}", "share of the output", Number(share)
 
 
-def _prune(result: PruneResult) -> Iterator[Fact]:
+def _prune(result: PruneResult) -> Iterator[Found]:
     metric, better = result.metric, result.sign
-    whole = number(result.baseline.value, result.baseline.ci, better)
-    yield "metrics", "unpruned model", metric, whole
+    whole = number(result.baseline.value, result.baseline.ci, better, of_pruning=True)
+    yield "unpruned model", metric, whole
     yield from _prune_curves(result, result.curves, "")
     for stack in result.stacks:
         yield from _prune_curves(result, stack.curves, f"{stack.stack} alone, ")
     for area in result.areas:
         where = f"{area.stack} alone, {area.method}, {area.repair}"
         sign = 0 if area.method == "random" else better
-        yield "metrics", where, f"mean {metric}", number(area.value, area.ci, sign)
+        yield where, f"mean {metric}", number(area.value, area.ci, sign, of_pruning=True)
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
-        yield "numbers", where, "heads removed", Number(drop.count, None, 1)
+        yield where, "heads removed", Number(drop.count, better=1)
     for row in result.ablation:
-        yield "numbers", f"without {row.name}", metric, number(row.value, row.ci)
+        yield f"without {row.name}", metric, number(row.value, row.ci)
     for kept in result.kept_alone:
         where = f"layer {kept.layer} with one head"
-        yield "numbers", where, metric, number(kept.value, kept.ci)
+        yield where, metric, number(kept.value, kept.ci)
 
 
-def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> Iterator[Fact]:
+def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> Iterator[Found]:
     """Yield every point of some curves; ``before`` says which heads could be removed."""
     for curve in curves:
         control = curve.method == "random"  # what random heads cost is no merit of the model
         for point in curve.points:
             percent = f"{100 * point.fraction:.1f}".removesuffix(".0")
             where = f"{before}{curve.name}, {percent}% removed"
-            value = number(point.value, point.ci, 0 if control else result.sign)
-            yield "metrics", where, result.metric, value
+            sign = 0 if control else result.sign
+            yield where, result.metric, number(point.value, point.ci, sign, of_pruning=True)
             if not control:
                 removed = frozenset(place_name(place) for place in point.heads_removed)
-                yield "labels", where, "heads removed", Labels(removed)
+                yield where, "heads removed", Labels(removed)
 
 
-def _rank(result: RankResult) -> Iterator[Fact]:
+def _rank(result: RankResult) -> Iterator[Found]:
     for layer in result.layers:
         for name in ("query", "key", "query_key"):
             values = [
@@ -295,25 +288,25 @@ def _rank(result: RankResult) -> Iterator[Fact]:
                 if name == "query_key" or i != j  # else the diagonal is 1
             ]
             overlap = Number(fmean(values) if values else None)
-            yield "numbers", f"layer {layer.layer}", f"overlap {name.replace('_', ' ')}", overlap
+            yield f"layer {layer.layer}", f"overlap {name.replace('_', ' ')}", overlap
 
 
-def _spectrum(result: SpectrumResult) -> Iterator[Fact]:
+def _spectrum(result: SpectrumResult) -> Iterator[Found]:
     verdicts = dict.fromkeys(result.verdict.low_rank, "low rank")
     verdicts |= dict.fromkeys(result.verdict.not_low_rank, "not low rank")
     for head in result.heads:
-        yield "texts", head.name, "verdict", verdicts.get(head.name, "between")
+        yield head.name, "verdict", verdicts.get(head.name, "between")
         rows = zip_longest(head.curve, head.curve_sem or ())
         points = {
             f"{i} largest": around(value, None if sem is None else Z * sem)
             for i, (value, sem) in enumerate(rows, start=1)
             if value is not None
         }
-        yield "curves", head.name, "cumulative share", points
+        yield head.name, "cumulative share", points
 
 
 #: What no single field holds.
-_MORE_FACTS: dict[str, Callable[[Any], Iterable[Fact]]] = {
+_MORE_FACTS: dict[str, Callable[[Any], Iterable[Found]]] = {
     "classify": _classify,
     "depth": _depth,
     "explain": _explain,

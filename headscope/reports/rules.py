@@ -12,7 +12,7 @@ from itertools import chain
 from headscope.core.errors import InputError, nearest
 from headscope.core.safe_text import listed, visible
 from headscope.removal.metric_words import scale_of
-from headscope.reports.result import Change, DiffResult, FiredRule, SetChange
+from headscope.reports.result import Change, DiffResult, Outcome, SetChange
 
 _SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last digit.
 _WRITTEN_ALLOWED_DROP = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
@@ -135,27 +135,32 @@ def check_rules(rules: Iterable[Rule], metric: str) -> None:
             raise InputError(f"{rule} would guard nothing here: {why}.")
 
 
-def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
-    """Return the comparison with the rules that fire, each with its reason."""
+def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
+    """Say of every rule why it fires; an empty reason where it does not."""
     rules = tuple(rules)
     if diff.metric:
         check_rules(rules, diff.metric)
-    fired = []
-    for rule in rules:
-        section, words, rows = RULES[rule.name]
-        names = [visible(row) for row in rows(diff, rule.limit)]
-        heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
-        if section in diff.missing:
-            reason = f"{visible(diff.new)} has no result of {section}, {visible(diff.old)} has"
-        elif rule.name == _LIMITED and "prune" in diff.compared and not diff.metrics_compared:
-            reason = "no value of pruning is in both: the metric, methods or fractions differ"
-        elif names:
-            reason = words.format(heads=heads, new=visible(diff.new))
-            reason += f": {listed(names)}" if any(names) else ""
-        else:
-            continue
-        fired.append(FiredRule(str(rule), reason))
+    return tuple(Outcome(str(rule), _reason(diff, rule)) for rule in rules)
+
+
+def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
+    """Return the comparison with the rules that fire, each with its reason."""
+    fired = (outcome for outcome in outcomes_of(diff, rules) if outcome.reason)
     return dataclasses.replace(diff, fired=tuple(fired))
+
+
+def _reason(diff: DiffResult, rule: Rule) -> str:
+    section, words, rows = RULES[rule.name]
+    names = [visible(row) for row in rows(diff, rule.limit)]
+    heads = "1 head" if len(names) == 1 else f"{len(names)} heads"
+    if section in diff.missing:
+        return f"{visible(diff.new)} has no result of {section}, {visible(diff.old)} has"
+    if rule.name == _LIMITED and "prune" in diff.compared and not diff.metrics_compared:
+        return "no value of pruning is in both: the metric, methods or fractions differ"
+    if not names:
+        return ""
+    reason = words.format(heads=heads, new=visible(diff.new))
+    return f"{reason}: {listed(names)}" if any(names) else reason
 
 
 def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:
