@@ -26,13 +26,7 @@ from headscope.core.saved_config import (
     SETTINGS_BEFORE,
     family_config,
 )
-from headscope.models.compact import (
-    expand_all,
-    origin_of,
-    original_heads,
-    remove_heads,
-    removed_heads,
-)
+from headscope.models.compact import expand_all, original_heads, remove_heads, removed_heads
 from headscope.models.intervene import shared_layers
 from headscope.models.layers import (
     kept_layers,
@@ -47,6 +41,7 @@ from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA, neurons_
 from headscope.models.neurons import record_of
 from headscope.models.routing import quiet_transformers
 from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
+from headscope.models.wrap import origin_of
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after ``import headscope``.

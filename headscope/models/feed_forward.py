@@ -34,6 +34,7 @@ from headscope.models.neurons import (
     sizes_of,
 )
 from headscope.models.watched import Call, watch
+from headscope.models.wrap import as_before, wrap
 
 
 @dataclass(frozen=True)
@@ -190,9 +191,6 @@ def remove_neurons(
     UnsupportedModelError
         If a layer's network cannot be taken apart.
     """
-    from headscope.models.compact import as_before
-    from headscope.models.loading import wrap
-
     whole = loaded.whole or loaded
     known = {item.name: item for item in feed_forwards(whole)}
     kept = {}

@@ -28,6 +28,7 @@ from headscope.models.hooks import replaced_forwards
 from headscope.models.layouts import LAYER, AttentionModule, AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
+from headscope.models.wrap import as_before, wrap
 
 #: Attributes of a base model that has lost layers: how many each side had, and its settings then.
 _BEFORE, _SETTINGS = "headscope_layers_before", "headscope_settings_before"
@@ -102,9 +103,6 @@ def remove_layers(
     UnsupportedModelError
         If the model shares layers, computes something else without them, or cannot write any more.
     """
-    from headscope.models.compact import as_before
-    from headscope.models.loading import wrap
-
     whole = loaded.whole or loaded
     sides = _checked(whole)
     gone = _gone(whole, sides, list(layers))

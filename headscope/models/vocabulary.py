@@ -31,12 +31,11 @@ from headscope.core.errors import (
 )
 from headscope.data.common_words import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
-from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import wrap
 from headscope.models.output_rows import cut_outputs
 from headscope.models.tokenizer_file import KINDS, TokenizerFile
 from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
+from headscope.models.wrap import as_before, wrap
 
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round differently.
