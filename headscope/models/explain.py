@@ -22,7 +22,7 @@ from headscope.models.anatomy import take_apart
 from headscope.models.certificate import TOLERANCES
 from headscope.models.evidence import allowed_keys, beside_heads
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
-from headscope.models.layouts.layout import AttentionInput
+from headscope.models.layouts.maps import AttentionInput
 from headscope.models.loaded import LoadedModel
 from headscope.models.neurons import sizes_of
 from headscope.models.recording import Probe, SiteRecord, run_eager

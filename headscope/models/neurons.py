@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from headscope.models.layouts.layout import HeadRows, columns_of_linear, rows_of_linear
+from headscope.models.layouts.maps import HeadRows, columns_of_linear, rows_of_linear
 from headscope.models.surgery import replace_stored, with_rows, without_rows
 
 #: Attributes of a second map that has lost neurons: the original numbers of those it has, how many

@@ -22,7 +22,7 @@ from headscope.models.devices import DTYPES
 from headscope.models.families import relative_terms, rotary, unread_positions
 from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionSite
-from headscope.models.layouts.layout import AttentionInput
+from headscope.models.layouts.maps import AttentionInput
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import Router, routed
 from headscope.models.watched import gain_and_shift, preceding_norms
