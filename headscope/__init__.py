@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from headscope.core.errors import HeadscopeError as HeadscopeError
     from headscope.models.compact import remove_heads as remove_heads
     from headscope.models.feed_forward import feed_forwards as feed_forwards
-    from headscope.models.feed_forward import remove_neurons as remove_neurons
     from headscope.models.layers import remove_layers as remove_layers
     from headscope.models.loading import load as load
+    from headscope.models.neurons import remove_neurons as remove_neurons
     from headscope.models.vocabulary import cut_vocabulary as cut_vocabulary
     from headscope.models.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.models.wrap import wrap as wrap
@@ -76,7 +76,8 @@ _MODULES = {
     "models.wrap": "wrap",
     "models.compact": "remove_heads",
     "models.vocabulary": "plan_vocabulary cut_vocabulary",
-    "models.feed_forward": "feed_forwards remove_neurons",
+    "models.feed_forward": "feed_forwards",
+    "models.neurons": "remove_neurons",
     "models.layers": "remove_layers",
     "artefacts.saving": "save save_dense",
     "analyses.classify.options": "Thresholds",

@@ -23,6 +23,7 @@ from headscope.core.saved_config import (
     COMPACT_TYPE,
     FAMILY,
     KEPT,
+    MANIFEST,
     SETTINGS_BEFORE,
     family_config,
 )
@@ -37,7 +38,7 @@ from headscope.models.layers import (
 )
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA, neurons_and_layers
+from headscope.models.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
 from headscope.models.neurons import record_of
 from headscope.models.routing import quiet_transformers
 from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record

@@ -11,11 +11,12 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.models.cutting import cut_modules, fill_module
+from headscope.models.feed_forward import lost_neurons
 from headscope.models.intervene import shared_layers
 from headscope.models.layers import drop_layers, kept_layers, numbered_layers, removed_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
-from headscope.models.neurons import cut_neurons, fill_neurons, lost_neurons, record_of
+from headscope.models.neurons import cut_neurons, fill_neurons, record_of
 from headscope.models.wrap import as_before, wrap
 
 Place = tuple[int, int]

@@ -21,10 +21,10 @@ from headscope.models import anatomy
 from headscope.models.anatomy import take_apart
 from headscope.models.certificate import TOLERANCES
 from headscope.models.evidence import allowed_keys, beside_heads
+from headscope.models.feed_forward import sizes_of
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.loaded import LoadedModel
-from headscope.models.neurons import sizes_of
 from headscope.models.recording import Probe, SiteRecord, run_eager
 from headscope.models.watched import Kept, Place, gain_and_shift, kept
 

@@ -11,7 +11,6 @@ from headscope.core.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
 from headscope.models.devices import dtype_on, pick_device
 from headscope.models.families import refuse
-from headscope.models.feed_forward import check_neurons
 from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
 from headscope.models.manifest import kept_parts
 from headscope.models.network import (
@@ -100,7 +99,7 @@ def load(
     recall_rows(loaded.model, source.folder)
     if kept is not None:
         kept.check_layers(loaded.sites)
-        check_neurons(loaded, kept)
+        kept.check_networks(loaded)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()

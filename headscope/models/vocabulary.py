@@ -34,9 +34,10 @@ from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
 from headscope.models.loaded import LoadedModel
 from headscope.models.output_rows import cut_outputs
 from headscope.models.tokenizer_file import KINDS, TokenizerFile
-from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
 from headscope.models.wrap import as_before, wrap
 
+#: Attributes of an input embedding: the original numbers of its rows, and how many there were.
+ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
