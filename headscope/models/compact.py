@@ -17,7 +17,7 @@ from headscope.models.layers import drop_layers, kept_layers, numbered_layers, r
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.neurons import cut_neurons, fill_neurons, record_of
-from headscope.models.wrap import as_before, wrap
+from headscope.models.wrap import as_before, copied_network, wrap
 
 Place = tuple[int, int]
 
@@ -58,8 +58,7 @@ def remove_heads(
     if len(wanted) == sum(site.n_heads for site in loaded.sites):
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
     # Cutting gives every attention map weights of its own in either case.
-    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
+    network = copied_network(loaded, share=share)
     kept = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
     cut_modules(network, lambda _, item: kept.get(item.name))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)

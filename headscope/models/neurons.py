@@ -6,7 +6,6 @@ In place, as :mod:`~headscope.models.cutting` does it to heads, and as a copy of
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from headscope.models.feed_forward import (
 )
 from headscope.models.loaded import LoadedModel
 from headscope.models.surgery import replace_stored, with_rows, without_rows
-from headscope.models.wrap import as_before, wrap
+from headscope.models.wrap import as_before, copied_network, wrap
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,7 @@ def remove_neurons(
                 "remove the whole layer."
             )
         kept[name] = [number for number in there if number not in gone]
-    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
+    network = copied_network(loaded, share=share)
     base = getattr(network, "base_model", network)
     for name, left in kept.items():
         if len(left) < known[name].width:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -42,6 +43,12 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
             f"nothing else; transformers says: {said}"
         ) from error
     return loaded
+
+
+def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
+    """Copy a model's network, with ``share`` all but its weights: those stay the model's own."""
+    weights = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
+    return copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in weights})
 
 
 def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
