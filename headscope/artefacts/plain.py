@@ -9,8 +9,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.artefacts.opened_again import agrees
 from headscope.models.compact import removed_heads
-from headscope.models.feed_forward import feed_forwards, removed_neurons
+from headscope.models.feed_forward import feed_forwards
 from headscope.models.loaded import LoadedModel
+from headscope.models.neurons import removed_neurons
 from headscope.models.task_heads import class_for
 
 #: Settings that state how many neurons a feed-forward network has, and of which stack.

@@ -23,15 +23,11 @@ from headscope.core.saved_config import (
     COMPACT_TYPE,
     FAMILY,
     KEPT,
+    MANIFEST,
     SETTINGS_BEFORE,
     family_config,
 )
-from headscope.models.compact import (
-    expand_all,
-    origin_of,
-    original_heads,
-    removed_heads,
-)
+from headscope.models.compact import expand_all, original_heads, removed_heads
 from headscope.models.intervene import shared_layers
 from headscope.models.layers import (
     kept_layers,
@@ -42,10 +38,11 @@ from headscope.models.layers import (
 )
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.manifest import COMPACT, DENSE, MANIFEST, SCHEMA, neurons_and_layers
+from headscope.models.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
 from headscope.models.neurons import record_of
 from headscope.models.routing import quiet_transformers
 from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
+from headscope.models.wrap import origin_of
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after :func:`headscope.register`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,12 +11,13 @@ from torch import nn
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.models.cutting import cut_modules, fill_module
+from headscope.models.feed_forward import lost_neurons
 from headscope.models.intervene import shared_layers
 from headscope.models.layers import drop_layers, kept_layers, numbered_layers, removed_layers
 from headscope.models.layouts import AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import wrap
-from headscope.models.neurons import cut_neurons, fill_neurons, lost_neurons, record_of
+from headscope.models.neurons import cut_neurons, fill_neurons, record_of
+from headscope.models.wrap import as_before, copied_network, wrap
 
 Place = tuple[int, int]
 
@@ -58,23 +58,10 @@ def remove_heads(
     if len(wanted) == sum(site.n_heads for site in loaded.sites):
         raise InputError(f"That would remove every head of {loaded.name}; keep at least one.")
     # Cutting gives every attention map weights of its own in either case.
-    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
+    network = copied_network(loaded, share=share)
     kept = {s.name: [h for h in s.head_ids if (s.row, h) not in wanted] for s in loaded.sites}
     cut_modules(network, lambda _, item: kept.get(item.name))
     return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
-
-
-def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
-    """Give a changed copy of a model the model's history, and the view that it was seen in."""
-    copied = dataclasses.replace(
-        changed,
-        revision=loaded.revision,
-        folder=loaded.folder,
-        pooling=loaded.pooling,
-        origin=origin_of(loaded),
-    )
-    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
 
 
 def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
@@ -98,15 +85,6 @@ def _row_of(loaded: LoadedModel, place: Sequence[int | str]) -> Place:
         f"There is no head {head_name(int(layer), int(head), layers[0].stack)}: {loaded.name} has "
         f"{numbered_layers(layers)} with heads 0 to {most - 1}."
     )
-
-
-def origin_of(loaded: LoadedModel) -> dict[str, Any]:
-    """Return id, revision and weights of the model that this one is, or was made from."""
-    return loaded.origin or {
-        "id": loaded.name,
-        "revision": loaded.revision,
-        "weights_sha256": loaded.weights_sha256,
-    }
 
 
 def cut_like(network: nn.Module, loaded: LoadedModel) -> None:

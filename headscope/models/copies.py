@@ -10,10 +10,11 @@ import torch
 from headscope.core.memory import give_back
 from headscope.core.once import once
 from headscope.models.compact import cut_like
+from headscope.models.devices import DTYPES
 from headscope.models.layers import restore, settings_before
 from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
-from headscope.models.loading import DTYPES, wrap
 from headscope.models.routing import quiet_transformers
+from headscope.models.wrap import wrap
 
 
 def cast(loaded: LoadedModel, dtype: str) -> LoadedModel:

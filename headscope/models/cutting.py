@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE, AttentionModule, attention_modules
-from headscope.models.layouts.layout import extend
+from headscope.models.layouts import HEAD_IDS, HEADS_BEFORE
+from headscope.models.layouts.layout import AttentionModule, extend
+from headscope.models.layouts.sites import attention_modules
 from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.models.surgery import replace_stored, with_rows, without_rows
 

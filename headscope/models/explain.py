@@ -17,14 +17,14 @@ from transformers.pytorch_utils import Conv1D
 
 from headscope.attention import AttentionWeights
 from headscope.core.errors import UnsupportedModelError
-from headscope.models import anatomy
-from headscope.models.anatomy import take_apart
+from headscope.models.anatomy import Layer as LayerParts
+from headscope.models.anatomy import Sublayer, take_apart
 from headscope.models.certificate import TOLERANCES
 from headscope.models.evidence import allowed_keys, beside_heads
+from headscope.models.feed_forward import sizes_of
 from headscope.models.layouts import AttentionSite, Heads, LinearMap, bias_of
-from headscope.models.layouts.layout import AttentionInput
+from headscope.models.layouts.maps import AttentionInput
 from headscope.models.loaded import LoadedModel
-from headscope.models.neurons import sizes_of
 from headscope.models.recording import Probe, SiteRecord, run_eager
 from headscope.models.watched import Kept, Place, gain_and_shift, kept
 
@@ -157,7 +157,7 @@ def run_sentence(loaded: LoadedModel, site: AttentionSite, ids: Sequence[int], p
     return Run(Layer(site, record, own, allowed_keys(site, probe), rest), patterns)
 
 
-def _layer_of(loaded: LoadedModel, site: AttentionSite) -> anatomy.Layer | None:
+def _layer_of(loaded: LoadedModel, site: AttentionSite) -> LayerParts | None:
     """Find the parts of one site's layer; None where it cannot be taken apart."""
     with suppress(UnsupportedModelError):
         layers = take_apart(loaded).layers
@@ -165,7 +165,7 @@ def _layer_of(loaded: LoadedModel, site: AttentionSite) -> anatomy.Layer | None:
     return None
 
 
-def _rest(layer: anatomy.Layer, record: SiteRecord, seen: Kept, slack: float) -> Rest | None:
+def _rest(layer: LayerParts, record: SiteRecord, seen: Kept, slack: float) -> Rest | None:
     """Put together what was seen of a layer; None if it is not the plain one that is explained.
 
     Two LayerNorms, two maps and a function between them, put together, must give its output.
@@ -206,7 +206,7 @@ def _rest(layer: anatomy.Layer, record: SiteRecord, seen: Kept, slack: float) ->
     )
 
 
-def _leaves(network: anatomy.Sublayer) -> list[nn.Module]:
+def _leaves(network: Sublayer) -> list[nn.Module]:
     """List the modules of a network that have no modules in them and do something."""
     every = [module for place in network.modules for module in place.module.modules()]
     return [m for m in every if not (list(m.children()) or isinstance(m, nn.Dropout))]

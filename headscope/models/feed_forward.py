@@ -1,4 +1,4 @@
-r"""Feed-forward networks: where a model has them, their neurons gated, and neurons removed.
+r"""Feed-forward networks: where a model has them, and which neurons they have.
 
 A neuron j is a row of the first map, with its bias, and a column of the second::
 
@@ -12,28 +12,80 @@ no attention between them; and where rows of the first put out zero, the second 
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
-from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
+from headscope.core.errors import UnsupportedModelError
 from headscope.models.hooks import hooked
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts import AttentionSite, HeadRows
+from headscope.models.layouts.maps import columns_of_linear, rows_of_linear
 from headscope.models.loaded import LoadedModel
-from headscope.models.manifest import KeptParts
-from headscope.models.neurons import (
-    NEURON_IDS,
-    WIDTH_BEFORE,
-    Neurons,
-    keep_neurons,
-    lost_neurons,
-    sizes_of,
-)
 from headscope.models.watched import Call, watch
+
+#: Attributes of a second map that has lost neurons: the original numbers of those it has, how many
+#: there were, and the first maps.
+NEURON_IDS, WIDTH_BEFORE = "headscope_neuron_ids", "headscope_width_before"
+FIRST_MAPS = "headscope_first_maps"
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """The maps of one feed-forward network, and the neurons that they have."""
+
+    first: tuple[nn.Module, ...]  # One map, or two of a gated network; ``nn.Linear`` or ``Conv1D``
+    second: Any  # The map that adds to the residual stream
+    neuron_ids: tuple[int, ...]  # Original numbers of the neurons that it has
+    width_before: int  # How many it had before any was removed
+
+    @property
+    def width(self) -> int:
+        """Neurons that it has now."""
+        return len(self.neuron_ids)
+
+    @property
+    def fused(self) -> bool:
+        """Whether one tensor holds both first maps."""
+        return sizes_of(self.first[0])[1] == 2 * self.width
+
+    @property
+    def fits(self) -> bool:
+        """Whether the stored maps have the neurons that are listed."""
+        widths = {sizes_of(first)[1] for first in self.first}
+        doubled = {2 * self.width} if len(self.first) == 1 else set()
+        return sizes_of(self.second)[0] == self.width and (
+            widths == {self.width} or widths == doubled
+        )
+
+    @property
+    def W_out(self) -> Tensor:  # noqa: N802
+        """The second map, (width, d_model): a view of what is stored."""
+        weight: Tensor = self.second.weight
+        return weight if isinstance(self.second, Conv1D) else weight.t()
+
+    def stored(self) -> list[HeadRows]:
+        """List every stored tensor in which a neuron owns rows or columns."""
+        parts = 2 if self.fused else 1
+        rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
+        return [*rows, columns_of_linear(self.second, 1)]
+
+    @property
+    def numbers_per_neuron(self) -> int:
+        """Stored numbers that one neuron owns."""
+        tensors = [(rows, rows.tensor) for rows in self.stored()]
+        return sum(
+            t.numel() * rows.parts // t.shape[rows.axis] for rows, t in tensors if t is not None
+        )
+
+
+def sizes_of(module: Any) -> tuple[int, int]:
+    """Return (inputs, outputs) of a linear map."""
+    shape = module.weight.shape
+    return (shape[0], shape[1]) if isinstance(module, Conv1D) else (shape[1], shape[0])
 
 
 @dataclass(frozen=True)
@@ -55,7 +107,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
         If a layer has none that can be taken apart.
     """
     whole = loaded.whole or loaded
-    found = _watched(whole)
+    found = watched_networks(whole)
     stacks = {"decoder" if site.stack == "cross" else site.stack for site in loaded.sites}
     missing = [
         site
@@ -72,7 +124,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     return tuple(item for item in found if item.stack in stacks)
 
 
-def _watched(whole: LoadedModel) -> tuple[FeedForward, ...]:
+def watched_networks(whole: LoadedModel) -> tuple[FeedForward, ...]:
     """List pairs of maps that behave like feed-forward networks."""
     pairs = _pairs(whole)
     kept = _elementwise(whole, pairs)
@@ -164,94 +216,12 @@ def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     return [pair for pair in pairs if good[pair.second]]
 
 
-# --- removing -------------------------------------------------------------------------------------
-
-
-def remove_neurons(
-    loaded: LoadedModel, neurons: Mapping[str, Sequence[int]], *, share: bool = False
-) -> LoadedModel:
-    """Copy a model without some neurons of its feed-forward networks.
-
-    Parameters
-    ----------
-    loaded : LoadedModel
-        Left as it is.
-    neurons : mapping of str to sequence of int
-        By the name of a feed-forward network (:attr:`FeedForward.name`): the original numbers of
-        the neurons that go.
-    share : bool
-        Let the copy use the model's own weights elsewhere: less memory, for a copy that is measured
-        or saved but never trained.
-
-    Raises
-    ------
-    InputError
-        If a network or neuron is not there, or none would be left in a network.
-    UnsupportedModelError
-        If a layer's network cannot be taken apart.
-    """
-    from headscope.models.compact import as_before
-    from headscope.models.loading import wrap
-
-    whole = loaded.whole or loaded
-    known = {item.name: item for item in feed_forwards(whole)}
-    kept = {}
-    for name, numbers in neurons.items():
-        if name not in known:
-            raise InputError(
-                f"{loaded.name} has no feed-forward network {name}; its first is "
-                f"{next(iter(known))}."
-            )
-        there, gone = known[name].neuron_ids, set(numbers)
-        if missing := sorted(gone.difference(there)):
-            raise InputError(f"{name} of {loaded.name} has no neuron {missing[0]} (any more).")
-        if len(gone) == len(there):
-            raise InputError(
-                f"That would remove every neuron of {name} of {loaded.name}; keep at least one, or "
-                "remove the whole layer."
-            )
-        kept[name] = [number for number in there if number not in gone]
-    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
-    base = getattr(network, "base_model", network)
-    for name, left in kept.items():
-        if len(left) < known[name].width:
-            keep_neurons(_moved(known[name], whole.model, base), left)
-    return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
-
-
-def _moved(item: FeedForward, old: nn.Module, new: nn.Module) -> FeedForward:
-    """Return the same feed-forward network of a copy."""
-    names = {module: name for name, module in old.named_modules()}
-    first = tuple(new.get_submodule(names[module]) for module in item.first)
-    return dataclasses.replace(item, first=first, second=new.get_submodule(item.name))
-
-
-def check_neurons(loaded: LoadedModel, kept: KeptParts) -> None:
-    """Compare the neurons that a file names with the feed-forward networks that were seen running.
-
-    Raises
-    ------
-    CheckpointError
-        If it names maps that are none.
-    """
-    if not kept.neurons:
-        return
-    names = {module: name for name, module in loaded.model.named_modules()}
-    found = {item.name: tuple(names[m] for m in item.first) for item in _watched(loaded)}
-    for name, own in kept.neurons.items():
-        if found.get(name) != own.first:
-            raise CheckpointError(
-                f"{kept.path} names {name} with {' and '.join(own.first)} as a feed-forward "
-                "network, which the model does not have."
-            )
-
-
-def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
-    """List the neurons that a model has lost, by the name of their feed-forward network."""
-    base = (loaded.whole or loaded).model
+def lost_neurons(base: nn.Module) -> dict[str, Neurons]:
+    """Find the networks that have lost neurons, by the name of their second map."""
     lost = {}
-    for name, item in lost_neurons(base).items():
-        there = set(item.neuron_ids)
-        lost[name] = tuple(n for n in range(item.width_before) if n not in there)
+    for name, module in base.named_modules():
+        marks = vars(module)
+        ids, before = marks.get(NEURON_IDS, ()), marks.get(WIDTH_BEFORE, 0)
+        if len(ids) < before:
+            lost[name] = Neurons(marks[FIRST_MAPS], module, ids, before)
     return lost

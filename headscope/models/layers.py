@@ -14,7 +14,6 @@ behind the encoder's.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +27,7 @@ from headscope.models.hooks import replaced_forwards
 from headscope.models.layouts import LAYER, AttentionModule, AttentionSite, attention_modules
 from headscope.models.loaded import LoadedModel
 from headscope.models.routing import quiet_transformers
+from headscope.models.wrap import as_before, copied_network, wrap
 
 #: Attributes of a base model that has lost layers: how many each side had, and its settings then.
 _BEFORE, _SETTINGS = "headscope_layers_before", "headscope_settings_before"
@@ -102,14 +102,10 @@ def remove_layers(
     UnsupportedModelError
         If the model shares layers, computes something else without them, or cannot write any more.
     """
-    from headscope.models.compact import as_before
-    from headscope.models.loading import wrap
-
     whole = loaded.whole or loaded
     sides = _checked(whole)
     gone = _gone(whole, sides, list(layers))
-    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
+    network = copied_network(loaded, share=share)
     try:
         drop_layers(network, [number for number in kept_layers(whole) if number not in gone])
         shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)

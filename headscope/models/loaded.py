@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.errors import InputError
 from headscope.core.once import once
+from headscope.data.token_rows import Ends
 from headscope.models.layouts import AttentionSite, numbered
 from headscope.models.pooling import Pooling, chosen
 from headscope.models.task_heads import HeadWeights, Select, last_state, run_with_task_head
@@ -249,6 +250,26 @@ class LoadedModel:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
+
+
+def ends_of(loaded: LoadedModel) -> Ends:
+    """Return the tokens with which a model's targets start and end."""
+    if loaded.start_id is None:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
+            "one, such as Marian, BART or T5."
+        )
+    network = loaded.network
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        stop = getattr(settings, "eos_token_id", None)
+        if isinstance(stop, list | tuple):
+            stop = next(iter(stop), None)
+        if stop is not None:
+            return Ends(loaded.start_id, int(stop))
+    raise InputError(
+        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
+        "end; add it to config.json."
+    )
 
 
 def _present(**tensors: Tensor | None) -> dict[str, Tensor]:

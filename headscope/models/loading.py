@@ -6,16 +6,11 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import torch
-
-from headscope.core.errors import CheckpointError, HeadscopeError, InputError, UnsupportedModelError
-from headscope.core.widest import widest_type
+from headscope.core.errors import CheckpointError
 from headscope.models.checkpoint import Checkpoint
+from headscope.models.devices import dtype_on, pick_device
 from headscope.models.families import refuse
-from headscope.models.feed_forward import check_neurons
-from headscope.models.layouts import find_sites
 from headscope.models.loaded import FileWeights, LoadedModel, fingerprint
 from headscope.models.manifest import kept_parts
 from headscope.models.network import (
@@ -30,15 +25,9 @@ from headscope.models.routing import quiet_transformers
 from headscope.models.sentence_folder import lower_cases, read_pooling, transformer_folder
 from headscope.models.sizes import check_stated
 from headscope.models.source import find_source
-from headscope.models.task_heads import HeadWeights, task_head_of
+from headscope.models.task_heads import HeadWeights
 from headscope.models.vocabulary_record import recall_rows
-
-__all__ = ["DTYPES", "load", "pick_device", "widest_dtype", "wrap"]
-
-#: What a model can compute in.
-DTYPES: dict[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")
-}
+from headscope.models.wrap import wrap
 
 
 def load(
@@ -84,7 +73,7 @@ def load(
     if pooling is not None:
         chosen(pooling)  # refuses before anything is read
     where = pick_device(device)
-    computed_in = _dtype_on(dtype, where)
+    computed_in = dtype_on(dtype, where)
     found = find_source(model, revision=revision)
     source = replace(found, folder=transformer_folder(found.folder))
     checkpoint = Checkpoint(source.folder)
@@ -110,7 +99,7 @@ def load(
     recall_rows(loaded.model, source.folder)
     if kept is not None:
         kept.check_layers(loaded.sites)
-        check_neurons(loaded, kept)
+        kept.check_networks(loaded)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
     sha256 = source.sha256 or checkpoint.weights_sha256()
@@ -144,69 +133,3 @@ def _remarks(loaded: LoadedModel, checkpoint: Checkpoint, head: HeadWeights) -> 
             f"{name} was opened as a base model: its config.json names {head.architecture}, but "
             f"the weights lack {head}."
         )
-
-
-def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:
-    """Make a transformers model that is already in memory ready to be measured.
-
-    Raises
-    ------
-    UnsupportedModelError
-        If it is of a family that cannot be covered, wants more than text, or is no model of text.
-    """
-    config = network.config
-    refuse(config.model_type, name)
-    whole, network = network.eval(), getattr(network, "base_model", network)
-    task_head = task_head_of(type(whole).__name__)
-    if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
-        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
-    parameter = next(network.parameters())
-    dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
-    outer = whole if task_head else network
-    loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
-    encoder = network.get_encoder() if loaded.encoder_decoder else None
-    try:
-        loaded.sites = find_sites(network, loaded.run_tiny, encoder)
-    except HeadscopeError:
-        raise
-    except Exception as error:  # whatever a family raises that wants more than token ids
-        said = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UnsupportedModelError(
-            f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
-            f"nothing else; transformers says: {said}"
-        ) from error
-    return loaded
-
-
-def pick_device(device: str) -> torch.device:
-    """Turn ``auto`` into the best device there is, or check that the named one is there.
-
-    ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
-    """
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    there = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
-    if device == "auto":
-        return torch.device("cuda" if "cuda" in there else "cpu")
-    name, _, place = device.partition(":")
-    count = torch.cuda.device_count() if name == "cuda" and name in there else 1
-    if name not in there or (place and not (place.isdecimal() and int(place) < count)):
-        raise InputError(
-            f"device {device} is not available: this torch sees {' and '.join(there)} here."
-        )
-    return torch.device(device)
-
-
-def widest_dtype(device: str = "auto") -> str:
-    """Return the widest type that ``device``, as :func:`load` takes it, can compute in."""
-    return str(widest_type(pick_device(device))).removeprefix("torch.")
-
-
-def _dtype_on(dtype: str, device: torch.device) -> torch.dtype:
-    """Look up a type by name, and check that the device can compute in it."""
-    names = [name for name in DTYPES if name != "float64" or widest_dtype(str(device)) == name]
-    if dtype not in names:
-        raise InputError(
-            f"dtype {dtype} is not available on {device.type}; give {', '.join(names[:-1])} or "
-            f"{names[-1]}."
-        )
-    return DTYPES[dtype]

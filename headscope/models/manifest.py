@@ -21,16 +21,16 @@ from headscope.core.saved_config import (
     KEPT,
     LAYERS,
     LAYERS_BEFORE,
+    MANIFEST,
     NEURONS,
     SETTINGS_BEFORE,
     is_ours,
 )
-from headscope.core.saved_config import (
-    MANIFEST as MANIFEST,
-)
 from headscope.core.spans import as_spans, from_spans
 from headscope.models.checkpoint import Checkpoint, read_json
+from headscope.models.feed_forward import watched_networks
 from headscope.models.layouts import AttentionModule, AttentionSite
+from headscope.models.loaded import LoadedModel
 from headscope.models.neurons import KeptNeurons, whole_neurons
 
 #: What ``form`` says: heads left out of the tensors, or zeros in tensors of the full shape.
@@ -111,6 +111,19 @@ class KeptParts:
                 raise CheckpointError(
                     f"{self.path} says that {layer[0]} layer {layer[1]} kept heads "
                     f"{list(self.modules[module])}, but it has {list(head_ids[layer])}."
+                )
+
+    def check_networks(self, loaded: LoadedModel) -> None:
+        """Compare the neurons with the feed-forward networks that were seen running."""
+        if not self.neurons:
+            return
+        names = {module: name for name, module in loaded.model.named_modules()}
+        found = {f.name: tuple(names[m] for m in f.first) for f in watched_networks(loaded)}
+        for name, own in self.neurons.items():
+            if found.get(name) != own.first:
+                raise CheckpointError(
+                    f"{self.path} names {name} with {' and '.join(own.first)} as a feed-forward "
+                    "network, which the model does not have."
                 )
 
 

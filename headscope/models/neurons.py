@@ -1,74 +1,31 @@
-"""Cut feed-forward networks of a transformers model down to some of their neurons, or fill them.
+"""Cut feed-forward networks down to some of their neurons, or fill them up again.
 
-What :mod:`~headscope.models.cutting` is for heads: it knows the maps of a network and the numbers
-of its neurons, and nothing of layers; :mod:`~headscope.models.feed_forward` finds them in a model.
+In place, as :mod:`~headscope.models.cutting` does it to heads, and as a copy of a model, as
+:mod:`~headscope.models.compact` does. :mod:`~headscope.models.feed_forward` finds the networks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from headscope.models.layouts.layout import HeadRows, columns_of_linear, rows_of_linear
+from headscope.core.errors import InputError
+from headscope.models.feed_forward import (
+    FIRST_MAPS,
+    NEURON_IDS,
+    WIDTH_BEFORE,
+    FeedForward,
+    Neurons,
+    feed_forwards,
+    lost_neurons,
+)
+from headscope.models.loaded import LoadedModel
 from headscope.models.surgery import replace_stored, with_rows, without_rows
-
-#: Attributes of a second map that has lost neurons: the original numbers of those it has, how many
-#: there were, and the first maps.
-NEURON_IDS, WIDTH_BEFORE = "headscope_neuron_ids", "headscope_width_before"
-_FIRST = "headscope_first_maps"
-
-
-@dataclass(frozen=True)
-class Neurons:
-    """The maps of one feed-forward network, and the neurons that they have."""
-
-    first: tuple[nn.Module, ...]  # One map, or two of a gated network; ``nn.Linear`` or ``Conv1D``
-    second: Any  # The map that adds to the residual stream
-    neuron_ids: tuple[int, ...]  # Original numbers of the neurons that it has
-    width_before: int  # How many it had before any was removed
-
-    @property
-    def width(self) -> int:
-        """Neurons that it has now."""
-        return len(self.neuron_ids)
-
-    @property
-    def fused(self) -> bool:
-        """Whether one tensor holds both first maps."""
-        return sizes_of(self.first[0])[1] == 2 * self.width
-
-    @property
-    def fits(self) -> bool:
-        """Whether the stored maps have the neurons that are listed."""
-        widths = {sizes_of(first)[1] for first in self.first}
-        doubled = {2 * self.width} if len(self.first) == 1 else set()
-        return sizes_of(self.second)[0] == self.width and (
-            widths == {self.width} or widths == doubled
-        )
-
-    @property
-    def W_out(self) -> Tensor:  # noqa: N802
-        """The second map, (width, d_model): a view of what is stored."""
-        weight: Tensor = self.second.weight
-        return weight if isinstance(self.second, Conv1D) else weight.t()
-
-    def stored(self) -> list[HeadRows]:
-        """List every stored tensor in which a neuron owns rows or columns."""
-        parts = 2 if self.fused else 1
-        rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
-        return [*rows, columns_of_linear(self.second, 1)]
-
-    @property
-    def numbers_per_neuron(self) -> int:
-        """Stored numbers that one neuron owns."""
-        tensors = [(rows, rows.tensor) for rows in self.stored()]
-        return sum(
-            t.numel() * rows.parts // t.shape[rows.axis] for rows, t in tensors if t is not None
-        )
+from headscope.models.wrap import as_before, copied_network, wrap
 
 
 @dataclass(frozen=True)
@@ -78,12 +35,6 @@ class KeptNeurons:
     first: tuple[str, ...]  # Names of its first maps
     before: int  # How many neurons it had
     kept: tuple[int, ...]  # Original numbers of those that are left
-
-
-def sizes_of(module: Any) -> tuple[int, int]:
-    """Return (inputs, outputs) of a linear map."""
-    shape = module.weight.shape
-    return (shape[0], shape[1]) if isinstance(module, Conv1D) else (shape[1], shape[0])
 
 
 def keep_neurons(item: Neurons, kept: Collection[int]) -> None:
@@ -99,7 +50,7 @@ def keep_neurons(item: Neurons, kept: Collection[int]) -> None:
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
     vars(second)[NEURON_IDS] = tuple(n for n in item.neuron_ids if n in chosen)
-    vars(second)[WIDTH_BEFORE], vars(second)[_FIRST] = item.width_before, item.first
+    vars(second)[WIDTH_BEFORE], vars(second)[FIRST_MAPS] = item.width_before, item.first
 
 
 def fill_neurons(item: Neurons) -> None:
@@ -112,17 +63,6 @@ def fill_neurons(item: Neurons) -> None:
             full = with_rows(tensor, stored.rows(every, missing), stored.axis)
             replace_stored(stored.module, stored.name, full)
     vars(item.second)[NEURON_IDS] = tuple(every)
-
-
-def lost_neurons(base: nn.Module) -> dict[str, Neurons]:
-    """Find the networks that have lost neurons, by the name of their second map."""
-    lost = {}
-    for name, module in base.named_modules():
-        marks = vars(module)
-        ids, before = marks.get(NEURON_IDS, ()), marks.get(WIDTH_BEFORE, 0)
-        if len(ids) < before:
-            lost[name] = Neurons(marks[_FIRST], module, ids, before)
-    return lost
 
 
 def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
@@ -151,3 +91,72 @@ def cut_neurons(base: nn.Module, kept: Mapping[str, KeptNeurons]) -> None:
         item = whole_neurons(base, name, own)
         assert item is not None
         keep_neurons(item, own.kept)
+
+
+# --- copies of a model ----------------------------------------------------------------------------
+
+
+def remove_neurons(
+    loaded: LoadedModel, neurons: Mapping[str, Sequence[int]], *, share: bool = False
+) -> LoadedModel:
+    """Copy a model without some neurons of its feed-forward networks.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        Left as it is.
+    neurons : mapping of str to sequence of int
+        By the name of a feed-forward network (:attr:`FeedForward.name`): the original numbers of
+        the neurons that go.
+    share : bool
+        Let the copy use the model's own weights elsewhere: less memory, for a copy that is measured
+        or saved but never trained.
+
+    Raises
+    ------
+    InputError
+        If a network or neuron is not there, or none would be left in a network.
+    UnsupportedModelError
+        If a layer's network cannot be taken apart.
+    """
+    whole = loaded.whole or loaded
+    known = {item.name: item for item in feed_forwards(whole)}
+    kept = {}
+    for name, numbers in neurons.items():
+        if name not in known:
+            raise InputError(
+                f"{loaded.name} has no feed-forward network {name}; its first is "
+                f"{next(iter(known))}."
+            )
+        there, gone = known[name].neuron_ids, set(numbers)
+        if missing := sorted(gone.difference(there)):
+            raise InputError(f"{name} of {loaded.name} has no neuron {missing[0]} (any more).")
+        if len(gone) == len(there):
+            raise InputError(
+                f"That would remove every neuron of {name} of {loaded.name}; keep at least one, or "
+                "remove the whole layer."
+            )
+        kept[name] = [number for number in there if number not in gone]
+    network = copied_network(loaded, share=share)
+    base = getattr(network, "base_model", network)
+    for name, left in kept.items():
+        if len(left) < known[name].width:
+            keep_neurons(_moved(known[name], whole.model, base), left)
+    return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
+
+
+def _moved(item: FeedForward, old: nn.Module, new: nn.Module) -> FeedForward:
+    """Return the same feed-forward network of a copy."""
+    names = {module: name for name, module in old.named_modules()}
+    first = tuple(new.get_submodule(names[module]) for module in item.first)
+    return dataclasses.replace(item, first=first, second=new.get_submodule(item.name))
+
+
+def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
+    """List the neurons that a model has lost, by the name of their feed-forward network."""
+    base = (loaded.whole or loaded).model
+    lost = {}
+    for name, item in lost_neurons(base).items():
+        there = set(item.neuron_ids)
+        lost[name] = tuple(n for n in range(item.width_before) if n not in there)
+    return lost

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 
 from headscope.core.errors import InputError
-from headscope.data.token_rows import Ends
-
-if TYPE_CHECKING:
-    from headscope.models.loaded import LoadedModel
 
 #: The task heads that headscope knows, by the ending of their transformers class.
 TASK_HEADS = {
@@ -170,24 +166,4 @@ def empty_cache() -> transformers.EncoderDecoderCache:
     """
     return transformers.EncoderDecoderCache(
         transformers.DynamicCache(), transformers.DynamicCache()
-    )
-
-
-def ends_of(loaded: LoadedModel) -> Ends:
-    """Return the tokens with which a model's targets start and end."""
-    if loaded.start_id is None:
-        raise InputError(
-            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
-            "one, such as Marian, BART or T5."
-        )
-    network = loaded.network
-    for settings in (network.config, getattr(network, "generation_config", None)):
-        stop = getattr(settings, "eos_token_id", None)
-        if isinstance(stop, list | tuple):
-            stop = next(iter(stop), None)
-        if stop is not None:
-            return Ends(loaded.start_id, int(stop))
-    raise InputError(
-        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
-        "end; add it to config.json."
     )

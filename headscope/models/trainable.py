@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,13 +12,12 @@ from torch import Tensor, nn
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts import STACKS
 from headscope.models.loaded import LoadedModel
+from headscope.models.watched import is_norm
 
-__all__ = ["TRAINED", "Chosen", "choose", "count", "is_norm"]
+__all__ = ["TRAINED", "Chosen", "choose", "count"]
 
 #: Ways of fine-tuning; every one trains the classifier on top too.
 TRAINED = ("head", "layernorm", "biases", "weights", "lora", "all_biases", "attention", "all")
-#: Classes of transformers that normalise with a gain: LayerNorm, T5LayerNorm, LlamaRMSNorm, ....
-_NORM = re.compile(r"(layer_?|rms_?|no)norm$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,8 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
 
     encoder = loaded.model.get_encoder() if loaded.encoder_decoder else loaded.model
     modules = list(encoder.modules())
-    norm_modules = [m for m in modules if is_norm(m)]
+    # NoNorm, of MobileBERT, is the gain and the bias of a LayerNorm alone.
+    norm_modules = [m for m in modules if is_norm(m) or type(m).__name__ == "NoNorm"]
     norms = kept(p for m in norm_modules for p in m.parameters(False))
     if not norms:
         raise UnsupportedModelError(
@@ -99,12 +98,6 @@ def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
 def count(chosen: Sequence[Chosen]) -> int:
     """Return how many numbers are trained."""
     return sum(map(len, chosen))
-
-
-def is_norm(module: nn.Module) -> bool:
-    """Whether a module normalises its input and has parameters for that."""
-    known = isinstance(module, nn.LayerNorm | nn.RMSNorm) or _NORM.search(type(module).__name__)
-    return bool(known) and any(True for _ in module.parameters(recurse=False))
 
 
 def _depended_on(loaded: LoadedModel) -> list[nn.Parameter]:

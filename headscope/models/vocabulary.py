@@ -31,13 +31,13 @@ from headscope.core.errors import (
 )
 from headscope.data.common_words import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
-from headscope.models.compact import as_before
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import wrap
 from headscope.models.output_rows import cut_outputs
 from headscope.models.tokenizer_file import KINDS, TokenizerFile
-from headscope.models.vocabulary_record import ROW_IDS, ROWS_BEFORE
+from headscope.models.wrap import as_before, copied_network, wrap
 
+#: Attributes of an input embedding: the original numbers of its rows, and how many there were.
+ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
@@ -214,8 +214,7 @@ def cut_vocabulary(
     _opened(loaded)
     _check_plan(loaded, plan)
     table = loaded.model.get_input_embeddings()
-    tensors = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
-    network = copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in tensors})
+    network = copied_network(loaded, share=share)
     ids = vars(table).get(ROW_IDS, range(plan.rows_before))
     cut = {id(old): _without_rows(old, plan) for old in _input_tables(loaded, network)}
     cut_outputs(network, plan.kept, plan.rows_before, cut)

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from headscope.core.errors import CheckpointError
+from headscope.core.saved_config import MANIFEST
 from headscope.models.checkpoint import read_json
-from headscope.models.manifest import MANIFEST
+from headscope.models.vocabulary import ROW_IDS, ROWS_BEFORE
 
-#: Attributes of an input embedding: the original numbers of its rows, and how many there were.
-ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
 #: Key of ``headscope.json``.
 VOCABULARY = "vocabulary"
 _MOST_ROWS = 1 << 24  # More than any vocabulary has.

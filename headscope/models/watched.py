@@ -31,6 +31,12 @@ class Place(NamedTuple):
     turn: int
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a LayerNorm or an RMSNorm, torch's or a family's own."""
+    named = type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
+    return isinstance(module, nn.LayerNorm) or (named and hasattr(module, "weight"))
+
+
 @dataclass(frozen=True)
 class Call:
     """One call of a module: what it took first and returned first."""
@@ -48,9 +54,7 @@ class Call:
     @property
     def is_norm(self) -> bool:
         """Whether it is a LayerNorm or an RMSNorm."""
-        module = self.place.module
-        named = type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
-        return isinstance(module, nn.LayerNorm) or (named and hasattr(module, "weight"))
+        return is_norm(self.place.module)
 
     @property
     def is_map(self) -> bool:

@@ -29,10 +29,9 @@ from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.widest import exact
-from headscope.models.compact import as_before
 from headscope.models.hooks import hooked
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import wrap
+from headscope.models.wrap import as_before, wrap
 from headscope.tasks.base import Task
 
 

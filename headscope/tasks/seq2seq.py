@@ -32,10 +32,10 @@ from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
 from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel
+from headscope.models.loaded import LoadedModel, ends_of
 from headscope.models.pooling import wide
 from headscope.models.routing import quiet_transformers
-from headscope.models.task_heads import Select, empty_cache, ends_of
+from headscope.models.task_heads import Select, empty_cache
 from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.tasks.base import TokenTask, numbered, one_position
 

@@ -22,9 +22,10 @@ from headscope.core.errors import CheckpointError, InputError, UnsupportedModelE
 from headscope.core.spans import as_spans, from_spans
 from headscope.models.compact import removed_heads
 from headscope.models.copies import random_twin
-from headscope.models.feed_forward import FeedForward, removed_neurons
+from headscope.models.feed_forward import FeedForward
 from headscope.models.layers import removed_layers
 from headscope.models.loaded import LoadedModel
+from headscope.models.neurons import removed_neurons
 
 NAMES = [family.name for family in COVERED]
 #: Families of one stack whose layers have weights of their own.

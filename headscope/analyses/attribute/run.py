@@ -50,8 +50,8 @@ from headscope.models.anatomy import Anatomy
 from headscope.models.copies import cast, random_twin
 from headscope.models.layouts import AttentionSite
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import wrap
 from headscope.models.residual import find_stream
+from headscope.models.wrap import wrap
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.view import best_heads, primary_label
+from headscope.analyses.classify.words import best_heads, primary_label
 from headscope.core.heads import layer_name, layer_numbers
 from headscope.core.roles import PRIMARY, role_of
 from headscope.show import drawing as draw

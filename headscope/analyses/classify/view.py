@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.optional_parts import (
     PLACES,
@@ -20,10 +20,13 @@ from headscope.analyses.classify.result import (
     Confirmation,
     ControlResult,
     HeadResult,
-    Label,
-    SyntacticScore,
 )
-from headscope.analyses.classify.words import head_numbers, head_sentence
+from headscope.analyses.classify.words import (
+    best_heads,
+    head_numbers,
+    head_sentence,
+    primary_label,
+)
 from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.core.safe_text import visible
@@ -282,11 +285,6 @@ def describe_offset(offset: int) -> str:
     return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
 
 
-def primary_label(head: HeadResult) -> Label | None:
-    """Return the first label of a head's primary role."""
-    return next((label for label in head.labels if label.role == head.primary), None)
-
-
 def mark_of(head: HeadResult) -> str:
     """Write a head's primary role in at most five characters: its offset, its token, its mark."""
     label = primary_label(head)
@@ -306,31 +304,6 @@ def legend(stack: str) -> str:
         written = role.mark if name == role.mark else f"{role.mark} {name}"
         marks.append(special.get(role.key, written))
     return "; ".join(marks)
-
-
-class RelationRow(NamedTuple):
-    """The best head of a relation and direction by the held-out half; how many are labelled."""
-
-    head: HeadResult
-    score: SyntacticScore
-    confirmed: Confirmation
-    labelled: int
-
-
-def best_heads(result: ClassifyResult) -> Iterator[RelationRow]:
-    """Find the best head of each relation and direction that was selected for any head.
-
-    A head that the held-out half confirms comes before all that it does not.
-    """
-    selected: dict[tuple[str, str], list[tuple[HeadResult, SyntacticScore, Confirmation]]] = {}
-    for head in result.heads:
-        for score in head.syntactic:
-            if score.confirmed is not None:
-                rows = selected.setdefault((score.relation, score.direction), [])
-                rows.append((head, score, score.confirmed))
-    for rows in selected.values():
-        best = max(rows, key=lambda row: (row[1].labelled, row[2].accuracy))
-        yield RelationRow(*best, sum(score.labelled for _, score, _ in rows))
 
 
 def _syntactic_table(part: ClassifyResult) -> Iterator[b.Block]:

@@ -1,8 +1,17 @@
-"""What one head does, in a sentence and three numbers that a reader can judge."""
+"""What one head does, in a sentence and three numbers; and the best head of each relation."""
 
 from __future__ import annotations
 
-from headscope.analyses.classify.result import HeadResult, Label
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from headscope.analyses.classify.result import (
+    ClassifyResult,
+    Confirmation,
+    HeadResult,
+    Label,
+    SyntacticScore,
+)
 from headscope.core.roles import role_of
 from headscope.show.cells import decimal
 
@@ -28,9 +37,14 @@ RULES = {
 }
 
 
+def primary_label(head: HeadResult) -> Label | None:
+    """Return the first label of a head's primary role."""
+    return next((label for label in head.labels if label.role == head.primary), None)
+
+
 def head_sentence(head: HeadResult) -> str:
     """Say in plain words what a head does on the corpus, with its rate and what it must beat."""
-    label = next((label for label in head.labels if label.role == head.primary), None)
+    label = primary_label(head)
     if label is None:
         return _without_role(head)
     text = _WORDS.get(label.role, _by_role)(head, label)
@@ -122,7 +136,7 @@ def _without_role(head: HeadResult) -> str:
 def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
     """Return three numbers with their baselines: what it is, its value, what to compare it with."""
     numbers = []
-    label = next((label for label in head.labels if label.role == head.primary), None)
+    label = primary_label(head)
     if label is not None:
         numbers.append(
             (role_of(label.role).name, decimal(label.score, 2), f"baseline {label.baseline:.2f}")
@@ -140,3 +154,28 @@ def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
         share = decimal(head.special_mass, 2)
         numbers.append(("on special tokens", share, "share of its attention"))
     return numbers
+
+
+class RelationRow(NamedTuple):
+    """The best head of a relation and direction by the held-out half; how many are labelled."""
+
+    head: HeadResult
+    score: SyntacticScore
+    confirmed: Confirmation
+    labelled: int
+
+
+def best_heads(result: ClassifyResult) -> Iterator[RelationRow]:
+    """Find the best head of each relation and direction that was selected for any head.
+
+    A head that the held-out half confirms comes before all that it does not.
+    """
+    selected: dict[tuple[str, str], list[tuple[HeadResult, SyntacticScore, Confirmation]]] = {}
+    for head in result.heads:
+        for score in head.syntactic:
+            if score.confirmed is not None:
+                rows = selected.setdefault((score.relation, score.direction), [])
+                rows.append((head, score, score.confirmed))
+    for rows in selected.values():
+        best = max(rows, key=lambda row: (row[1].labelled, row[2].accuracy))
+        yield RelationRow(*best, sum(score.labelled for _, score, _ in rows))

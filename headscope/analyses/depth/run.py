@@ -42,8 +42,8 @@ from headscope.models.anatomy import Layer, take_apart
 from headscope.models.blocks import OwnRun, norm_placement, own_run, run_variant
 from headscope.models.certificate import TOLERANCES
 from headscope.models.copies import cast, random_twin
+from headscope.models.devices import DTYPES, widest_dtype
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import DTYPES, widest_dtype
 from headscope.models.products import fast_products
 from headscope.models.routing import Router
 from headscope.models.side_by_side import side_by_side

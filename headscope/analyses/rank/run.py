@@ -18,12 +18,12 @@ from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import PlainText, as_plain
 from headscope.models.copies import random_twin
+from headscope.models.devices import DTYPES
 from headscope.models.families import relative_terms, rotary, unread_positions
 from headscope.models.intervene import watch_inputs
 from headscope.models.layouts import AttentionSite
-from headscope.models.layouts.layout import AttentionInput
+from headscope.models.layouts.maps import AttentionInput
 from headscope.models.loaded import LoadedModel
-from headscope.models.loading import DTYPES
 from headscope.models.routing import Router, routed
 from headscope.models.watched import gain_and_shift, preceding_norms
 from headscope.session.opening import Model, open_for_tasks, open_model

@@ -20,28 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.layouts.layout import (
+from headscope.models.layouts.layout import AttentionSite, Layout, arguments_of, extend
+from headscope.models.layouts.maps import (
     AttentionInput,
     HeadRows,
     Heads,
-    Layout,
     LinearMap,
     Projections,
-    arguments_of,
     columns_of_linear,
-    extend,
     rows_of_linear,
 )
-
-if TYPE_CHECKING:
-    from headscope.models.layouts.sites import AttentionSite
 
 _TERMS = ("c2p", "p2c")
 

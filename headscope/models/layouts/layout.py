@@ -9,170 +9,28 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers.pytorch_utils import Conv1D
 
-from headscope.attention import Mask
-
-if TYPE_CHECKING:
-    from headscope.models.layouts.sites import AttentionSite
-
-
-@dataclass(frozen=True)
-class LinearMap:
-    """One of the maps ``x W + b`` of an attention module."""
-
-    #: Where it is stored: an ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps W transposed.
-    module: Any
-    #: Which of several maps of equal size that are stored one behind the other (fused q, k, v).
-    part: int = 0
-    parts: int = 1
-
-    @property
-    def weight(self) -> Tensor:
-        """The map as ``nn.Linear`` has it, (n_out, n_in): a view of what is stored."""
-        stored: Tensor = self.module.weight
-        return self._own(stored.t() if isinstance(self.module, Conv1D) else stored)
-
-    @property
-    def bias(self) -> Tensor | None:
-        """Its bias, (n_out,): a view; None where it has none."""
-        stored: Tensor | None = self.module.bias
-        return None if stored is None else self._own(stored)
-
-    @property
-    def in_features(self) -> int:
-        """Width of x."""
-        return self.weight.shape[1]
-
-    @property
-    def out_features(self) -> int:
-        """Width of ``x W + b``."""
-        return self.weight.shape[0]
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return ``x W + b`` for x (..., n_in)."""
-        if self.parts > 1:
-            return F.linear(x, self.weight, self.bias)
-        out: Tensor = self.module(x)
-        return out
-
-    def entering(self, given: Tensor) -> Tensor:
-        """Turn what the stored module is called with into x (batch, pos, n_in)."""
-        return given
-
-    def leaving(self, returned: Tensor) -> Tensor:
-        """Turn what the stored module returns into (batch, pos, n_out)."""
-        return returned if self.parts == 1 else returned.chunk(self.parts, dim=-1)[self.part]
-
-    def fit(self) -> None:
-        """Let the stored module run with no column left, where its own forward cannot."""
-
-    def _own(self, stored: Tensor) -> Tensor:
-        if self.parts == 1:
-            return stored  # the parameter itself, so that autograd and assignments reach it
-        rows = stored.shape[0] // self.parts
-        return stored[self.part * rows : (self.part + 1) * rows]
-
-
-def bias_of(linear: LinearMap) -> Tensor:
-    """Return the bias of a map, (n_out,); zeros where it has none."""
-    return linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
-
-
-@dataclass(frozen=True)
-class HeadRows:
-    """A stored tensor in which each head owns some rows."""
-
-    module: nn.Module  # What keeps it
-    name: str  # Its attribute: ``weight``, ``bias`` or a name of the family's own
-    width: int  # Rows of one head, in each part
-    axis: int = 0  # The axis that counts them
-    #: Maps of equal size one behind the other (fused q, k, v): a head has rows in each.
-    parts: int = 1
-
-    @property
-    def tensor(self) -> Tensor | None:
-        """The stored tensor; None for a bias that the map does not have."""
-        found: Tensor | None = getattr(self.module, self.name)
-        return found
-
-    def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
-        """Return the places on the axis that some heads own, ascending."""
-        places = torch.tensor([there.index(head) for head in sorted(heads)], dtype=torch.long)
-        starts = torch.arange(self.parts)[:, None] * len(there) + places
-        return (starts.flatten()[:, None] * self.width + torch.arange(self.width)).flatten()
-
-
-def rows_of_linear(linear: nn.Module, width: int, *, parts: int = 1) -> list[HeadRows]:
-    """List what heads own of a map whose outputs are the heads': its rows and its bias."""
-    axis = 1 if isinstance(linear, Conv1D) else 0
-    return [
-        HeadRows(linear, "weight", width, axis, parts),
-        HeadRows(linear, "bias", width, 0, parts),
-    ]
-
-
-def columns_of_linear(linear: nn.Module, width: int) -> HeadRows:
-    """Return what heads own of a map whose inputs are the heads': columns, or rows in GPT-2."""
-    return HeadRows(linear, "weight", width, 0 if isinstance(linear, Conv1D) else 1)
-
+from headscope.attention import AttentionWeights, project
+from headscope.models.layouts.maps import (
+    Attend,
+    AttentionInput,
+    HeadRows,
+    Heads,
+    LinearMap,
+    Projections,
+    bias_of,
+    columns_of_linear,
+    rows_of_linear,
+    split,
+)
 
 #: The name in a forward function that says that it asks transformers for its attention.
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
-
-
-@dataclass(frozen=True)
-class Projections:
-    """The four linear maps of one attention module."""
-
-    q: LinearMap
-    k: LinearMap
-    v: LinearMap
-    out: LinearMap
-
-
-@dataclass(frozen=True)
-class AttentionInput:
-    """What an attention module is called with."""
-
-    x_q: Tensor  # (batch, query_pos, d_model): what queries are made from
-    #: (batch, key_pos, d_model): what keys are made from: ``x_q`` itself, or another sequence
-    #: (cross-attention).
-    x_k: Tensor
-    #: As the model hands it over, broadcastable to (batch, n_heads, query_pos, key_pos).
-    mask: Mask = None
-    given: Mapping[str, Any] = field(default_factory=dict)  # All arguments by name
-    #: (batch, key_pos, d_value): what values are made from, where that is not ``x_k``.
-    x_value: Tensor | None = None
-
-    @property
-    def x_v(self) -> Tensor:
-        """What values are made from, (batch, key_pos, d_value)."""
-        return self.x_k if self.x_value is None else self.x_value
-
-    @property
-    def crossed(self) -> bool:
-        """Whether keys come from another sequence."""
-        return self.x_k is not self.x_q
-
-
-class Heads(NamedTuple):
-    """q, k, v (batch, n_heads, pos, d_head) as they are scored, with any position in them."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-
-
-#: Runs our attention: (q, k, v, mask, scale, bias) to z (batch, n_heads, query_pos, d_head).
-Attend = Callable[[Tensor, Tensor, Tensor, Mask, float | None, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -287,6 +145,119 @@ class Layout:
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
         """Turn z (batch, pos, n_heads * d_head) into what the module returns."""
         return (z, None) if self.out.startswith("..") else (site.projections.out(z), None)
+
+
+@dataclass(frozen=True)
+class AttentionModule:
+    """A module of a known layout."""
+
+    name: str  # Dotted path from the base model
+    module: nn.Module  # The attention module of transformers; several layers may share one (ALBERT)
+    layout: Layout  # How its family keeps weights and makes scores
+    projections: Projections  # Its four linear maps
+    d_head: int  # Width of each head
+    #: The original index of each head: what it is called even after others were removed.
+    head_ids: tuple[int, ...]
+    heads_before: int  # Heads that it had before any was removed
+
+    @property
+    def n_heads(self) -> int:
+        """Heads that it has now."""
+        return len(self.head_ids)
+
+    def stored(self) -> list[HeadRows]:
+        """List every stored tensor in which a head owns rows."""
+        return self.layout.stored(self.module, self.projections, self.d_head)
+
+
+@dataclass(frozen=True)
+class AttentionSite(AttentionModule):
+    """One place where attention runs: a module in its role as one layer of one stack."""
+
+    stack: str  # ``encoder``, ``decoder`` or ``cross``
+    #: Zero-based, in the order of execution within the stack; its original number where layers have
+    #: been removed.
+    layer: int
+    #: Its row in the arrays (rows, n_heads) of measurements and gates: its place among the sites
+    #: that are measured.
+    row: int
+
+    @property
+    def scale(self) -> float | None:
+        """What the module multiplies the scores by, or None for 1 / sqrt(d_head)."""
+        return self.layout.scale(self.module, self.d_head)
+
+    @property
+    def causal(self) -> bool:
+        """Whether a query sees no later key."""
+        return self.stack != "cross" and self.layout.causal(self.module)
+
+    @property
+    def window(self) -> int | None:
+        """How many positions away a key may be; None for any."""
+        return self.layout.window(self.module)
+
+    def weights(self) -> AttentionWeights:
+        """Return the canonical weights (views where possible), biases as zeros where absent."""
+        p = self.projections
+        W_Q, W_K, W_V = map(self._split_in, (p.q, p.k, p.v))
+        b_Q, b_K, b_V = map(self._split_bias, (p.q, p.k, p.v))
+        # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
+        W_O = self.output_weight.t().reshape(self.n_heads, self.d_head, p.out.out_features)
+        return AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, bias_of(p.out))
+
+    @property
+    def output_weight(self) -> Tensor:
+        """The heads' part of the stored output map, (d_model, n_heads * d_head): a view."""
+        return self.projections.out.weight[:, : self.n_heads * self.d_head]
+
+    def project(self, inputs: AttentionInput) -> Heads:
+        """Return q, k and v as W_Q, W_K and W_V make them, without positions.
+
+        Each is (batch, n_heads, pos, d_head); where heads share keys and values, k and v have as
+        many as the model stores.
+        """
+        p = self.projections
+        return Heads(
+            self.by_head(p.q(inputs.x_q)),
+            self.by_head(p.k(inputs.x_k)),
+            self.by_head(p.v(inputs.x_v)),
+        )
+
+    def mix(self, attend: Attend, inputs: AttentionInput) -> Tensor:
+        """Return every head's z, side by side: (batch, pos, n_heads * d_head)."""
+        heads = self.layout.place(self, self.project(inputs), inputs)
+        bias = self.layout.bias(self, heads, inputs)
+        return attend(*heads, inputs.mask, self.scale, bias).transpose(1, 2).flatten(2)
+
+    def canonical(self, inputs: AttentionInput, weights: AttentionWeights) -> Heads:
+        """Return what :meth:`project` does, from the canonical weights."""
+        w = weights
+        return Heads(
+            project(inputs.x_q, w.W_Q, w.b_Q),
+            project(inputs.x_k, w.W_K, w.b_K),
+            project(inputs.x_v, w.W_V, w.b_V),
+        )
+
+    def by_head(self, projected: Tensor) -> Tensor:
+        """(batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
+        return split(projected, -1, self.d_head).transpose(1, 2)
+
+    def _split_in(self, linear: LinearMap) -> Tensor:
+        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
+        by_head = split(linear.weight, 0, self.d_head).transpose(1, 2)
+        return self._shared(by_head)
+
+    def _split_bias(self, linear: LinearMap) -> Tensor:
+        return self._shared(split(bias_of(linear), 0, self.d_head))
+
+    def _shared(self, by_head: Tensor) -> Tensor:
+        """Give every head its keys or values where several heads share them."""
+        places = self.layout.shared_by(self.module, self.head_ids)
+        return by_head if places is None or len(by_head) == self.n_heads else by_head[places]
+
+
+# --- the forward functions of families ------------------------------------------------------------
 
 
 @functools.cache

@@ -19,23 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from headscope.models.layouts.layout import (
-    AttentionInput,
-    Heads,
+    AttentionSite,
     Layout,
-    Projections,
     arguments_of,
     extend,
     parameters_of,
 )
-
-if TYPE_CHECKING:
-    from headscope.models.layouts.sites import AttentionSite
+from headscope.models.layouts.maps import AttentionInput, Heads, Projections
 
 
 @dataclass(frozen=True)

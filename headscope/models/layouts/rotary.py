@@ -21,27 +21,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from headscope.models.layouts.layout import (
+from headscope.models.layouts.layout import AttentionSite, Layout, asks_interface, extend
+from headscope.models.layouts.maps import (
     AttentionInput,
     HeadRows,
     Heads,
-    Layout,
     LinearMap,
     Projections,
-    asks_interface,
     columns_of_linear,
-    extend,
     rows_of_linear,
 )
-
-if TYPE_CHECKING:
-    from headscope.models.layouts.sites import AttentionSite
 
 
 def rotated(heads: Heads, inputs: AttentionInput, *, wide: bool = False) -> Heads:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +19,22 @@ from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import (
-    AttentionInput,
-    HeadRows,
-    Heads,
+    AttentionSite,
     Layout,
-    LinearMap,
-    Projections,
     arguments_of,
-    columns_of_linear,
     extend,
     follow,
     parameters_of,
+)
+from headscope.models.layouts.maps import (
+    AttentionInput,
+    HeadRows,
+    Heads,
+    LinearMap,
+    Projections,
+    columns_of_linear,
     rows_of_linear,
 )
-
-if TYPE_CHECKING:
-    from headscope.models.layouts.sites import AttentionSite
 
 
 @dataclass(frozen=True)

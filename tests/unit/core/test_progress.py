@@ -1,6 +1,6 @@
 """Which step of how many a run is at, whatever it tells and in whatever order."""
 
-from headscope.core.progress import SECONDS, STEPS, Steps, part_of
+from headscope.core.progress import Steps, part_of
 
 
 def test_a_line_of_a_log_says_which_step_of_how_many_and_how_much_is_done():
@@ -26,13 +26,3 @@ def test_what_a_part_tells_counts_as_that_part_unless_it_has_a_name():
     part_of("prune", steps.tell)("the measured model, task", 3, 4)
     assert steps.sentence() == "step 4 of 4: prune: the measured model, task, 75%"
     assert steps.share == 0.75
-
-
-def test_a_run_that_counts_its_steps_is_believed_but_in_a_report_it_is_one_step():
-    alone, within = Steps([]), Steps(["prune", "files"])
-    for steps, section in ((alone, ""), (within, "prune, ")):
-        steps.tell(f"{section}{STEPS}", 3, 7)
-        steps.tell(f"{section}measuring a model", 0, 1)
-        steps.tell(f"{section}{SECONDS}", 30, 60)
-    assert alone.sentence() == "step 3 of 7: measuring a model, 0%"
-    assert within.sentence() == "step 2 of 3: prune: measuring a model, 0%"

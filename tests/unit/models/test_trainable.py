@@ -7,8 +7,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.loading import wrap
 from headscope.models.trainable import choose
+from headscope.models.wrap import wrap
 
 
 def names(model: nn.Module, way: str) -> dict[str, int]:

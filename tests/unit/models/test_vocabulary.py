@@ -21,7 +21,8 @@ from transformers import (
 import headscope
 from headscope.core.errors import CheckpointError, InputError
 from headscope.data.common_words import common_words
-from headscope.models.feed_forward import feed_forwards, remove_neurons
+from headscope.models.feed_forward import feed_forwards
+from headscope.models.neurons import remove_neurons
 from headscope.models.tokenizer_file import TokenizerFile
 from headscope.models.vocabulary import tokens_removed
 from headscope.models.vocabulary_record import as_ranges, from_ranges

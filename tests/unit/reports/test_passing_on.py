@@ -13,7 +13,6 @@ from headscope.analyses.flow.result import (
     HeadFlow,
     HeadGraph,
     Recovery,
-    Rollout,
     Trees,
     ValueControl,
 )
@@ -54,11 +53,10 @@ def flow_result(
     known = recovery()
     known = known if own is None else dataclasses.replace(known, value=own)
     statistics = ControlStatistics((1.0,), 10, 5.0, 9.8, {"90": 8.0}, {}, 5)
-    rollout = Rollout(SURE, 0.1, SURE, 0.1, SURE, 0.1)
     control = trees = None
     if gain is not None:
         gains = dataclasses.replace(recovery(), value=gain)
-        control = FlowControl(0, recovery(0.1), gains, SURE, None, None, rollout)
+        control = FlowControl(0, recovery(0.1), gains, SURE, None, None)
     if over_trees is not None:
         pair = ChosenTrees((("L0H0", "dep->head"),), SURE, SURE, over_trees, SURE)
         names = dict.fromkeys(("next", "random"), SURE)
@@ -82,7 +80,6 @@ def flow_result(
         graph=Graph(SURE, 0.2, ()),
         trees=trees,
         control=control,
-        rollout=rollout,
     )
 
 

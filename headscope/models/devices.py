@@ -1,0 +1,47 @@
+"""What a model is computed on, and in which floating-point type."""
+
+from __future__ import annotations
+
+import torch
+
+from headscope.core.errors import InputError
+from headscope.core.widest import widest_type
+
+#: What a model can compute in.
+DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")
+}
+
+
+def pick_device(device: str) -> torch.device:
+    """Turn ``auto`` into the best device there is, or check that the named one is there.
+
+    ``auto`` is a CUDA device or the CPU: an Apple GPU has no float64, so it has to be asked for.
+    """
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    there = ("cpu", *(["cuda"] if cuda else []), *(["mps"] if mps else []))
+    if device == "auto":
+        return torch.device("cuda" if "cuda" in there else "cpu")
+    name, _, place = device.partition(":")
+    count = torch.cuda.device_count() if name == "cuda" and name in there else 1
+    if name not in there or (place and not (place.isdecimal() and int(place) < count)):
+        raise InputError(
+            f"device {device} is not available: this torch sees {' and '.join(there)} here."
+        )
+    return torch.device(device)
+
+
+def widest_dtype(device: str = "auto") -> str:
+    """Return the widest type that ``device``, as :func:`load` takes it, can compute in."""
+    return str(widest_type(pick_device(device))).removeprefix("torch.")
+
+
+def dtype_on(dtype: str, device: torch.device) -> torch.dtype:
+    """Look up a type by name, and check that the device can compute in it."""
+    names = [name for name in DTYPES if name != "float64" or widest_dtype(str(device)) == name]
+    if dtype not in names:
+        raise InputError(
+            f"dtype {dtype} is not available on {device.type}; give {', '.join(names[:-1])} or "
+            f"{names[-1]}."
+        )
+    return DTYPES[dtype]
