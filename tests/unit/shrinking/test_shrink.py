@@ -21,7 +21,6 @@ from headscope.data.token_rows import encode_rows, padded
 from headscope.models.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
-from headscope.shrinking.bench import spread_places
 from headscope.shrinking.card import snippets
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
@@ -286,13 +285,6 @@ def test_what_is_unknown_reaches_nothing():
     for asked in ({"speed": 2.0}, {"ms": 5.0}):
         assert not reaches(unknown, ShrinkOptions(**asked))
     assert not keeps(unknown, ShrinkOptions(max_drop=50.0))
-
-
-def test_batches_have_the_lengths_of_the_examples():
-    rows = [[0] * n for n in _rng.permutation(np.repeat([3, 9, 40], 20))]
-    places = spread_places(rows, 10)
-    assert [sorted({len(rows[i]) for i in part}) for part in places] == [[3], [9], [40]]
-    assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
 
 
 @pytest.mark.parametrize(
