@@ -183,7 +183,7 @@ _FOR_ALL_SECTIONS = {
         "no_validate",
         "pooling",
     ),
-    *("resume", "save", "save_dense", "benchmark", "standalone", "export", "quantize"),
+    *("resume", "save", "standalone"),
 }
 
 

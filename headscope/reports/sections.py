@@ -36,7 +36,7 @@ from headscope.session.provenance import provenance, versions
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.
 _NO_SETTINGS = {
     *("model", "validate", "progress", "announce", "command", "settings", "sections"),
-    *("state", "resume", "folder", "save", "save_dense", "benchmark"),
+    *("state", "resume", "folder", "save"),
 }
 
 

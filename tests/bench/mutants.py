@@ -114,8 +114,8 @@ half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_session.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-card-speed | removal/confirm_speed.py | slower is said to be faster
-    np.asarray(whole, dtype=float) / np.asarray(cut, dtype=float) => np.asarray(cut, dtype=float) / np.asarray(whole, dtype=float)
+ratio-of-times | removal/confirm_speed.py | times are multiplied
+    float) / np.asarray(cut, dtype=float), seed => float) * np.asarray(cut, dtype=float), seed
 card-baseline | pruning/card.py | the pruned model's value as the whole's
     "full_model": round(result.baseline.value, 4) => "full_model": round(point.value, 4)
 alike-models | reports/compare.py | models differ by nature

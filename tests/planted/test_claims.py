@@ -225,7 +225,7 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
     pruned = headscope.prune(
         str(tmp_path / "model"),
         **{"task": "seq2seq", "data": data, "calibration": data, "step": step},
-        **{"methods": ["fisher-joint"], "repairs": ["none"]},
+        **{"methods": ["surgeon"], "repairs": ["none"]},
         **{"validate": False, "ablation": False},
     )
     found = judge_cross_attention(Evidence(prune=pruned, stacks=("encoder", "decoder", "cross")), T)
