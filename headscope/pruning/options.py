@@ -154,6 +154,7 @@ class PruneOptions(RunOptions):
         "save_dense": "a folder of save opens through its own code, or as ONNX",
         "benchmark": "the model that is saved is always timed beside the whole one",
         "even": "layers may lose different numbers of heads",
+        "resume": "runs of minutes start anew",
         **dict.fromkeys(
             ("fidelity_text", "min_fidelity"), "max_drop holds the metric of the task alone"
         ),

@@ -106,6 +106,7 @@ SLIPS: dict[str, list[Row]] = {
         ("--export onnx out", "headscope export FOLDER onnx", 2),
         ("--save-dense out", "opens through its own code, or as ONNX", 2),
         ("--even", "layers may lose different numbers of heads", 2),
+        ("--resume", "start anew", 2),
         ("--benchmark", "always timed", 2),
         ("--min-fidelity 0.9", "the metric of the task alone", 2),
         ("--save out --method fisher", "give one fraction", 2),
