@@ -55,7 +55,6 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path)
         ("[classify]\ntext = ''", ("text must be a string",)),
         ("[rank]\nshare_projections = [true]", ("list of numbers or strings",)),
         ("[diff]\nfail_on = [3]", ("fail_on must be a string",)),
-        ("[prune]\nexport = ['onnx', 'graph']", ("headscope export FOLDER onnx",)),
         ("[classify.thresholds]\nrare = '0.5'", ("threshold rare must be a number",)),
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
         ("[classify.thresholds]\nmin_trials = 2.7", ("min_trials", "2.7")),
