@@ -168,7 +168,7 @@ class PruneOptions(RunOptions):
         "headscope prune demo --step 0.1 --draws 20",
         "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
         "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
-        "headscope prune demo --method fisher --fraction 0.5 --repair scale --save small",
+        "headscope prune demo --method fisher --repair scale --fraction 0.5",
     )
 
     task: Annotated[

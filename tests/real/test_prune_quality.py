@@ -19,7 +19,7 @@ def half(demo, measured):
     """Half of the heads removed in every way of repair, on a small part of the sample."""
     return headscope.prune(
         demo,
-        methods=["surgeon", "random"],
+        methods=["surgeon", "fisher", "random"],
         repairs=["none", "scale", "surgeon"],
         fractions=[0.5],
         calibration_limit=48,
@@ -35,7 +35,7 @@ def test_chosen_heads_beat_random_ones_and_each_repair_helps(half):
     assert point.value > random.ci[1] + 0.05
     assert random.spread is not None
     repairs = ("none", "scale", "surgeon")
-    none, scale, refitted = (half.curve("surgeon", r).points[1].value for r in repairs)
+    none, scale, refitted = (half.curve("fisher", r).points[1].value for r in repairs)
     assert none < scale < refitted < 1.0
     gone = {tuple(head) for head in point.heads_removed}
     syntactic = [h for h in half.roles if "syntactic" in h.roles and (h.layer, h.head) not in gone]
