@@ -69,10 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_timing() -> None:
-    """Let each model that is saved be timed five times for its card, on a short text."""
+    """Let each model that is saved be timed in as few rounds as an interval needs, text by text."""
     from headscope.pruning import keep
+    from headscope.removal import times
 
-    keep.CARD_TOKENS, keep.CARD_BATCH, keep.CARD_SECONDS = 16, 1, 0.0
+    times._SECONDS, keep.BATCH_SIZE = 0.0, 1
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -127,7 +127,7 @@ def _own_head(loaded: LoadedModel, files: Files) -> Any:
 
 def _save(loaded: LoadedModel, files: Files) -> Any:
     folder = files.folder / re.sub(r"\W", "_", f"{loaded.family}{id(loaded)}")
-    _prune(**_ONCE, save=folder, save_dense=folder.with_suffix(".dense"))(loaded, files)
+    _prune(**_ONCE, save=folder)(loaded, files)
     again = headscope.validate(str(folder))
     assert again.passed, again.reasons
 

@@ -53,12 +53,6 @@ class Toy:
             y = self._y[part] if labels and self._y is not None else None
             yield ToyBatch(self._a[part], y, self._f)
 
-    def leaving_means(self) -> Toy:
-        """The mean of every a, which no gate touches, moves into f."""
-        mean = self._a.mean(dim=0)
-        f, rest = self._f, mean.sum(dim=(0, 1))
-        return Toy(self._a - mean, self._y, lambda x: f(x + rest), self._batch_size)
-
     def quality(self, gates: Tensor) -> float:
         whole = ToyBatch(self._a, self._y, self._f)
         grid = gates.to(self._a).expand(self._a.shape[:3])
@@ -83,5 +77,5 @@ def toy_given(
     y = torch.randn(len(a), a.shape[-1], generator=generator, dtype=torch.float64)
     units = Units([a.shape[2]] * a.shape[1], [(i,) for i in range(a.shape[1])])
     toy = Toy(a, y if labels else None, f)
-    fields = {"largest": len(units), "budget": len(units) // 2, **fields}
+    fields = {"largest": len(units), **fields}
     return Context(units=units, calibration=toy, **fields)

@@ -155,6 +155,7 @@ class PruneOptions(RunOptions):
         "benchmark": "the model that is saved is always timed beside the whole one",
         "standalone": "a saved folder brings its own modelling code where its family allows it",
         "even": "layers may lose different numbers of heads",
+        "resume": "runs of minutes start anew",
         **dict.fromkeys(
             ("fidelity_text", "min_fidelity"), "max_drop holds the metric of the task alone"
         ),
@@ -168,7 +169,7 @@ class PruneOptions(RunOptions):
         "headscope prune demo --step 0.1 --draws 20",
         "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
         "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
-        "headscope prune demo --fraction 0.5 --repair scale --save small --benchmark",
+        "headscope prune demo --method fisher --repair scale --fraction 0.5",
     )
 
     task: Annotated[

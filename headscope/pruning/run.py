@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from headscope import classify
 from headscope.analyses.classify.known_roles import KnownRoles, find_roles, read_classification
-from headscope.artefacts.saving import check_saves, check_target
+from headscope.artefacts.saving import check_saves, trial_folder
 from headscope.core.processes import alone, current
 from headscope.core.serialise import SCHEMA
 from headscope.pruning.curves import (
@@ -43,7 +43,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
 def _open(model: Model, options: PruneOptions) -> Inputs:
     """Read the data, open and validate the model, classify the heads."""
     if options.save is not None:
-        check_target(options.save)
+        with trial_folder(options.save):
+            pass  # it can be made, so a long run will not end without it
     classified = None if isinstance(options.roles, bool) else read_classification(options.roles)
     sources = open_sources(options)
     loaded = open_for_tasks(model, task=options.task, **options.loading)

@@ -283,7 +283,7 @@ def _curves(result: PruneResult) -> Iterator[b.Block]:
         yield from b.behind([b.text_table(heads, rows)])
     methods = dict.fromkeys(curve.method for curve in _chosen(result.curves))
     colours = dict(zip(methods, itertools.cycle(_COLOURS), strict=False))
-    dashes = {"none": "--", "scale": "-", "mean": "--", "refit": ":", "surgeon": "-"}
+    dashes = {"none": "--", "scale": ":", "surgeon": "-"}
     alone = len({curve.repair for curve in result.curves}) == 1
     series = []
     for curve in result.curves:
@@ -645,7 +645,7 @@ def _change(difference: float, ci: Sequence[float] | None, metric: str) -> tuple
 
 
 def _name(method: str, repair: str) -> str:
-    """Name a method with its repair: ``fisher-joint + scale``."""
+    """Name a method with its repair: ``fisher + scale``."""
     return method if repair == "none" else f"{method} + {repair}"
 
 

@@ -61,7 +61,7 @@ _LIMITS = "docs/config.md"
 #: Everything that can be listed, by name.
 KINDS = {
     "methods": Kind("ways to choose the heads that prune removes", "docs/prune.md", _methods),
-    "tasks": Kind("what a model is measured by", "docs/prune.md", _tasks),
+    "tasks": Kind("what a model is measured by", "docs/tasks.md", _tasks),
     "roles": Kind("what heads can do, as classify finds it", "docs/classify.md", _roles),
     "families": Kind(
         "model types that are tested, and those that are refused", "docs/families.md", _families

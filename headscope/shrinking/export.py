@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,6 +28,8 @@ from headscope.tasks.encoder_tasks import tokenised
 #: Largest difference of a float32 file's outputs from the model's, relative to the largest above 1.
 _TOLERANCE = 1e-4
 _COMPARED = 32  # Texts
+#: Heads that may read two texts at once, which a graph tells apart by their token types.
+_PAIRS = ("classification", "question-answering")
 
 
 def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) -> str:
@@ -42,6 +45,8 @@ def write_beside(folder: Path, runtime: str, precision: str, text: Path | None) 
     model = load(str(folder), task_head="auto")
     check_exportable(model)
     rows, _ = tokenised(model, read_texts(text, CALIBRATION).texts)
+    if model.task_head in _PAIRS and "token_type_ids" in model.tokenizer.model_input_names:
+        rows = [replace(row, types=(0,) * len(row)) for row in rows]  # then the graph takes types
     texts = [padded([row], model.pad_id, model.device) for row in rows]
     target = folder / form.file
     with tempfile.TemporaryDirectory(dir=folder) as room:

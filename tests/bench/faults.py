@@ -39,16 +39,14 @@ from headscope.show.view import view_of
 COMMANDS = {
     "classify": ("--limit", "60", "--control"),
     "spectrum": ("--sequences", "24"),
-    "prune": ("--limit", "48", "--calibration-limit", "48", "--step", "0.5", "--no-roles"),
 }
 #: Another run of the same command, whose results may lie in the folder before.
 OTHER = {
     "classify": ("--limit", "20"),
     "spectrum": ("--sequences", "4"),
-    "prune": ("--limit", "20", "--calibration-limit", "20", "--heads", "L0H0", "--no-roles"),
 }
 PRELOADED = ("matplotlib.pyplot", "headscope.cli.app", "headscope.models.loading")
-PRELOADED += ("headscope.analyses.classify.run", "headscope.pruning.run")
+PRELOADED += ("headscope.analyses.classify.run", "headscope.analyses.spectrum.run")
 
 
 class Count:
@@ -150,7 +148,7 @@ def one_sentence(ended, code, *words):
 def kills(trials, times):
     for place, command in enumerate(COMMANDS):
         count, kept, late = Count(f"kill -9 at a random moment of {command}"), 0, 0
-        for number in range(times // 3 + (place < times % 3)):
+        for number in range(times // len(COMMANDS) + (place < times % len(COMMANDS))):
             folder = trials.folder(command, used=number % 2 == 1)
             run = trials.start(command, folder, "--resume")
             run.kill_after(trials.moment(command))

@@ -94,16 +94,12 @@ bootstrap-n | stats/paired_change.py | small samples are not widened
     n - 1) * math.sqrt(n / (n - 1)) => n - 1)
 brevity | tasks/seq2seq.py | long translations are punished
     1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
-newton-gradient | pruning/elimination.py | relinearised away from the minimum
-    gates - sums.gradient + => gates + sums.gradient +
 fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
     squares += (rows**2).sum(dim=0) => squares += rows.abs().sum(dim=0)
 keep-the-worst | pruning/ranking.py @ 1 | the head with the largest score goes first
     key=lambda unit: (level[unit], -unit) => key=lambda unit: (-level[unit], -unit)
 importance-abs | pruning/methods.py | signs cancel
     exact(gradient)).abs().cpu() => exact(gradient)).cpu()
-refit-judges | pruning/repair.py | judged on the fit
-    only=lambda row: not _fitted(row) => only=_fitted
 budget-end | stats/confirm.py | the last head may go, too
     if 0 < k < n} => if 0 < k <= n} | {n}
 tested-examples | pruning/max_drop.py | examples that heads were chosen on are tested on
@@ -118,10 +114,10 @@ half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())
 onnx-segments | artefacts/onnx_session.py | a pair is run as one text
     is None else token_type_ids\n => is None else torch.zeros_like(input_ids)\n
-card-speed | pruning/card.py | slower is said to be faster
-    {full / pruned:.2f} => {pruned / full:.2f}
+ratio-of-times | removal/confirm_speed.py | times are multiplied
+    float) / np.asarray(cut, dtype=float), seed => float) * np.asarray(cut, dtype=float), seed
 card-baseline | pruning/card.py | the pruned model's value as the whole's
-    "full_model": round(result.baseline.value, 6) => "full_model": round(point.value, 6)
+    "full_model": round(result.baseline.value, 4) => "full_model": round(point.value, 4)
 alike-models | reports/compare.py | models differ by nature
     if not models and (what == "model" or name in => if not models and (name in
 drop-percent | reports/rules.py | a share of the new value
@@ -151,6 +147,7 @@ LIKELY = {
     "models/": "unit/models parity",
     "pruning/": "unit/pruning",
     "tasks/": "unit/pruning parity",
+    "removal/": "unit/removal unit/pruning",
     "reports/": "unit/reports cli/test_compare.py",
     "stats/": "unit/stats unit/reports",
 }

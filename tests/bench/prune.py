@@ -19,14 +19,13 @@ from headscope.pruning.ranking import Context
 from headscope.tasks.calibration import pick
 from headscope.tasks.making import make_task
 
-METHODS = ("importance-token", "importance-example", "fisher", "fisher-joint")
-METHODS += ("fisher-relinearised", "fisher-mean")
+METHODS = ("importance-token", "importance-example", "fisher", "surgeon")
 
 
 def main(sentences):
     loaded, rounds = headscope.load("demo"), 5
     task = make_task("fidelity", pick(read_texts(None), sentences, "fidelity", 0), loaded)
-    given = Context.of_task(loaded, task, roles={}, use_labels=False, budget=36, largest=54, seed=0)
+    given = Context.of_task(loaded, task, roles={}, use_labels=False, largest=54, seed=0)
     methods = {name: partial(choose, name, given) for name in METHODS}
     times = medians({"forward + backward": partial(user_loop, given), **methods}, rounds)
     print(f"{task.n_examples} sentences, {torch.get_num_threads()} threads, {rounds} rounds")

@@ -57,7 +57,6 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path)
         ("[classify]\ntext = ''", ("text must be a string",)),
         ("[rank]\nshare_projections = [true]", ("list of numbers or strings",)),
         ("[diff]\nfail_on = [3]", ("fail_on must be a string",)),
-        ("[prune]\nexport = ['onnx', 3]", ("[prune] export must be",)),
         ("[classify.thresholds]\nrare = '0.5'", ("threshold rare must be a number",)),
         ("[classify.thresholds]\nrarer = 0.5", ("[classify] thresholds", "'rare'")),
         ("[classify.thresholds]\nmin_trials = 2.7", ("min_trials", "2.7")),
@@ -95,7 +94,6 @@ fail_on = ["role-lost", "metric-drop=2%"]
 [prune]
 method = "fisher"
 fraction = [0.25, 1]
-export = ["onnx", "graph"]
 [limits]
 min_positional = 1
 insights = {"0" = "holds", "7" = ["holds", "mixed"]}
@@ -145,7 +143,6 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
     assert shown["rank"]["share_projections"] == "48,96"
     assert shown["diff"]["fail_on"] == ["role-lost", "metric-drop=2%"]
     assert (shown["prune"]["method"], shown["prune"]["fraction"]) == (["fisher"], [0.25, 1.0])
-    assert shown["prune"]["export"] == ["onnx", "graph"]
     assert shown["limits"] == tomllib.loads(FILE)["limits"]
     for line in (
         f"limit = 7  # from {path}\n",

@@ -3,16 +3,12 @@
 import errno
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from outcomes import refused
 from processes import Run, die_before
 
-import headscope
-from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import before_of, clear_parts, replace_folder, write_set
-from headscope.pruning.measure import Measurer
 from headscope.reports.sections import Previous
 from headscope.show.folders import ready_folder
 
@@ -89,45 +85,6 @@ def test_a_folder_replaced_by_a_process_that_is_killed(used, tmp_path):
 def test_a_report_whose_writer_was_killed_is_not_lost(tmp_path):
     before_of(tmp_path / "report.json").write_text('{"schema": 2, "keys": {}}')
     assert Previous.read(tmp_path).document["keys"] == {}
-
-
-def test_prune_goes_on_where_it_was_interrupted(model, tmp_path, monkeypatch):
-    settings: dict[str, Any] = {"limit": 8, "calibration_limit": 8, "roles": False, "step": 0.5}
-    settings |= {"methods": ["fisher-joint", "magnitude"], "ablation": True}
-    settings |= {"repairs": ["none", "scale", "refit"]}
-    measured: list[object] = []
-    real = Measurer._run
-
-    def counted(self: Measurer, *arguments: Any) -> Any:
-        measured.append(arguments)
-        if len(measured) == stop:
-            raise KeyboardInterrupt
-        return real(self, *arguments)
-
-    def noted(self: Any, name: str, done: int, sums: Any, *, final: bool = False) -> None:
-        self._passes[name] = (done, sums)
-        self.save()
-
-    monkeypatch.setattr(Measurer, "_run", counted)
-    stop = -1
-    whole = headscope.prune(str(model), **settings)
-    passes, stop = len(measured), len(measured) // 2
-    measured.clear()
-    state = tmp_path / "state"
-    monkeypatch.setattr("headscope.session.resume._RARELY", 0)
-    monkeypatch.setattr("headscope.session.resume.RunState.note", noted)
-    with pytest.raises(KeyboardInterrupt):
-        headscope.prune(str(model), **settings, state=state)
-    left, stop = passes - len(measured) + 1, -1
-    measured.clear()
-    found = headscope.prune(str(model), **settings, state=state, resume=True)
-    assert 0 < len(measured) <= left
-    for name in ("baseline", "curves", "scores", "ablation", "kept_alone"):
-        assert getattr(found, name) == getattr(whole, name), name
-    with pytest.raises(ResumeError, match="choices"):
-        headscope.prune(str(model), **{**settings, "limit": 9}, state=state, resume=True)
-    with pytest.raises(InputError, match="nothing to resume from"):
-        headscope.prune(str(model), **settings, resume=True)
 
 
 def test_a_full_disk_leaves_the_old_set(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 import headscope
 from headscope.cli.commands import COMMANDS
 from headscope.models import loading
-from headscope.pruning import keep
 from headscope.session import opening
 
 ROOT = Path(__file__).parents[2]
@@ -56,8 +55,6 @@ def _once(demo):
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keep, "CARD_BATCH", 1)  # what cards of saved models say of their speed
-        patch.setattr(keep, "CARD_TOKENS", 16)
         for module in (loading, opening):
             patch.setattr(module, "load", load_once)
         for name in ("classify", "depth", "linear", "rank", "transfer"):

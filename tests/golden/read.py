@@ -30,8 +30,11 @@ _MASKS = [
         for v, word in _VERSIONS.items()
     ),
     (re.compile(r"\babout \d[\d.]* (s|seconds|min|minutes|h)\b"), "about <time>"),
-    # The speed in a model card: two times in ms, and how many times as fast.
-    (re.compile(r"(\| \d+ x \d+ \| \w+ \|)( [\d.]+ \|){3}"), r"\1 <times> |"),
+    # How many times as fast a saved model is, with or without its interval.
+    (
+        re.compile(r"\d+\.\d\d(\s+\(\d+\.\d\d\s+to\s+\d+\.\d\d\))?\s+times\s+as\s+fast"),
+        "<ratio> times as fast",
+    ),
     # Rounding errors of the certificate, by layer, and of the steps of an explanation.
     (
         re.compile(r"^((?:\w+ )?\d+ +)(?=.*e[-+]\d\d)[-+]?\d\S*( +[-+]?\d\S*){3}$", re.M),
@@ -44,8 +47,9 @@ _MASKS = [
     (re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*\d)[0-9a-f]{12}\b"), "<hash>"),
 ]
 #: Fields of JSON and columns of CSV that hold times and rounding errors, or are made of them.
-_MASKED = re.compile(r"rounding_.*|created|.*_ms|.*seconds|onnxruntime|threads")
-_TIMED = re.compile(r"speed|benchmark|onnx")
+_MASKED = re.compile(r"rounding_.*|created|.*seconds|threads")
+#: What is masked of the estimates below ``speed``.
+_ESTIMATE = ("value", "low", "high")
 _LARGE = 300_000
 
 
@@ -80,8 +84,8 @@ def _plain(value: Any, places: dict[str, str], timed: bool = False) -> Any:
     if isinstance(value, dict):
         return {
             key: "<masked>"
-            if _MASKED.fullmatch(key) or (timed and "ratio" in key and "predicted" not in key)
-            else _plain(item, places, timed or bool(_TIMED.fullmatch(key)))
+            if _MASKED.fullmatch(key) or (timed and key in _ESTIMATE)
+            else _plain(item, places, timed or key == "speed")
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):

@@ -89,9 +89,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_every_way_of_choosing(case, files, model, tmp_path):
     """All that need no labels, and all others where there are some; a folder that loads again."""
     names = [n for n, m in METHODS.items() if case.metric != "kendall_tau" or not m.needs_labels]
-    names = [
-        n for n in names if n not in ("random", "gates", "topk") and not METHODS[n].needs_roles
-    ]
+    names = [n for n in names if n not in ("random", "gates") and not METHODS[n].needs_roles]
     data = files / case.file
     few = {"data": data, "calibration": data, "task": case.task, "ablation": False, "roles": False}
     few |= {"limit": 16, "calibration_limit": 24}

@@ -30,7 +30,6 @@ from headscope.models.loaded import LoadedModel
 from headscope.pruning.methods import rank
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context
-from headscope.pruning.repair import refit_sums, refitted
 from headscope.pruning.result import PruneResult
 from headscope.tasks.making import make_task, read_examples
 
@@ -152,7 +151,7 @@ def test_scores_are_those_of_a_loop_over_single_pairs(kind, files):
     for stack in (*STACKS, "all"):
         view = opened(kind).only(stack)
         task = make_task("seq2seq", read_examples("seq2seq", path), view)
-        given = Context.of_task(view, task, roles={}, use_labels=True, budget=1, largest=1, seed=0)
+        given = Context.of_task(view, task, roles={}, use_labels=True, largest=1, seed=0)
         found = {
             method: given.units.expand(rank(method, given, normalise=False).values)
             for method in ("importance-token", "importance-example", "fisher")
@@ -185,8 +184,8 @@ def test_every_method_and_repair_runs_on_every_stack(kind, files):
     data = files[kind][0]
     methods = [name for name, info in METHODS.items() if not info.needs_roles]
     if kind == "t5":
-        methods = ["fisher-joint", "random"]
-    repairs = {"bart": ["none"], "t5": ["none", "scale", "mean", "refit"]}[kind]
+        methods = ["surgeon", "random"]
+    repairs = {"bart": ["none"], "t5": ["none", "scale", "surgeon"]}[kind]
     both = {"methods": methods, "repairs": repairs, "fractions": [0.5]}
     found = pruned(kind, files, **both, ablation=kind == "bart")
     assert (found.stack, found.roles, found.metric) == ("all", (), "token_accuracy")
@@ -219,56 +218,6 @@ def test_every_method_and_repair_runs_on_every_stack(kind, files):
     for row in found.kept_alone:
         gone = [(row.stack, row.layer, head) for head in range(4) if head != row.head]
         assert row.value == pytest.approx(value_without(kind, gone, data))
-
-
-@each_kind
-def test_refit_solves_the_regression_of_single_pairs(kind, files):
-    """W_O of layer 1 after head 1 of both layers is gone; every fourth pair is left out."""
-    path = files[kind][0]
-    rest = [0, 1, 2, 3, *range(8, 16)]
-    gates = torch.ones(2, 4)
-    gates[:, 1] = 0.0
-    for stack in STACKS:
-        view = opened(kind).only(stack)
-        task = make_task("seq2seq", read_examples("seq2seq", path), view)
-        found = refitted(view.sites[1], refit_sums(view, task, gates, {}, [1]), gates[1], 2.0)
-        whole, cut = without(kind, []), without(kind, [(stack, 0, 1), (stack, 1, 1)])
-        parts = []
-        for i, (source, target) in enumerate(pairs_of(path)):
-            if i % 4 != 3:
-                x, _, out = around(kind, whole, (stack, 1), source, target)
-                x_cut, z, _ = around(kind, cut, (stack, 1), source, target)
-                parts.append((z[:, rest], x + out - x_cut, torch.full((len(z),), 1 / len(z))))
-        z, wanted, weight = (torch.cat(each) for each in zip(*parts, strict=True))
-        weight = (weight / weight.sum()).double()
-        spread = ((weight @ z**2) - (weight @ z) ** 2).mean()
-        now = output_maps(kind, whole)[stack, 1].weight.detach().t()[rest]
-        root, pull = weight.sqrt()[:, None], (2.0 * spread).sqrt() * torch.eye(12).double()
-        rows = root * torch.cat([z, torch.ones(len(z), 1)], 1)
-        left = torch.cat([rows, torch.cat([pull, pull[:, :1] * 0], 1)])
-        solved = torch.linalg.lstsq(left, torch.cat([root * wanted, pull @ now])).solution
-        torch.testing.assert_close(found.W[rest], solved[:12], rtol=1e-6, atol=1e-8)
-        torch.testing.assert_close(found.b, solved[12], rtol=1e-6, atol=1e-8)
-
-
-def around(
-    kind: str, network: Any, place: tuple[str, int], source: Tensor, target: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What queries of one layer are made from, its z, and what W_O makes of it: each (pos, ...)."""
-    seen: dict[str, Tensor] = {}
-    name = out_name(kind, *place).removesuffix(".weight")
-    out = network.get_submodule(name)
-    owner = network.get_submodule(name.rpartition(".")[0])
-    query = owner.q if kind == "t5" else owner.q_proj
-    hooks = [
-        query.register_forward_pre_hook(lambda _, args: seen.update(x=args[0])),
-        out.register_forward_hook(lambda _, args, y: seen.update(z=args[0], out=y)),
-    ]
-    with torch.no_grad():
-        logits_of(network, source, target)
-    for hook in hooks:
-        hook.remove()
-    return seen["x"][0], seen["z"][0], seen["out"][0]
 
 
 def test_areas_and_gaps_are_those_of_plain_loops(files):
@@ -326,8 +275,8 @@ def test_areas_and_gaps_are_those_of_plain_loops(files):
 
 
 def test_a_stack_alone_is_what_it_is_beside_the_others(files):
-    """And the progress bar never jumps back."""
-    options = {"methods": ["fisher-joint", "ablation", "random"], "step": 0.5}
+    """And what is told of each step never jumps back."""
+    options = {"methods": ["surgeon", "ablation", "random"], "step": 0.5}
     bars: dict[str, list[int]] = {}
 
     def progress(name: str, done: int, _: int) -> None:
@@ -338,9 +287,10 @@ def test_a_stack_alone_is_what_it_is_beside_the_others(files):
         alone = pruned("t5", files, **options, stack=stack.stack)
         assert (alone.curves, alone.scores) == (stack.curves, stack.scores)
         assert (alone.stacks, alone.areas, alone.gaps) == ((), (), ())
-    assert {"seconds", "steps", "ablation"} < set(bars)
-    assert {f"{stack}, ablation" for stack in STACKS} < set(bars)
-    for name in ("seconds", "steps"):  # what the bar and the log count by
+    steps = {f"{stack}{step}" for stack in ("", "encoder, ", "decoder, ", "cross, ")
+             for step in ("choosing heads", "ablation", "removing heads")}  # fmt: skip
+    assert steps < set(bars)
+    for name in steps:
         assert bars[name] == sorted(bars[name])
 
 
@@ -379,18 +329,16 @@ def test_the_saved_model_is_the_measured(kind, stack, files, tmp_path):
     framed_tokenizer("$A [SEP]").save_pretrained(folder)
     texts = {"task": "seq2seq", "data": data, "calibration": chosen, "dtype": "float64"}
     options = {"stack": stack, "methods": ["fisher"], "repairs": ["scale"], "fractions": [0.5]}
-    to = {"save": tmp_path / "small", "save_dense": tmp_path / "dense"}
-    found = headscope.prune(str(folder), **texts, **options, **to)
+    found = headscope.prune(str(folder), **texts, **options, save=tmp_path / "small")
     point = found.curve("fisher", "scale").points[1]
-    assert [saved.measured for saved in found.saved] == [pytest.approx(point.value)] * 2
-    for name in ("small", "dense"):
-        again = headscope.measure(str(tmp_path / name), "seq2seq", data, dtype="float64")
-        assert again.metrics == pytest.approx(point.metrics)
+    assert found.saved.measured == pytest.approx(point.value)
+    again = headscope.measure(str(tmp_path / "small"), "seq2seq", data, dtype="float64")
+    assert again.metrics == pytest.approx(point.metrics)
     small = headscope.load(str(tmp_path / "small"), task_head="auto", dtype="float64")
     assert sum(site.n_heads for site in small.sites) == 24 - len(point.heads_removed)
     assert headscope.validate(small).passed
-    dense = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "dense", dtype="float64").eval()
-    hits, tokens = (sum(counts) for counts in zip(*hits_of(dense, data), strict=True))
+    theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "small", dtype="float64").eval()
+    hits, tokens = (sum(counts) for counts in zip(*hits_of(theirs, data), strict=True))
     assert point.value == pytest.approx(100 * hits / tokens, abs=1e-4)
     site = next(site for site in small.sites if site.stack == "cross" and site.n_heads)
     left = f"cross:L{site.layer}H{site.head_ids[0]}"
@@ -415,9 +363,10 @@ def test_fidelity_prunes_the_encoder(tmp_path):
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join(SOURCES) + "\n")
     options = {"data": lines, "calibration": lines, "roles": False, "step": 0.5}
+    options |= {"methods": ["fisher"], "repairs": ["none"]}
     found = headscope.prune(opened("bart"), **options)
     assert (found.stack, found.n_heads, found.stacks) == ("encoder", 8, ())
-    half = found.curve("fisher-joint").points[1]
+    half = found.curve("fisher").points[1]
     assert {stack for stack, _, _ in half.heads_removed} == {"encoder"}
     network, full = without("bart", half.heads_removed), without("bart", [])
     cosines = []

@@ -207,7 +207,7 @@ def translator(encoder: float, decoder: float, *cross: float, alike: bool = Fals
 @pytest.mark.parametrize(
     ("network", "step", "expected", "last"),
     [
-        (lambda: translator(0.0, 0.0, 0.0, 0.0, 1.0), 0.25, YES, YES),
+        (lambda: translator(0.0, 0.0, 0.0, 0.0, 1.0, 1.0), 0.25, YES, YES),
         (lambda: translator(0.0, 0.0, 1.0, 1.0, 0.0, 0.0), 0.25, YES, NO),
         (lambda: translator(5.0, 1.0, 1.0, alike=True), 0.5, NO, "not measured"),
         (lambda: translator(0.0, 0.0, 0.0), 0.5, "not measured", "not measured"),
@@ -225,7 +225,7 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
     pruned = headscope.prune(
         str(tmp_path / "model"),
         **{"task": "seq2seq", "data": data, "calibration": data, "step": step},
-        **{"methods": ["fisher-joint"], "repairs": ["none"]},
+        **{"methods": ["surgeon"], "repairs": ["none"]},
         **{"validate": False, "ablation": False},
     )
     found = judge_cross_attention(Evidence(prune=pruned, stacks=("encoder", "decoder", "cross")), T)

@@ -26,7 +26,7 @@ MEASURED = {
     "symmetric": lambda m: headscope.symmetric(m, sentences=4, validate=False),
 }
 #: Ways of choosing heads.
-METHODS = ("magnitude", "fisher-joint", "fisher-relinearised", "roles")
+METHODS = ("magnitude", "surgeon", "fisher", "roles")
 #: What tells one run from another and is no result.
 _ASIDE = {"provenance", "validation"}
 

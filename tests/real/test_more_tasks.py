@@ -60,7 +60,7 @@ def test_parts_of_speech_of_ewt(tagger, shared):
         limit=96,
         calibration_limit=32,
         fractions=[0.5],
-        methods=["fisher-joint"],
+        methods=["surgeon"],
         repairs=["none"],
         ablation=False,
         roles=False,
@@ -69,7 +69,7 @@ def test_parts_of_speech_of_ewt(tagger, shared):
     assert found.metric == "word_accuracy"
     assert found.baseline.value > 65  # 70.0 of these 96 sentences, chosen at random
     assert found.baseline.ci[1] - found.baseline.ci[0] < 12
-    half = found.curve("fisher-joint").points[1]
+    half = found.curve("surgeon").points[1]
     assert len(half.heads_removed) == 36
     assert 0 < half.difference_ci[0] < half.difference < half.difference_ci[1]
     assert half.difference_ci[1] - half.difference_ci[0] < 8

@@ -121,7 +121,7 @@ def test_cross_attention_is_the_most_fragile(shared):
         task="seq2seq",
         data=shared / "data/ar-en-test.tsv",
         calibration=shared / "data/ar-en-train.tsv",
-        methods=["fisher-joint"],
+        methods=["surgeon"],
         repairs=["none"],
         step=0.5,
         limit=120,

@@ -1,18 +1,13 @@
 """What no other test saw the lack of: each held against a fault of tests/bench/mutants.py."""
 
-import dataclasses
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from families import tiny
 from hand_made import encode
-from huggingface_hub import ModelCard
 from result_files import INSIGHTS, changed
 from scipy import stats
-from tiny_models import tiny_bert, tiny_tokenizer
-from toy_calibration import toy_given
+from tiny_models import tiny_tokenizer
 
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
@@ -33,9 +28,6 @@ from headscope.core.activations import Activations
 from headscope.data.sentence import Sentence
 from headscope.models.intervene import gated
 from headscope.models.output_maps import make_permanent
-from headscope.pruning.card import CardFacts, model_card
-from headscope.pruning.elimination import Path
-from headscope.pruning.ranking import Context
 from headscope.reports.compare import unlike
 from headscope.reports.reading import results_of
 from headscope.stats.statistics import crossed_mean, finite
@@ -193,54 +185,6 @@ def test_sentences_of_the_fit_are_not_measured():
     loaded.model.resize_token_embeddings(len(tiny_tokenizer()))
     read = headscope.flow(loaded, corpus, control=False, validate=False).sentences
     assert (read.chosen_on, read.repeated, read.measured_on) == (7, 3, 4)
-
-
-def test_a_refit_is_judged_on_examples_that_it_did_not_see(tmp_path, monkeypatch):
-    """Every fourth calibration example; the others are what the maps are fitted on."""
-    judges, own = list[int](), Context.distance
-
-    def judged(context: Any, gates: Any) -> float:
-        if context.calibration.only is not None:
-            judges.append(sum(batch.size for batch in context.calibration.batches(labels=False)))
-        return own(context, gates)
-
-    monkeypatch.setattr(Context, "distance", judged)
-    model = headscope.load(str(tiny_bert(tmp_path / "full")))
-    options: Any = {"limit": 8, "calibration_limit": 16, "roles": False, "ablation": False}
-    found = headscope.prune(model, heads="L0H1", repairs=["refit"], **options)
-    assert found.calibration is not None
-    assert set(judges) == {found.calibration.examples // 4}
-
-
-def test_a_linearisation_away_from_the_full_model_leads_back_to_it():
-    """Where outputs are linear in the gates, one step from anywhere reaches gates of one."""
-    path = Path(toy_given(labels=False), directions=100)
-    gates = torch.tensor([1.5, 0.5, 0.7, 1.3, 0.6, 1.4]).double()
-    form = path.linearise(gates, draw=1)
-    found = torch.linalg.solve(form.left, form.right)
-    assert (found - 1).abs().max() < 0.1
-
-
-def test_a_card_sets_the_whole_model_beside_the_pruned_one(tmp_path):
-    model = headscope.load(str(tiny_bert(tmp_path / "full")))
-    options: Any = {"repairs": ["none"], "limit": 8, "roles": False, "ablation": False}
-    result = headscope.prune(
-        model, heads="L0H1", save=tmp_path / "small", benchmark=True, **options
-    )
-    assert result.speed is not None
-    row = dataclasses.replace(
-        result.speed.rows[0], full_ms=3.0, pruned_ms=2.0, predicted_ratio=0.25, onnx=None
-    )
-    result = dataclasses.replace(
-        result,
-        speed=dataclasses.replace(result.speed, rows=(row,)),
-        baseline=dataclasses.replace(result.baseline, value=0.75),
-    )
-    text = model_card(result, model, CardFacts("compact", "import headscope", 0.5))
-    assert "| torch | 3.0 | 2.0 | 1.50 | 4.00 |" in text
-    (measured,) = ModelCard(text).data.to_dict()["model-index"][0]["results"]
-    assert measured["metrics"][0]["args"]["full_model"] == 0.75
-    assert "| all 8 heads | 0.7500 |" in text
 
 
 def test_a_graph_is_fed_which_of_two_texts_a_token_is_of():

@@ -85,8 +85,14 @@ def test_what_is_of_one_run_is_masked():
     text = b"Made 2026-11-22T10:00:00+00:00 in /tmp/x/out, about 12 s"
     masked = read("README.md", text, {"/tmp/x": "<desk>"})
     assert masked == "Made <date> in <desk>/out, about <time>"
-    table = read("a.csv", b"head,full_ms,value\nL0H1,3.2,0.12345678\n", {})
-    assert table == [{"head": "L0H1", "full_ms": "<masked>", "value": 0.123457}]
+    table = read("a.csv", b"head,seconds,value\nL0H1,3.2,0.12345678\n", {})
+    assert table == [{"head": "L0H1", "seconds": "<masked>", "value": 0.123457}]
+    speed = b'{"speed": {"ms": {"value": 3.2, "low": null}, "batch_size": 8}, "value": 0.12345678}'
+    ms = {"value": "<masked>", "low": "<masked>"}
+    wanted = {"speed": {"ms": ms, "batch_size": 8}, "value": 0.123457}
+    assert read("a.json", speed, {}) == wanted
+    said = "It is 1.12 (1.10 to 1.16)\ntimes as fast"
+    assert read("a.txt", said.encode(), {}) == "It is <ratio> times as fast"
     page = (
         b"<p>Two <b>heads</b></p><script>var x</script><script type='application/json'>[1]</script>"
     )

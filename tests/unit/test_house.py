@@ -27,7 +27,8 @@ def _strings(path: Path) -> Iterator[str]:
 
 
 #: Rooms below the command line; what is shown, and the help of options, may name flags.
-ROOMS = ("analyses", "artefacts", "data", "models", "pruning", "reports", "session", "tasks")
+ROOMS = ("analyses", "artefacts", "data", "models", "pruning", "removal", "reports")
+ROOMS += ("session", "tasks")
 SHOWN = {"view.py", "arrows.py", "card.py", "options.py", "markdown.py"}
 SHOWN |= {"compare_view.py", "compare_page.py", "list.py"}
 

@@ -13,9 +13,9 @@ from headscope.data.token_rows import Row, sentences_of
 from headscope.pruning import max_drop
 from headscope.pruning.max_drop import Candidate, Search, check_enough, unseen_examples
 from headscope.pruning.options import Repair
-from headscope.pruning.ranking import EvenRanking, Ranking
+from headscope.pruning.ranking import Ranking
 from headscope.stats.metrics import mean_of
-from headscope.stats.paired_change import MetricInterval, paired_change
+from headscope.stats.paired_change import paired_change
 from headscope.tasks.units import Units
 
 UNITS = Units([6, 6], [(0,), (1,)])
@@ -27,16 +27,13 @@ Cost = Callable[[int], float]
 class Planted:
     """Stands for a run whose models cost what a table says; counts what is made and measured."""
 
-    def __init__(
-        self, *, higher: bool = False, noise: float = 0.0, even: bool = False, **costs: Cost
-    ) -> None:
+    def __init__(self, *, higher: bool = False, noise: float = 0.0, **costs: Cost) -> None:
         named = {"data": SimpleNamespace(name="planted"), "table": {"value": mean_of("x")}}
         named |= {"metric": "value", "higher_is_better": higher, "n_examples": N}
         self.inputs = SimpleNamespace(evaluation=SimpleNamespace(**named))
-        self.options = SimpleNamespace(seed=7, even=even, min_fidelity=None)
+        self.options = SimpleNamespace(seed=7, tell=lambda *told: self.told.append(told))
         self.units = UNITS
-        self.did: list[str] = []
-        self.steps = SimpleNamespace(did=self.did.append, doing=lambda kind: None)
+        self.told: list[tuple[str, int, int]] = []
         self.measure = SimpleNamespace(on=self.on)
         self.made: list[tuple[str, int]] = []
         self.measured: list[tuple[str, int]] = []
@@ -61,8 +58,7 @@ class Planted:
 
 def candidates(planted: Planted) -> list[Candidate]:
     ranking = Ranking(torch.arange(12.0))
-    even = EvenRanking(ranking, UNITS.layers) if planted.options.even else ranking
-    return [Candidate("fisher", kind, even) for kind in Repair if kind.value in planted.costs]
+    return [Candidate("fisher", kind, ranking) for kind in Repair if kind.value in planted.costs]
 
 
 def search(planted: Planted, wanted: float) -> tuple[Search, Any]:
@@ -85,6 +81,7 @@ def test_both_sides_of_the_bound(higher, wanted, count):
     assert len(planted.made) == len(set(planted.made)), "a model was made twice"
     assert [look.heads for look in tries.looks] == list(range(1, min(count + 1, 11) + 1))
     assert [look.allowed for look in tries.looks].count(False) == (count < 11)
+    assert planted.told == [("removing heads", i, 11) for i in range(len(tries.looks))]
 
 
 def test_the_interval_counts_and_not_the_value():
@@ -111,16 +108,16 @@ def test_what_lies_behind_a_refusal_is_not_looked_at():
 
 def test_which_way_is_tested_is_settled_without_the_test_data(monkeypatch):
     """The nearest to the full model on the calibration data, whatever the test data say."""
-    planted = Planted(none=lambda n: 0.0, scale=lambda n: n, refit=lambda n: n)
+    planted = Planted(none=lambda n: 0.0, scale=lambda n: n, surgeon=lambda n: n)
     planted.noise = None  # a look at the test data would fail
-    distances = {"none": 0.3, "scale": 0.1, "refit": 0.1 + 1e-12}
+    distances = {"none": 0.3, "scale": 0.1, "surgeon": 0.1 + 1e-12}
     monkeypatch.setattr(Search, "_distance", lambda self, made: distances[made.kind])
     tries = Search(planted, 0.5, np.arange(N))
     assert tries.settle(candidates(planted)).repair is Repair.scale, "of equals the first"
     assert [(near.repair, near.heads) for near in tries.near] == [
         ("none", 6),
         ("scale", 6),
-        ("refit", 6),
+        ("surgeon", 6),
     ]
     assert planted.measured == []
     # A single one is not even made.
@@ -139,24 +136,6 @@ def test_only_the_unseen_examples_count():
     assert tries.judged[5].change.examples == 120
 
 
-def test_a_least_fidelity_refuses_besides(monkeypatch):
-    def near(self: Search, made: Any) -> MetricInterval:
-        value = 1 - len(made.removed) / 100
-        return MetricInterval(value, value - 0.005, value + 0.005, 0.95)
-
-    monkeypatch.setattr(Search, "_fidelity", near)
-    planted = Planted()
-    planted.options.min_fidelity = 0.97  # the value reaches it with 3 units, its lower end with 2
-    tries, stopped = search(planted, 0.5)
-    assert stopped == (2, 3)
-    assert tries.judged[3].allowed
-    assert not tries.looks[-1].allowed
-    assert tries.looks[-1].least_fidelity == pytest.approx(0.965)
-    planted.options.min_fidelity = 0.999
-    with pytest.raises(InputError, match=r"No head can go for a fidelity of at least 0\.999"):
-        search(planted, 0.5)
-
-
 def test_no_head_at_all_says_how_many_examples_would_do():
     planted = Planted(noise=1.0)
     with pytest.raises(InputError, match="No head can go") as refused:
@@ -166,15 +145,6 @@ def test_no_head_at_all_says_how_many_examples_would_do():
     assert needed == pytest.approx(N * (1.96 / np.sqrt(N) / 0.02) ** 2, rel=0.3)
     with pytest.raises(InputError, match=r"No head can go .*give a larger max_drop"):
         search(planted, 0.05)
-
-
-def test_even_counts_heads_of_every_layer():
-    planted = Planted(even=True)
-    tries, stopped = search(planted, 0.7)
-    assert (tries.step, tries.numbers, stopped.confirmed) == (2, (1, 2, 3, 4, 5), 3)
-    candidate = candidates(planted)[0]
-    assert tries.model(candidate, 3).removed == (0, 1, 2, 6, 7, 8)
-    assert tries.heads(candidate, 3) == 6
 
 
 def task_of(*examples: tuple[tuple[int, ...], ...]) -> Any:

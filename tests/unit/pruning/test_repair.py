@@ -9,15 +9,8 @@ from torch import Tensor, nn
 from toy_calibration import toy_given
 
 from headscope.models import surgery
-from headscope.pruning.methods import (
-    draw_gates,
-    gates,
-    hard_sample,
-    open_probability,
-    relaxed_sample,
-    topk,
-)
-from headscope.pruning.repair import RidgeSums, scale_gates
+from headscope.pruning.methods import draw_gates, gates, open_probability
+from headscope.pruning.repair import scale_gates
 
 
 def test_a_surviving_copy_is_turned_up_to_stand_for_both():
@@ -50,28 +43,6 @@ def test_scaling_never_makes_the_calibration_distance_worse(removed):
     assert (found[removed] == 0).all()
 
 
-def test_ridge_matches_a_stacked_least_squares_problem():
-    generator = torch.Generator().manual_seed(0)
-    z = torch.randn(200, 6, generator=generator, dtype=torch.float64) + 2.0
-    t = torch.randn(200, 3, generator=generator, dtype=torch.float64)
-    w = torch.rand(200, generator=generator, dtype=torch.float64)
-    now = torch.randn(6, 3, generator=generator, dtype=torch.float64)
-    sums = RidgeSums(6, 3)
-    for part in (slice(0, 77), slice(77, 200)):
-        sums.update(z[part], t[part], w[part])
-    W, b = sums.solve(now, 0.5)
-    # The same problem with the ridge as further rows, in which the constant has no part.
-    share = (w / w.sum()).sqrt()[:, None]
-    mean = (w[:, None] * z).sum(0) / w.sum()
-    spread = ((w[:, None] * (z - mean) ** 2).sum(0) / w.sum()).mean()
-    pull = (0.5 * spread).sqrt() * torch.eye(6, dtype=torch.float64)
-    rows = torch.cat([z, torch.ones(200, 1)], dim=1) * share
-    design = torch.cat([rows, torch.cat([pull, torch.zeros(6, 1)], 1)])
-    solved = torch.linalg.lstsq(design, torch.cat([t * share, pull @ now])).solution
-    torch.testing.assert_close(W, solved[:6])
-    torch.testing.assert_close(b, solved[6])
-
-
 @pytest.mark.parametrize("log_a", [-2.0, 0.0, 1.5])
 def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a):
     drawn = draw_gates(torch.tensor([log_a]), 200_000, torch.Generator().manual_seed(0))
@@ -87,18 +58,6 @@ def test_drawn_gates_are_open_as_often_as_the_formula_says(log_a):
 
     mean, _ = integrate.quad(gate, 0, 1, limit=200)
     assert float(drawn.mean()) == pytest.approx(mean, abs=0.005)
-
-
-def test_relaxed_samples_sum_to_k_and_sharpen_to_the_largest():
-    scores = torch.tensor([[0.3, -1.0, 2.0, 0.9, -0.2]])
-    for k in range(1, 5):
-        soft = relaxed_sample(scores, k)
-        assert float(soft.sum()) == pytest.approx(k, abs=1e-4)
-        sharp = relaxed_sample(scores, k, temperature=0.02)
-        assert set(sharp[0].topk(k).indices.tolist()) == set(scores[0].topk(k).indices.tolist())
-        hard = hard_sample(scores.clone().requires_grad_(True), k)
-        assert hard.detach().round(decimals=5).unique().tolist() == [0.0, 1.0]
-        assert float(hard.detach().sum()) == pytest.approx(k, abs=1e-5)
 
 
 def _with_useless_heads() -> torch.Tensor:
@@ -121,14 +80,7 @@ def test_gates_close_useless_heads_and_stop_when_settled():
     assert (probability[[0, 3, 4, 5, 6]] > 0.5).all()
     assert ranking.passes["forward"] < 40  # stopped early
     assert [step[0] for step in seen] == ["gates"] * len(seen)
-    assert seen[-1][1] == seen[-1][2]
-
-
-def test_topk_removes_exactly_its_budget_and_finds_useless_heads():
-    given = toy_given(a=_with_useless_heads(), labels=False, budget=3)
-    ranking = topk(given)
-    assert set(ranking.remove(3)) == {1, 2, 7}
-    assert torch.equal(ranking.values, topk(given).values)
+    assert [step[1:] for step in seen] == [(i, 40) for i in range(1, ranking.passes["forward"] + 1)]
 
 
 D_MODEL, N_HEADS, D_HEAD = 12, 4, 3

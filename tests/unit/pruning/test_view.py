@@ -1,12 +1,10 @@
-"""What may be said of a loss: how much at most, never that nothing is lost; and of no interval."""
+"""What is shown of a result: one point, settled beforehand; and no interval where none is known."""
 
 import csv
 import io
 import json
-import math
 import re
 
-import pytest
 from rich.console import Console
 from tiny_models import tiny_bert
 
@@ -14,30 +12,10 @@ import headscope
 from headscope.core.serialise import from_dict, to_json
 from headscope.models.validation import ValidationSummary
 from headscope.pruning import result as results
-from headscope.removal.metric_words import change_words
 from headscope.pruning.result import PruneResult
 from headscope.pruning.view import blocks, key_numbers, leading_point, verdict
 from headscope.show.blocks import Text
 from headscope.show.view import view_of
-
-
-@pytest.mark.parametrize(
-    ("metric", "difference", "ci", "says"),
-    [
-        ("spearman", -0.33, (-1.1, 0.4), "at most 1.10 points are lost (95%)"),
-        ("spearman", 0.73, (0.07, 1.5), "Spearman rises by 0.73 points (95%: 0.07 to 1.50)"),
-        ("spearman", 0.73, (0.0, 1.5), "at most 0.00 points are lost (95%)"),
-        ("accuracy", 0.0, (-0.004, 0.4), "less than 0.01 points are lost (95%)"),
-        ("accuracy", 0.0, None, "what is lost at most is not known"),
-        ("accuracy", 0.0, (-math.inf, math.inf), "what is lost at most is not known"),
-        ("loss", 0.05, (0.03, 0.19), "the loss rises by at most 0.190 nats (95%)"),
-        ("loss", -0.05, (-0.19, -0.03), "the loss falls by 0.050 nats (95%: 0.030 to 0.190)"),
-        ("cosine", -0.02, (-0.031, -0.01), "at most 0.0310 of the cosine is lost (95%)"),
-    ],
-)
-def test_a_change_is_told_by_the_bad_end_of_its_interval(metric, difference, ci, says):
-    assert change_words(metric, difference, ci) == says
-
 
 MODEL = {"id": "m", "family": "bert", "n_layers": 1}
 
@@ -88,11 +66,11 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
 
 def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     few = {"methods": ["magnitude"], "repairs": ["none"], "fractions": [0.25, 0.5], "limit": 7}
-    few |= {"calibration_limit": 8, "ablation": True, "even": True, "roles": False}
+    few |= {"calibration_limit": 8, "ablation": True, "roles": False}
     found = headscope.prune(str(tiny_bert(tmp_path / "model")), **few, validate=False)
     document = json.loads(to_json(found))
     points = document["curves"][0]["points"]
-    everything = [document["baseline"], *points, *document["ablation"], *document["even"]]
+    everything = [document["baseline"], *points, *document["ablation"]]
     assert all(item["ci"] is None for item in everything)
     assert {point["p_value"] for point in points} == {1.0}
     assert all(row["p_adjusted"] == 1.0 for row in document["ablation"])

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ import headscope
 from headscope import prune
 from headscope.cli.app import app
 from headscope.core.errors import InputError, UnusedOptionError
-from headscope.core.progress import SECONDS
 from headscope.models.loaded import LoadedModel
 from headscope.models.pooling import cosine
 from headscope.pruning.options import PruneOptions
@@ -77,8 +75,8 @@ def test_a_slip_names_what_may_be_meant(name, option, meant):
         ("symmetric", {"data": "x.csv"}, "name the task too"),
         ("prune", {"fractions": [0.5], "step": 0.1}, "leave out step or fractions"),
         ("prune", {"heads": "L0H1", "step": 0.1}, "leave out methods, fractions and step"),
-        ("prune", {"standalone": True}, "give save a folder"),
-        ("prune", {"quantize": "int8"}, "quantize needs export"),
+        ("prune", {"standalone": True}, "its own modelling code"),
+        ("prune", {"quantize": "int8"}, "headscope export FOLDER onnx"),
         ("spectrum", {"sequences": 2, "precision": 0.1}, "either sequences or precision"),
         ("spectrum", {"resume": True}, "resume"),
         ("explain", {"head": 1}, "no layer is given"),
@@ -104,7 +102,7 @@ def test_function_and_command_have_the_defaults_of_the_options():
     assert all(of_function[name].default == default for name, default in of_value.items())
     command = typer.main.get_command(app).commands["prune"]
     for param in command.params:
-        if param.name in ("step", "draws", "seed", "labels", "benchmark", "calibration_limit"):
+        if param.name in ("step", "draws", "seed", "labels", "calibration_limit"):
             assert param.default == of_value[param.name], param.name
 
 
@@ -117,32 +115,12 @@ def test_options_cannot_change_and_hold_no_list():
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.seed = 1
     # Candidates are named before the run, and the control is none.
-    assert PruneOptions().candidates == (("fisher-joint", "none"), ("fisher-joint", "scale"))
+    assert PruneOptions().candidates == (("surgeon", "surgeon"),)
+    named = PruneOptions(methods=["fisher"])
+    assert named.candidates == (("fisher", "none"), ("fisher", "surgeon"))
     assert PruneOptions(methods=["random"]).candidates == ()
-    by_hand = PruneOptions(heads="L0H0", repairs=["refit"])
-    assert by_hand.candidates == (("manual", "refit"),)
-    with pytest.raises(InputError, match="same folder"):
-        PruneOptions(heads="L0H0", save="a", save_dense=Path("b/../a").resolve())
-
-
-def test_something_is_left_until_the_end(bert, tmp_path):
-    for name, words in (("a.txt", "the cat sat"), ("b.txt", "a dog ran")):
-        text = "".join(f"{words} {'big ' * i}\n" for i in range(8))
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    told: list[tuple[int, int]] = []
-
-    def progress(what: str, done: int, total: int) -> None:
-        if what == SECONDS:
-            told.append((done, total))
-
-    files = {"data": tmp_path / "a.txt", "calibration": tmp_path / "b.txt", "save": tmp_path / "s"}
-    options = {"roles": False, "ablation": True, "fractions": [0.5]}
-    repairs = ["none", "scale", "refit"]
-    headscope.prune(bert, **files, **options, repairs=repairs, progress=progress)
-    assert len(told) > 20
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert all(total > done for done, total in told[:-1]), "nothing left, and work remained"
-    assert told[-1][0] == told[-1][1]
+    by_hand = PruneOptions(heads="L0H0", repairs=["scale"])
+    assert by_hand.candidates == (("manual", "scale"),)
 
 
 def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative():

@@ -21,7 +21,6 @@ from headscope.data.token_rows import encode_rows, padded
 from headscope.models.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
-from headscope.removal.times import spread_places
 from headscope.shrinking.card import snippets
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
 from headscope.shrinking.options import ShrinkOptions
@@ -288,13 +287,6 @@ def test_what_is_unknown_reaches_nothing():
     assert not keeps(unknown, ShrinkOptions(max_drop=50.0))
 
 
-def test_batches_have_the_lengths_of_the_examples():
-    rows = [[0] * n for n in _rng.permutation(np.repeat([3, 9, 40], 20))]
-    places = spread_places(rows, 10)
-    assert [sorted({len(rows[i]) for i in part}) for part in places] == [[3], [9], [40]]
-    assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
-
-
 @pytest.mark.parametrize(
     ("losses", "chosen"),
     [
@@ -399,7 +391,9 @@ def test_a_run_that_was_interrupted_twice_goes_on_with_the_layers_that_it_had_ch
             shrink(bert, lines, progress=interrupt(share), **asked)
         assert stopped.value.result.models  # what was measured before is kept
         assert "interrupted" in stopped.value.result.stopped
-    monkeypatch.setattr("headscope.shrinking.ladder.nearest_subsets", None)  # nothing is chosen anew
+    monkeypatch.setattr(
+        "headscope.shrinking.ladder.nearest_subsets", None
+    )  # nothing is chosen anew
     best = shrink(bert, lines, **asked).best
     assert best is not None
     assert len(best.layers) == 3

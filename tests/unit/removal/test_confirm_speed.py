@@ -1,4 +1,4 @@
-"""Models that take turns, and the intervals of their times."""
+"""The interval of a ratio of times: it covers what is true, however the machine drifts."""
 
 from typing import Any
 
@@ -6,36 +6,6 @@ import numpy as np
 import pytest
 
 from headscope.removal.confirm_speed import autocorrelation_time, median_interval, ratio_interval
-from headscope.removal.timing import in_turns
-
-# --- turns --------------------------------------------------------------------------------------
-
-
-def test_models_take_turns_in_both_orders():
-    said: list[str] = []
-    runs = [[lambda name=f"{m}{b}": said.append(name) for b in "12"] for m in "ab"]
-    spent = in_turns(runs, fewest=2, most=9, seconds=0.0)
-    assert spent.shape == (2, 2, 2)
-    # Each once to warm up; then in turns, each turn begun with a pass that does not count.
-    assert " ".join(said) == "a1 a2 b1 b2 b1 b1 b2 a1 a1 a2 a1 a1 a2 b1 b1 b2"
-
-
-def test_rounds_end_when_the_time_is_over():
-    now = 0.0
-
-    def run() -> None:
-        nonlocal now
-        now += 1.0
-
-    def rounds(**limits: Any) -> int:
-        return len(in_turns([[run], [run]], clock=lambda: now, **limits))
-
-    assert rounds(fewest=3, most=50, seconds=0.0) == 3
-    assert rounds(fewest=3, most=50, seconds=39.0) == 10  # four passes each
-    assert rounds(fewest=3, most=50, seconds=1e9) == 50
-
-
-# --- the ratio ----------------------------------------------------------------------------------
 
 
 def noise(rng: Any, n: int, kept: float) -> Any:

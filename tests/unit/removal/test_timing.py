@@ -1,0 +1,107 @@
+"""Models that take turns, and how many times as fast one is by a clock that the test winds."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headscope.data.token_rows import Row
+from headscope.removal import times as module
+from headscope.removal.confirm_speed import FEWEST
+from headscope.removal.times import spread_places, times
+from headscope.removal.timing import in_turns
+
+# --- turns --------------------------------------------------------------------------------------
+
+
+def test_models_take_turns_in_both_orders():
+    said: list[str] = []
+    runs = [[lambda name=f"{m}{b}": said.append(name) for b in "12"] for m in "ab"]
+    spent = in_turns(runs, fewest=2, most=9, seconds=0.0)
+    assert spent.shape == (2, 2, 2)
+    # Each once to warm up; then in turns, each turn begun with a pass that does not count.
+    assert " ".join(said) == "a1 a2 b1 b2 b1 b1 b2 a1 a1 a2 a1 a1 a2 b1 b1 b2"
+
+
+def test_rounds_end_when_the_time_is_over():
+    now = 0.0
+
+    def run() -> None:
+        nonlocal now
+        now += 1.0
+
+    def rounds(**limits: Any) -> int:
+        return len(in_turns([[run], [run]], clock=lambda: now, **limits))
+
+    assert rounds(fewest=3, most=50, seconds=0.0) == 3
+    assert rounds(fewest=3, most=50, seconds=39.0) == 10  # four passes each
+    assert rounds(fewest=3, most=50, seconds=1e9) == 50
+
+
+# --- how many times as fast ---------------------------------------------------------------------
+
+
+def test_batches_have_the_lengths_of_the_examples():
+    rows = [[0] * n for n in np.random.default_rng(0).permutation(np.repeat([3, 9, 40], 20))]
+    places = spread_places(rows, 10)
+    assert [sorted({len(rows[i]) for i in part}) for part in places] == [[3], [9], [40]]
+    assert spread_places(rows[:4], 10) == [sorted(range(4), key=lambda i: len(rows[i]))]
+
+
+class Clock:
+    """A machine of two models, whose passes take milliseconds and an hour that drifts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, ms_a_text: dict[str, float]) -> None:
+        self.now, self._ms, self._passes = 0.0, ms_a_text, 0
+        self._rng = np.random.default_rng(0)
+
+        @contextmanager
+        def passes(models: Any, batches: Any) -> Any:
+            (model,) = models
+            yield [[self.run(model.name, len(batch.ids)) for batch in batches]]
+
+        def by_this_clock(runs: Any, **options: Any) -> Any:
+            return in_turns(runs, **options, clock=lambda: self.now)
+
+        monkeypatch.setattr(module, "_SECONDS", 15.0)
+        monkeypatch.setattr(module, "passes", passes)
+        monkeypatch.setattr(module, "in_turns", by_this_clock)
+        monkeypatch.setattr(
+            module, "padded", lambda rows, pad_id, device: SimpleNamespace(ids=list(rows))
+        )
+
+    def run(self, name: str, texts: int) -> Callable[[], None]:
+        def one_pass() -> None:
+            self._passes += 1
+            drift = 1 + 0.2 * np.sin(self._passes / 150)  # the machine's pace, which both see
+            noise = np.exp(0.05 * self._rng.normal())
+            self.now += self._ms[name] / 1e3 * texts * drift * noise
+
+        return one_pass
+
+
+def side(name: str) -> Any:
+    model = SimpleNamespace(name=name, pad_id=0, device="cpu")
+    rows = [Row(i, tuple(range(3 + i % 5)), None, ()) for i in range(40)]
+    return model, model, rows
+
+
+def test_a_model_that_takes_half_of_the_time_is_twice_as_fast(monkeypatch):
+    """3 against 1.5 milliseconds a text, on a machine whose pace drifts by a fifth."""
+    clock = Clock(monkeypatch, {"whole": 3.0, "cut": 1.5})
+    found = times(side("whole"), side("cut"), batch_size=8, seed=0)
+    assert found.speed.value == pytest.approx(2.0, abs=0.1)
+    assert found.speed.low is not None
+    assert found.speed.high is not None
+    assert 1.8 < found.speed.low < 2.0 < found.speed.high < 2.2
+    assert found.ms.value == pytest.approx(1.5, rel=0.25)
+    assert found.ms_of_whole.value == pytest.approx(3.0, rel=0.25)
+    # 3 batches of 8 texts, a pass that is not counted before each round, both models, 120 rounds
+    # at most, and 15 s beyond the fewest.
+    spent = FEWEST * (3.0 + 1.5) / 1e3 * 8 * 4
+    assert spent < clock.now < 15 + spent
+    itself = found.of_whole()
+    assert (itself.speed.value, itself.ms) == (1.0, found.ms_of_whole)
