@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
     from headscope.core.errors import HeadscopeError as HeadscopeError
-    from headscope.models.compact import remove_heads as remove_heads
-    from headscope.models.feed_forward import feed_forwards as feed_forwards
-    from headscope.models.layers import remove_layers as remove_layers
-    from headscope.models.loading import load as load
-    from headscope.models.neurons import remove_neurons as remove_neurons
-    from headscope.models.vocabulary import cut_vocabulary as cut_vocabulary
-    from headscope.models.vocabulary import plan_vocabulary as plan_vocabulary
-    from headscope.models.wrap import wrap as wrap
+    from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
+    from headscope.models.load.loading import load as load
+    from headscope.models.run.wrap import wrap as wrap
+    from headscope.models.surgery.compact import remove_heads as remove_heads
+    from headscope.models.surgery.layers import remove_layers as remove_layers
+    from headscope.models.surgery.neurons import remove_neurons as remove_neurons
+    from headscope.models.surgery.vocabulary import cut_vocabulary as cut_vocabulary
+    from headscope.models.surgery.vocabulary import plan_vocabulary as plan_vocabulary
     from headscope.pruning import PruneResult as PruneResult
     from headscope.pruning import prune as prune
     from headscope.pruning.scores import measure as measure
@@ -71,13 +71,13 @@ _MODULES = {
     "shrinking": "shrink ShrinkResult",
     "reports.entries": "report insights ReportResult InsightsResult",
     "pruning.scores": "scores measure",
-    "models.loading": "load",
-    "models.wrap": "wrap",
-    "models.compact": "remove_heads",
-    "models.vocabulary": "plan_vocabulary cut_vocabulary",
-    "models.feed_forward": "feed_forwards",
-    "models.neurons": "remove_neurons",
-    "models.layers": "remove_layers",
+    "models.load.loading": "load",
+    "models.run.wrap": "wrap",
+    "models.surgery.compact": "remove_heads",
+    "models.surgery.vocabulary": "plan_vocabulary cut_vocabulary",
+    "models.anatomy.feed_forward": "feed_forwards",
+    "models.surgery.neurons": "remove_neurons",
+    "models.surgery.layers": "remove_layers",
     "artefacts.saving": "save save_dense",
     "artefacts.compact_classes": "register",
     "analyses.classify.options": "Thresholds",

@@ -91,9 +91,9 @@ _CERTIFIED: dict[Any, Any] | None = {}
 @pytest.fixture(scope="session", autouse=True)
 def _demo_certified_once() -> None:
     """Keep the demo model's certificate for the process: a second of each command on it."""
-    from headscope.models import certificate
-    from headscope.models.loaded import fingerprint
-    from headscope.models.source import WEIGHTS_SHA256
+    from headscope.models.certificate import certificate
+    from headscope.models.load.source import WEIGHTS_SHA256
+    from headscope.models.run.loaded import fingerprint
 
     prove = certificate._validate
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM
 
 import headscope
 from headscope.core.errors import HeadscopeError
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 NAME = "This model"
 _LINE = "the big dog saw a red cat on the mat and she ran to the house"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 import headscope
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 ENCODER: dict[str, Any] = {
     **{"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4},

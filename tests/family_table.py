@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from every_command import COMMANDS, Command, Files, opened, outcome
 from families import COVERED, Family
 
-from headscope.models.families import REFUSED
-from headscope.models.loaded import LoadedModel
+from headscope.models.layouts.families import REFUSED
+from headscope.models.run.loaded import LoadedModel
 
 YES = "✓"
 #: Whether a command works, and the reason if not, or what it leaves out.

@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from headscope.models.source import demo_folder
+from headscope.models.load.source import demo_folder
 
 D_MODEL, PIECES = 384, 30522
 OLD = "sentence_transformers.models."

@@ -25,12 +25,12 @@ from headscope.core.saved_config import (
     family_config,
     is_ours,
 )
-from headscope.models.cutting import cut_modules
-from headscope.models.layers import count_layers, drop_layers, restore
-from headscope.models.layouts import attention_modules
-from headscope.models.manifest import parts_in_config
-from headscope.models.neurons import cut_neurons
-from headscope.models.task_heads import TASK_HEADS, class_for
+from headscope.models.layouts.sites import attention_modules
+from headscope.models.load.manifest import parts_in_config
+from headscope.models.run.task_heads import TASK_HEADS, class_for
+from headscope.models.surgery.cutting import cut_modules
+from headscope.models.surgery.layers import count_layers, drop_layers, restore
+from headscope.models.surgery.neurons import cut_neurons
 
 
 def register() -> None:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from headscope.artefacts.opened_again import reason
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import quiet_transformers, use_implementation
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import quiet_transformers, use_implementation
 
 #: What the graph takes, in this order; the last only where texts are pairs.
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from headscope.artefacts.onnx_graph import ATTENTION, HIDDEN, INPUTS, LOGITS, OPSET
 from headscope.artefacts.saving import kept_and_removed, what_is_left, write_manifest
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import quiet_transformers
-from headscope.models.task_heads import Joined, Select
-from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
-from headscope.models.wrap import origin_of
+from headscope.models.load.vocabulary_record import VOCABULARY, vocabulary_record
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.task_heads import Joined, Select
+from headscope.models.run.wrap import origin_of
 
 #: The graphs of a folder, by what their weights are.
 FLOAT32, INT8 = "model.onnx", "model.int8.onnx"

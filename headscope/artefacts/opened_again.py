@@ -18,9 +18,9 @@ from torch import Tensor
 from headscope.artefacts.compact_classes import register
 from headscope.artefacts.standalone import FILE, class_name
 from headscope.core.errors import ArtefactError
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import quiet_transformers
-from headscope.models.task_heads import class_for
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.task_heads import class_for
 
 #: Largest difference of a state or logit, relative to the largest if that exceeds 1.
 TOLERANCES = {"float64": 1e-5, "float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}

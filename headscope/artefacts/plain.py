@@ -8,11 +8,11 @@ import torch
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.artefacts.opened_again import agrees
-from headscope.models.compact import removed_heads
-from headscope.models.feed_forward import feed_forwards
-from headscope.models.loaded import LoadedModel
-from headscope.models.neurons import removed_neurons
-from headscope.models.task_heads import class_for
+from headscope.models.anatomy.feed_forward import feed_forwards
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import class_for
+from headscope.models.surgery.compact import removed_heads
+from headscope.models.surgery.neurons import removed_neurons
 
 #: Settings that state how many neurons a feed-forward network has, and of which stack.
 _WIDTHS = {

@@ -27,22 +27,22 @@ from headscope.core.saved_config import (
     SETTINGS_BEFORE,
     family_config,
 )
-from headscope.models.compact import expand_all, original_heads, removed_heads
-from headscope.models.intervene import shared_layers
-from headscope.models.layers import (
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.load.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
+from headscope.models.load.vocabulary_record import VOCABULARY, vocabulary_record
+from headscope.models.run.intervene import shared_layers
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.wrap import origin_of
+from headscope.models.surgery.compact import expand_all, original_heads, removed_heads
+from headscope.models.surgery.layers import (
     kept_layers,
     layer_words,
     layers_before,
     removed_layers,
     settings_before,
 )
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
-from headscope.models.neurons import record_of
-from headscope.models.routing import quiet_transformers
-from headscope.models.vocabulary_record import VOCABULARY, vocabulary_record
-from headscope.models.wrap import origin_of
+from headscope.models.surgery.neurons import record_of
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after :func:`headscope.register`.

@@ -25,10 +25,9 @@ from torch import Tensor
 from headscope.artefacts.compact_classes import register
 from headscope.artefacts.opened_again import TEXTS, close, reason
 from headscope.core.errors import ArtefactError, CheckpointError
-from headscope.models.checkpoint import read_json
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import quiet_transformers
-from headscope.models.sentence_folder import (
+from headscope.models.certificate.validation import EmbeddingCheck
+from headscope.models.load.checkpoint import read_json
+from headscope.models.load.sentence_folder import (
     MODULES,
     READING,
     SETTINGS,
@@ -38,7 +37,8 @@ from headscope.models.sentence_folder import (
     short,
     transformer_folder,
 )
-from headscope.models.validation import EmbeddingCheck
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import quiet_transformers
 
 #: What is taken out of a module's folder: settings, words, weights.
 _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")

@@ -18,8 +18,8 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.core.saved_config import CODE, FAMILY, SETTINGS, SHAPES, STANDALONE_TYPE
 from headscope.models.layouts.relative import GivenBias
 from headscope.models.layouts.without_heads import WithoutHeads
-from headscope.models.loaded import LoadedModel
-from headscope.models.task_heads import TASK_HEADS, class_for
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import TASK_HEADS, class_for
 
 FILE = "modeling_headscope.py"
 _CONFIG = "CompactConfig"

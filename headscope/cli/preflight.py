@@ -10,7 +10,7 @@ from typing import Any
 
 from headscope.core.errors import CorpusError, HeadscopeError, InputError, WrongOptionError
 from headscope.core.options import OptionError, options_of
-from headscope.models.source import on_disk
+from headscope.models.load.source import on_disk
 from headscope.session.options import ModelOptions
 
 #: Options that name a file to be read.

@@ -11,8 +11,8 @@ from huggingface_hub import EvalResult, ModelCardData
 from headscope.core.heads import layer_name
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.models.loaded import LoadedModel
-from headscope.models.task_heads import class_for
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import class_for
 from headscope.pruning.result import Point, PruneResult
 from headscope.pruning.view import number_of_times, scheme_words, speed_sentence
 from headscope.removal.card import HUB_TASKS, base_model, command_block, inherited_header

@@ -23,7 +23,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.measure import original_names
 from headscope.pruning.methods import rank
 from headscope.pruning.options import MANUAL, PruneOptions, Repair

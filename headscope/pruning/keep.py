@@ -21,13 +21,13 @@ from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, HeadscopeError
 from headscope.core.rounding import tied
-from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel
-from headscope.models.loading import load
-from headscope.models.manifest import COMPACT
-from headscope.models.output_maps import replaced_outputs
-from headscope.models.sentence_folder import MODULES
-from headscope.models.task_heads import Select
+from headscope.models.load.loading import load
+from headscope.models.load.manifest import COMPACT
+from headscope.models.load.sentence_folder import MODULES
+from headscope.models.run.intervene import gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import Select
+from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.card import model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.measure import at, compact_model

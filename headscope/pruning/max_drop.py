@@ -27,7 +27,7 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.rounding import tied
 from headscope.data.token_rows import sentences_of
-from headscope.models.output_maps import replaced_outputs
+from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.curves import (
     Outcome,
     Version,

@@ -12,7 +12,7 @@ from headscope.analyses.classify.result import HeadResult
 from headscope.attention import AttentionWeights
 from headscope.core.progress import Progress, silent
 from headscope.core.rounding import tied
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import TaskCalibration
 from headscope.tasks.gauss_newton import GaussNewton, Targets, full_outputs, sample

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.rounding import ROUNDING
-from headscope.models.output_maps import OutputMap
+from headscope.models.surgery.output_maps import OutputMap
 from headscope.pruning.ranking import Context
 from headscope.tasks.gauss_newton import sample
 from headscope.tasks.units import Units

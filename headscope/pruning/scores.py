@@ -7,7 +7,7 @@ from typing import Any
 
 from headscope import classify
 from headscope.analyses.classify.known_roles import Classification, find_roles, read_classification
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.curves import scores_of, units_by_hand
 from headscope.pruning.methods import rank
 from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check_methods

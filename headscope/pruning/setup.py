@@ -11,8 +11,8 @@ from headscope.analyses.classify.known_roles import KnownRoles
 from headscope.core.errors import InputError
 from headscope.data.examples import Examples, sample_texts
 from headscope.data.shared_sentences import Unshared, without_shared
-from headscope.models.loaded import LoadedModel
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.measure import Measurer
 from headscope.pruning.methods import rank
 from headscope.pruning.options import PruneOptions, Repair, needs

@@ -29,9 +29,9 @@ from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.widest import exact
-from headscope.models.hooks import hooked
-from headscope.models.loaded import LoadedModel
-from headscope.models.wrap import as_before, wrap
+from headscope.models.run.hooks import hooked
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrap import as_before, wrap
 from headscope.tasks.base import Task
 
 

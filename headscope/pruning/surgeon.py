@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from headscope.models.output_maps import OutputMap
+from headscope.models.surgery.output_maps import OutputMap
 from headscope.pruning.block_elimination import Elimination
 from headscope.pruning.ranking import Context, Ranking
 from headscope.pruning.refitted_model import RefittedModel

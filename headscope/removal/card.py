@@ -10,8 +10,8 @@ from typing import Any
 from huggingface_hub.repocard import metadata_load
 
 from headscope.core.safe_text import visible
-from headscope.models.loaded import LoadedModel
-from headscope.models.source import is_hub_id
+from headscope.models.load.source import is_hub_id
+from headscope.models.run.loaded import LoadedModel
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.

@@ -10,7 +10,7 @@ import numpy as np
 
 from headscope.artefacts.onnx_session import RuntimeFile
 from headscope.data.token_rows import Row, padded
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.removal.confirm_speed import FEWEST, median_interval, ratio_interval
 from headscope.removal.timing import in_turns, passes
 from headscope.stats.estimate import Estimate

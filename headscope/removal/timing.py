@@ -18,8 +18,8 @@ import torch
 from headscope.artefacts.onnx_session import RuntimeFile
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import own_implementation, use_implementation
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import own_implementation, use_implementation
 
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 Clock = Callable[[], float]  # Seconds since any moment

@@ -33,7 +33,7 @@ def _roles(page: str) -> Iterable[Entry]:
 
 
 def _families(page: str) -> Iterable[Entry]:
-    from headscope.models.families import COVERED, REFUSED
+    from headscope.models.layouts.families import COVERED, REFUSED
 
     for name, family in COVERED.items():
         words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"

@@ -11,7 +11,11 @@ from typing import Any, NoReturn
 from headscope.core.errors import InputError
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA, from_dict
-from headscope.models.validation import ValidationResult, ValidationSummary, certificate_of
+from headscope.models.certificate.validation import (
+    ValidationResult,
+    ValidationSummary,
+    certificate_of,
+)
 from headscope.reports.registry import SECTIONS, Sections, section_of
 
 _REPORT = "report.json"

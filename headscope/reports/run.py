@@ -9,9 +9,9 @@ from pathlib import Path
 from headscope.core.activations import Activations
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.models.certificate import validate_model
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
 from headscope.reports.registry import SECTIONS

@@ -27,8 +27,8 @@ from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
-from headscope.models.devices import widest_dtype
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.devices import widest_dtype
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
 from headscope.session.options import ModelOptions
 from headscope.session.provenance import provenance, versions

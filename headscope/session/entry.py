@@ -19,7 +19,7 @@ from headscope.session.options import ModelOptions, ordered
 if TYPE_CHECKING:
     from torch import nn
 
-    from headscope.models.loaded import LoadedModel
+    from headscope.models.run.loaded import LoadedModel
 
     Model = str | Path | LoadedModel | nn.Module
 
@@ -119,8 +119,8 @@ def _checked(function: Callable[P, Result], own: Sequence[str]) -> Callable[P, R
                     f"{function.__name__}() got {name!r}, which is for loading, but its model is "
                     "in memory already; give it to headscope.load."
                 )
-        from headscope.models.products import full_precision
-        from headscope.models.routing import quiet_transformers
+        from headscope.models.run.products import full_precision
+        from headscope.models.run.routing import quiet_transformers
 
         with full_precision(), quiet_transformers():
             return function(*args, **keywords)

@@ -21,12 +21,12 @@ from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
 from headscope.data.shared_sentences import lines_without_shared
 from headscope.data.token_rows import Padded
-from headscope.models.intervene import Exchanged, Factors, Run, intervene
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import cosine
-from headscope.models.replay import Prefix, Replay
-from headscope.models.routing import Mechanism, prepared
-from headscope.models.side_by_side import side_by_side
+from headscope.models.run.intervene import Exchanged, Factors, Run, intervene
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import cosine
+from headscope.models.run.replay import Prefix, Replay
+from headscope.models.run.routing import Mechanism, prepared
+from headscope.models.run.side_by_side import side_by_side
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.options import EffectOptions
 from headscope.session.provenance import provenance

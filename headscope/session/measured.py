@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

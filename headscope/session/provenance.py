@@ -11,9 +11,9 @@ from typing import Any, Protocol
 from headscope.data.corpus import Corpus, PlainText
 from headscope.data.examples import Examples
 from headscope.data.pieces import count_unknown, tokenise
-from headscope.models.layers import removed_layers
-from headscope.models.loaded import LoadedModel
-from headscope.models.neurons import removed_neurons
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.layers import removed_layers
+from headscope.models.surgery.neurons import removed_neurons
 
 
 class Source(Protocol):

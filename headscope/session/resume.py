@@ -19,7 +19,7 @@ from headscope.core.errors import InputError, ResumeError
 from headscope.core.files import sha256_of, write_atomically
 from headscope.core.processes import Sums, current, own_file
 from headscope.core.safe_text import listed, visible
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.provenance import versions
 
 _RARELY = 20  # A run measures at least so many times as long as it saves.

@@ -11,7 +11,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.processes import Deal
 from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
 from headscope.data.corpus import WINDOW, PlainText, encode_lines, sample_plain, work
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 Raw = TypeVar("Raw")  # A sentence or pair as it was read.
 

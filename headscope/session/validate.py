@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from contextvars import copy_context
 
 from headscope.core.errors import ValidationFailedError
-from headscope.models.certificate import training_reason, validate_model
-from headscope.models.loaded import LoadedModel
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.certificate import training_reason, validate_model
+from headscope.models.certificate.validation import ValidationSummary
+from headscope.models.run.loaded import LoadedModel
 
 
 def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:

@@ -13,8 +13,8 @@ from torch import Tensor
 from headscope.core.errors import InputError
 from headscope.data.batches import buckets
 from headscope.data.token_rows import Row, padded
-from headscope.models.loaded import LoadedModel
-from headscope.models.products import fast_products
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.products import fast_products
 from headscope.removal.times import Times, times
 from headscope.shrinking.distil import loss_of, output_of
 from headscope.shrinking.layers import layers_of

@@ -7,8 +7,8 @@ from pathlib import Path
 from huggingface_hub import ModelCardData
 
 from headscope.core.safe_text import markdown, visible
-from headscope.models.loaded import LoadedModel
-from headscope.models.task_heads import class_for
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import class_for
 from headscope.removal.card import (
     HUB_TASKS,
     base_model,

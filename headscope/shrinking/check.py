@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headscope.core.errors import InputError
 from headscope.core.saved_config import MANIFEST
-from headscope.models.loading import load
+from headscope.models.load.loading import load
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import ShrinkResult

@@ -13,7 +13,7 @@ from headscope.artefacts.onnx_graph import check_exportable
 from headscope.core.errors import ArtefactError
 from headscope.data.examples import read_texts
 from headscope.data.token_rows import padded
-from headscope.models.loading import load
+from headscope.models.load.loading import load
 from headscope.shrinking.bench import as_model
 from headscope.shrinking.distil import output_of
 from headscope.shrinking.serving import (

@@ -26,9 +26,9 @@ from headscope.core.errors import (
 from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
 from headscope.data.common_words import COMMON_WORDS
-from headscope.models.layers import remove_layers
-from headscope.models.loaded import LoadedModel, fingerprint
-from headscope.models.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
+from headscope.models.run.loaded import LoadedModel, fingerprint
+from headscope.models.surgery.layers import remove_layers
+from headscope.models.surgery.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed
 from headscope.shrinking.bench import RUINED, Bench
 from headscope.shrinking.distil import State, distil
 from headscope.shrinking.layers import (

@@ -14,8 +14,8 @@ from itertools import combinations
 from typing import Any
 
 from headscope.core.errors import HeadscopeError, InputError
-from headscope.models.layers import remove_layers
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.layers import remove_layers
 
 MOST_SUBSETS = 500
 

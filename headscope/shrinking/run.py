@@ -14,7 +14,7 @@ from headscope.core.errors import (
     InterruptedRunError,
 )
 from headscope.core.serialise import SCHEMA
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid

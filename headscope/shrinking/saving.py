@@ -11,8 +11,8 @@ from headscope.artefacts.saving import whole_folder, write_model
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, InputError
 from headscope.core.saved_config import MANIFEST
-from headscope.models.loading import load
-from headscope.models.manifest import COMPACT
+from headscope.models.load.loading import load
+from headscope.models.load.manifest import COMPACT
 from headscope.shrinking.bench import Bench
 from headscope.shrinking.card import model_card
 from headscope.shrinking.options import ShrinkOptions

@@ -39,7 +39,7 @@ from headscope.artefacts.onnx_session import Graph, RuntimeFile
 from headscope.artefacts.opened_again import reason
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.token_rows import Padded
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.options import RUNTIMES
 
 #: Packages that each runtime needs, and the extra that brings them.

@@ -11,7 +11,7 @@ from headscope.core.files import sha256_of
 from headscope.data.examples import Examples, read_texts, sample_texts
 from headscope.data.shared_sentences import without_shared
 from headscope.data.token_rows import Row, encode_rows
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.options import ShrinkOptions
 from headscope.tasks.base import Task
 from headscope.tasks.encoder_tasks import masked, tokenised

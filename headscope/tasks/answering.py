@@ -14,8 +14,8 @@ from headscope.core.errors import CorpusError
 from headscope.data.examples import Examples
 from headscope.data.pieces import Encoding, tokenise
 from headscope.data.token_rows import Padded, Row
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import wide
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import wide
 from headscope.stats.answers import exact_match, word_f1
 from headscope.stats.metrics import CLUSTER, Outputs, mean_of, rate_of
 from headscope.tasks.base import Task, need_logits, spans

@@ -20,12 +20,12 @@ from headscope.core.processes import joined_rows, share
 from headscope.data.batches import BATCH_TOKENS, buckets
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Padded, Row, padded, sentences_of
-from headscope.models.intervene import Means, Run, gated
-from headscope.models.loaded import LoadedModel
-from headscope.models.output_maps import own_outputs
-from headscope.models.pooling import cosine, wide
-from headscope.models.side_by_side import side_by_side
-from headscope.models.task_heads import Joined, Select
+from headscope.models.run.intervene import Means, Run, gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import cosine, wide
+from headscope.models.run.side_by_side import side_by_side
+from headscope.models.run.task_heads import Joined, Select
+from headscope.models.surgery.output_maps import own_outputs
 from headscope.stats.metrics import Metric, Outputs, resampled
 from headscope.stats.paired_change import Change, MetricInterval, interval_of, paired_change
 

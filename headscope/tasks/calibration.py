@@ -16,9 +16,9 @@ from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
 from headscope.data.queries import thinned
 from headscope.data.token_rows import Padded
-from headscope.models.intervene import Means, capture_layers, shared_layers
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import Means, capture_layers, shared_layers
+from headscope.models.run.loaded import LoadedModel
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import LossBatch, Task
 from headscope.tasks.making import read_examples

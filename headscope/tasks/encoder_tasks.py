@@ -17,9 +17,9 @@ from headscope.core.rounding import above
 from headscope.data.batches import buckets
 from headscope.data.examples import Examples, class_ids
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, pad_rows, window_rows
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import cosine, wide
-from headscope.models.task_heads import Select
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import cosine, wide
+from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import (
     Outputs,
     TokenRate,

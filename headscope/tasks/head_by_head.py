@@ -6,8 +6,8 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.core.processes import share
-from headscope.models.loaded import LoadedModel
-from headscope.models.replay import Replay
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.replay import Replay
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 
 #: Bytes of states that are kept at most; of longer texts every layer runs every time.

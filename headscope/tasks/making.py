@@ -16,8 +16,8 @@ from headscope.data.examples import (
 from headscope.data.queries import read_rerank, read_retrieval, with_candidates
 from headscope.data.squad import read_questions
 from headscope.data.tagged import read_tagged
-from headscope.models.loaded import LoadedModel, ends_of
-from headscope.models.task_heads import missing_task_head
+from headscope.models.run.loaded import LoadedModel, ends_of
+from headscope.models.run.task_heads import missing_task_head
 from headscope.tasks.answering import QuestionAnswering
 from headscope.tasks.base import Task
 from headscope.tasks.encoder_tasks import Classification, Fidelity, MaskedLM, Similarity

@@ -18,9 +18,9 @@ from headscope.data.batches import buckets
 from headscope.data.examples import Examples
 from headscope.data.queries import with_documents
 from headscope.data.token_rows import Padded, Row, encode_rows, pad_rows
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import wide
-from headscope.models.task_heads import Select
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import wide
+from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
 from headscope.stats.ranking import first_documents, ndcg_and_recall, on_grid, order_kept
 from headscope.tasks.base import (

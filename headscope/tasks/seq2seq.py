@@ -31,11 +31,11 @@ from headscope.core.errors import InputError
 from headscope.core.processes import share, texts_in_order
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
-from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel, ends_of
-from headscope.models.pooling import wide
-from headscope.models.routing import quiet_transformers
-from headscope.models.task_heads import Select, empty_cache
+from headscope.models.run.intervene import gated
+from headscope.models.run.loaded import LoadedModel, ends_of
+from headscope.models.run.pooling import wide
+from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.task_heads import Select, empty_cache
 from headscope.stats.metrics import Metric, Outputs, TokenRate, rate_of
 from headscope.tasks.base import TokenTask, numbered, one_position
 

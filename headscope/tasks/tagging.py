@@ -15,7 +15,7 @@ from headscope.data.examples import Examples
 from headscope.data.sentence import Sentence
 from headscope.data.tagged import has_entities
 from headscope.data.token_rows import Padded, Row
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.stats.metrics import CountedF1, Metric, TokenRate
 from headscope.tasks.base import TokenTask, need_logits, numbered
 

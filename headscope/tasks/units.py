@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from headscope.core.errors import InputError
-from headscope.models.intervene import shared_layers
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.intervene import shared_layers
+from headscope.models.run.loaded import LoadedModel
 
 _HEAD = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+|\*)", re.IGNORECASE)
 Head = tuple[int, int]  # (layer, head), zero-based, as the loaded model counts them.

@@ -20,7 +20,7 @@ from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
 from headscope.data.encode import Encoder, find_frequencies, placed
-from headscope.models.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, routed, use_implementation
 
 
 def batches_of(loaded, corpus):

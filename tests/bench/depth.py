@@ -18,9 +18,9 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.anatomy import take_apart
-from headscope.models.blocks import own_run, run_variant
-from headscope.models.routing import Router
+from headscope.models.anatomy.blocks import own_run, run_variant
+from headscope.models.anatomy.layers import take_apart
+from headscope.models.run.routing import Router
 
 REFERENCE = {"embeddings": 0.612, "attention 1": 0.018, "attention 2": 0.0}
 REFERENCE |= {"attention+skip 12": 0.449, "full 12": 0.345}

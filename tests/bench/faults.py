@@ -45,7 +45,7 @@ OTHER = {
     "classify": ("--limit", "20"),
     "spectrum": ("--sequences", "4"),
 }
-PRELOADED = ("matplotlib.pyplot", "headscope.cli.app", "headscope.models.loading")
+PRELOADED = ("matplotlib.pyplot", "headscope.cli.app", "headscope.models.load.loading")
 PRELOADED += ("headscope.analyses.classify.run", "headscope.analyses.spectrum.run")
 
 

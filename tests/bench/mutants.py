@@ -48,7 +48,7 @@ rotary-sine | models/layouts/rotary.py | rotates one half back
     b * cos + a * sin => b * cos - a * sin
 pruned-bias | models/layouts/relative.py | the bias of other heads
     bias[:, list(kept)] => bias[:, : len(kept)]
-gate-to-mean | models/intervene.py | half a gate to the mean
+gate-to-mean | models/run/intervene.py | half a gate to the mean
     mean + (z - mean) * own => mean + z * own
 mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
     2.0 * stats.binom.cdf( => 1.0 * stats.binom.cdf(
@@ -108,7 +108,7 @@ sequence-end | stats/confirm.py | a refusal ends nothing
     return Stopped(confirmed, number) => continue
 drop-bound | stats/confirm.py | the mean, not the bound
     above(most, bound) => above(-sign * change.difference, bound)
-permanent-gates | models/output_maps.py | gates of other heads
+permanent-gates | models/surgery/output_maps.py | gates of other heads
     gates[site.row, kept] => gates[site.row, : len(kept)]
 half-weights | artefacts/saving.py | weights lose digits
     tensor.half().to(tensor.dtype)).all()) => tensor.half().to(tensor.dtype)).any())

@@ -79,7 +79,7 @@ def make_given(folder, treebank, n):
     import wordfreq
 
     from headscope.data.corpus import as_corpus
-    from headscope.models.source import demo_folder
+    from headscope.models.load.source import demo_folder
 
     sentences, corpus = [], list(as_corpus(treebank))
     for s in corpus[:n]:

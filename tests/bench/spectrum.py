@@ -34,7 +34,7 @@ from headscope.analyses.spectrum.measure import (
 )
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.routing import Router, routed, use_implementation
+from headscope.models.run.routing import Router, routed, use_implementation
 
 
 def roots(eigenvalues):

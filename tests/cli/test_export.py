@@ -74,7 +74,7 @@ def test_the_graph_is_the_pruned_classifier(room):
     gates[0, 1] = gates[0, 2] = gates[1, 0] = 0.0
     for pair in TEXTS[:6]:
         made = full.tokenizer(*pair, return_tensors="pt")
-        with headscope.models.intervene.gated(full, gates) as ours:
+        with headscope.models.run.intervene.gated(full, gates) as ours:
             expected.append(
                 ours(made["input_ids"], made["attention_mask"], made["token_type_ids"])[1]
             )

@@ -11,7 +11,7 @@ from outcomes import Command, refused
 from headscope.cli.app import app
 from headscope.cli.commands import COMMANDS
 from headscope.core.roles import ROLES
-from headscope.models.families import COVERED, REFUSED
+from headscope.models.layouts.families import COVERED, REFUSED
 from headscope.pruning.options import METHODS
 from headscope.reports.limits import LIMIT_NAMES
 from headscope.reports.list import KINDS, entries_of

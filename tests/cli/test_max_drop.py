@@ -63,9 +63,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def at_desk(desk: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for path in desk.iterdir():
         (tmp_path / path.name).symlink_to(path)
-    monkeypatch.setattr("headscope.models.source.demo_folder", lambda: desk / "demo")
+    monkeypatch.setattr("headscope.models.load.source.demo_folder", lambda: desk / "demo")
     sha256 = sha256_of_file(desk / "demo" / "model.safetensors")
-    monkeypatch.setattr("headscope.models.source.WEIGHTS_SHA256", sha256)
+    monkeypatch.setattr("headscope.models.load.source.WEIGHTS_SHA256", sha256)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -99,9 +99,9 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "scifact" / "qrels" / "test.tsv").write_text(
         f"query-id\tcorpus-id\tscore\n{judged}"
     )
-    monkeypatch.setattr("headscope.models.source.demo_folder", lambda: models / "demo")
+    monkeypatch.setattr("headscope.models.load.source.demo_folder", lambda: models / "demo")
     sha256 = sha256_of_file(models / "demo" / "model.safetensors")
-    monkeypatch.setattr("headscope.models.source.WEIGHTS_SHA256", sha256)
+    monkeypatch.setattr("headscope.models.load.source.WEIGHTS_SHA256", sha256)
     monkeypatch.setattr(f"{PARTS}.setup.sample_texts", lambda: sample_texts(48))
     read = calibration.read_texts
     monkeypatch.setattr(

@@ -13,7 +13,7 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.serialise import to_dict
 from headscope.data.corpus import sample_corpus
-from headscope.models.copies import random_twin
+from headscope.models.surgery.copies import random_twin
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import headscope
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import SECTIONS
 from headscope.session.provenance import FEWEST_PIECES, MOST_UNKNOWN, fit_of, fit_warnings
 

@@ -17,7 +17,7 @@ from tiny_models import tiny_bert
 
 from headscope.cli.app import app
 from headscope.core.serialise import to_dict
-from headscope.models.validation import ValidationResult
+from headscope.models.certificate.validation import ValidationResult
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))

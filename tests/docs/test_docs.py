@@ -10,7 +10,7 @@ import pytest
 
 import headscope
 from headscope.cli.commands import COMMANDS
-from headscope.models import loading
+from headscope.models.load import loading
 from headscope.session import opening
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,11 @@ from family_table import PLACES, ROOT, TABLES, markers, shown, standing, standin
 from transformers import AutoConfig, AutoModel
 
 import headscope
-from headscope.models.certificate import validate_model
-from headscope.models.intervene import gated
-from headscope.models.layouts import LAYOUTS, Layout, sites
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.layouts import sites
+from headscope.models.layouts.layout import Layout
+from headscope.models.layouts.registry import LAYOUTS
+from headscope.models.run.intervene import gated
 
 PAGE = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
 FILE = "headscope/models/layouts/mpt.py"

@@ -15,7 +15,7 @@ from transformers import AutoModel, pytorch_utils
 
 import headscope
 from headscope.cli.app import main
-from headscope.models.intervene import gated
+from headscope.models.run.intervene import gated
 
 PAGE = (Path(__file__).parents[2] / "docs" / "migration.md").read_text(encoding="utf-8")
 IDS = torch.tensor([[5, 6, 7, 8, 9]])

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 import headscope
 from headscope.analyses.depth.measure import VARIANTS
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.anatomy import take_apart
-from headscope.models.blocks import own_run, run_variant
-from headscope.models.loaded import LoadedModel
-from headscope.models.residual import find_stream, record
-from headscope.models.routing import Router
+from headscope.models.anatomy.blocks import own_run, run_variant
+from headscope.models.anatomy.layers import take_apart
+from headscope.models.anatomy.residual import find_stream, record
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router
 
 SAMPLE = (
     *("bert, two wide heads", "albert, inner group", "modernbert, biases", "esm, absolute"),

@@ -14,7 +14,7 @@ from tiny_models import WORDS, tiny_bert
 import headscope
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.squad import read_questions
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.making import make_task
 
 PLAIN = [word for word in WORDS if word.isalpha()]

@@ -14,11 +14,11 @@ import headscope
 from headscope.analyses.depth.measure import VARIANTS, residual_ratio
 from headscope.analyses.depth.run import check_decomposition, measure_ratios
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
-from headscope.models.anatomy import take_apart
-from headscope.models.blocks import norm_placement, own_run, run_variant
-from headscope.models.certificate import validate_model
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router
+from headscope.models.anatomy.blocks import norm_placement, own_run, run_variant
+from headscope.models.anatomy.layers import take_apart
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 24, "hidden_act": "relu"}
 GROUPS = {"embedding_size": 8, "num_hidden_groups": 3, "inner_group_num": 2}

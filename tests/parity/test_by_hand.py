@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import headscope
-from headscope.models.layouts import AttentionSite
 from headscope.models.layouts.disentangled import bucketed
-from headscope.models.loaded import LoadedModel
-from headscope.models.recording import Probe, run_eager, run_ours
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.recording import Probe, run_eager, run_ours
 
 Array = NDArray[Any]
 Score = Callable[[int, int, int, Array, Array], float]

@@ -26,7 +26,7 @@ from headscope.analyses.classify.causes import CauseSource, find_causes, mean_lo
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.progress import silent
-from headscope.models.output_maps import less_random_write, output_map
+from headscope.models.surgery.output_maps import less_random_write, output_map
 
 LINES = [
     *SOURCES,

@@ -21,13 +21,13 @@ import headscope
 from headscope.attention import AttentionWeights, stream_attention
 from headscope.core.errors import HeadscopeError, UnsupportedModelError, ValidationFailedError
 from headscope.core.serialise import to_json
-from headscope.models import routing
-from headscope.models.certificate import validate_model
-from headscope.models.families import REFUSED
-from headscope.models.layouts import AttentionSite, Layout
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed, use_implementation
-from headscope.models.validation import ValidationResult
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.certificate.validation import ValidationResult
+from headscope.models.layouts.families import REFUSED
+from headscope.models.layouts.layout import AttentionSite, Layout
+from headscope.models.run import routing
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed, use_implementation
 
 IDS = torch.tensor([[7, 8, 9, 10], [11, 12, 0, 0]])
 VALID = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])

@@ -15,13 +15,14 @@ from transformers import AutoConfig, AutoModel
 import headscope
 from headscope import attention
 from headscope.attention import stream_attention
-from headscope.models import evidence, routing
-from headscope.models.certificate import TOLERANCES, validate_model
-from headscope.models.copies import cast, random_twin
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.recording import LONG, probes
-from headscope.models.validation import ValidationResult
+from headscope.models.certificate import evidence
+from headscope.models.certificate.certificate import TOLERANCES, validate_model
+from headscope.models.certificate.validation import ValidationResult
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run import routing
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.recording import LONG, probes
+from headscope.models.surgery.copies import cast, random_twin
 
 pytestmark = pytest.mark.usefixtures("fresh_certificate")
 

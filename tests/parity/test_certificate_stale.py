@@ -11,11 +11,12 @@ from families import tiny
 
 import headscope
 from headscope.core.errors import InputError, ValidationFailedError
-from headscope.models import certificate, loading
-from headscope.models.certificate import validate_model
-from headscope.models.copies import cast
-from headscope.models.loaded import LoadedModel, fingerprint
-from headscope.models.products import full_precision
+from headscope.models.certificate import certificate
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.load import loading
+from headscope.models.run.loaded import LoadedModel, fingerprint
+from headscope.models.run.products import full_precision
+from headscope.models.surgery.copies import cast
 from headscope.reports.registry import SECTIONS
 from headscope.session.opening import open_model
 from headscope.session.provenance import provenance

@@ -13,11 +13,11 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError
-from headscope.models.certificate import validate_model
-from headscope.models.compact import removed_heads, with_shared
-from headscope.models.copies import random_twin
-from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.run.intervene import gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.compact import removed_heads, with_shared
+from headscope.models.surgery.copies import random_twin
 
 IDS, VALID = padded_batch()
 REAL = VALID.bool()

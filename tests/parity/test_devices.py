@@ -16,8 +16,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core import widest
 from headscope.core.errors import InputError
-from headscope.models.certificate import validate_model
-from headscope.models.devices import pick_device, widest_dtype
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.run.devices import pick_device, widest_dtype
 
 SENTENCES = ["the big house", "she saw a dog on the mat and ran", "he sat", "it is a cat in"]
 

@@ -19,15 +19,16 @@ from headscope import attention
 from headscope.attention import stream_attention
 from headscope.core.activations import Activations
 from headscope.core.errors import CheckpointError, InputError, ValidationFailedError
-from headscope.models import routing
-from headscope.models.certificate import TOLERANCES, validate_model
-from headscope.models.layouts import AttentionInput, Layout
+from headscope.models.certificate.certificate import TOLERANCES, validate_model
+from headscope.models.layouts.layout import Layout
+from headscope.models.layouts.maps import AttentionInput
 from headscope.models.layouts.relative import T5Layout
-from headscope.models.loaded import LoadedModel
-from headscope.models.network import _check_complete
-from headscope.models.recording import probes
-from headscope.models.routing import Router, routed
-from headscope.models.source import Source
+from headscope.models.load.network import _check_complete
+from headscope.models.load.source import Source
+from headscope.models.run import routing
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.recording import probes
+from headscope.models.run.routing import Router, routed
 
 STACKS = ("encoder", "decoder", "cross")
 

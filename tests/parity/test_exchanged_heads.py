@@ -15,8 +15,8 @@ from headscope.attention import attention_pattern
 from headscope.core.errors import CorpusError, InputError, UnsupportedModelError
 from headscope.core.progress import silent
 from headscope.data.corpus import as_plain
-from headscope.models.intervene import Exchanged, HeadInputs, gated, removed
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.intervene import Exchanged, HeadInputs, gated, removed
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, PooledStates, boot, readable
 
 LINES = [

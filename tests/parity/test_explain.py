@@ -15,7 +15,7 @@ import headscope
 from headscope.analyses.explain import measure
 from headscope.analyses.explain.result import ExplainResult
 from headscope.core.errors import ValidationFailedError
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 SENTENCE = "the cat sat on the mat, dogs ran"
 Array = NDArray[np.float64]

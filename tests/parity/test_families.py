@@ -17,15 +17,16 @@ import headscope
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.activations import Activations
 from headscope.data.examples import Examples
-from headscope.models import families, routing
-from headscope.models.certificate import TOLERANCES, validate_model
-from headscope.models.compact import removed_heads
-from headscope.models.families import REFUSED
-from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel
-from headscope.models.replay import Replay
-from headscope.models.routing import Router, routed
-from headscope.models.validation import ValidationResult
+from headscope.models.certificate.certificate import TOLERANCES, validate_model
+from headscope.models.certificate.validation import ValidationResult
+from headscope.models.layouts import families
+from headscope.models.layouts.families import REFUSED
+from headscope.models.run import routing
+from headscope.models.run.intervene import gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.replay import Replay
+from headscope.models.run.routing import Router, routed
+from headscope.models.surgery.compact import removed_heads
 from headscope.tasks.making import make_task
 
 #: Source and target, padded in different rows.

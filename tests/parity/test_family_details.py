@@ -17,13 +17,13 @@ from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.data.examples import as_pairs
 from headscope.data.packing import pack, pack_pairs
-from headscope.models.certificate import validate_model
-from headscope.models.evidence import largest_gap
-from headscope.models.families import relative_terms, rotary
-from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel
-from headscope.models.recording import Probe, probes, run_eager, run_ours
-from headscope.models.routing import Router, routed, use_implementation
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.certificate.evidence import largest_gap
+from headscope.models.layouts.families import relative_terms, rotary
+from headscope.models.run.intervene import gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.recording import Probe, probes, run_eager, run_ours
+from headscope.models.run.routing import Router, routed, use_implementation
 
 
 def wrapped(name: str, dtype: str = "float32", **changes: Any) -> LoadedModel:

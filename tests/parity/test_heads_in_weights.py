@@ -19,7 +19,7 @@ from transformers import (
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError
-from headscope.models.task_heads import TASK_HEADS
+from headscope.models.run.task_heads import TASK_HEADS
 
 AUTO = {
     "mlm": AutoModelForMaskedLM,

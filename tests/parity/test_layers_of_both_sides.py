@@ -13,9 +13,9 @@ from transformers import AutoModelForSeq2SeqLM
 
 import headscope
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.copies import random_twin
-from headscope.models.layers import Layer, removed_layers
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import random_twin
+from headscope.models.surgery.layers import Layer, removed_layers
 from headscope.session.provenance import provenance
 
 OTHERS = ("marian", "umt5", "mbart")

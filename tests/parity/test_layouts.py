@@ -16,9 +16,9 @@ import torch
 
 import headscope
 from headscope.core.errors import CheckpointError, CorpusError
-from headscope.models import certificate
-from headscope.models.loaded import LoadedModel, fingerprint
-from headscope.models.source import demo_folder
+from headscope.models.certificate import certificate
+from headscope.models.load.source import demo_folder
+from headscope.models.run.loaded import LoadedModel, fingerprint
 from headscope.session.opening import open_for_tasks
 
 Numbers = dict[str, np.ndarray]

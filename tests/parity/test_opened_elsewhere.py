@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSequenceCl
 import headscope
 from headscope.artefacts.sentence_transformers import check_embeds
 from headscope.core.errors import ArtefactError, CheckpointError, UnsupportedModelError
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 TEXTS = ["the big dog ran to the house", "she saw it", "a red cat sat on the mat and it was red"]
 #: Of a model of 2 layers and 4 heads: some of one layer, and all of the other.

@@ -16,10 +16,10 @@ from tiny_models import D_MODEL, OLD, by_hand, tiny_bert
 import headscope
 from headscope.core.errors import CheckpointError
 from headscope.data.examples import Examples
-from headscope.models.copies import cast, random_twin
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import MODES, Dense, Normalize, Pooling
-from headscope.models.source import _FILES
+from headscope.models.load.source import _FILES
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import MODES, Dense, Normalize, Pooling
+from headscope.models.surgery.copies import cast, random_twin
 from headscope.tasks.making import make_task
 
 TEXTS = ("the cat sat on the mat", "a dog", "he saw the big red house and she ran to it", "x")

@@ -26,7 +26,7 @@ from transformers import AutoModelForSeq2SeqLM
 import headscope
 from headscope.core.errors import InputError
 from headscope.core.serialise import from_dict, to_dict
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.methods import rank
 from headscope.pruning.options import METHODS
 from headscope.pruning.ranking import Context

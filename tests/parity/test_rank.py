@@ -17,7 +17,7 @@ from headscope import rank
 from headscope.analyses.rank.result import RankResult
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.data.corpus import as_plain
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 EPS64 = 2.0**-52
 LINES = [

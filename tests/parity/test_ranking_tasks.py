@@ -21,7 +21,7 @@ from headscope.data.queries import (
     thinned,
     with_candidates,
 )
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import units_of
 

@@ -20,12 +20,12 @@ from headscope.artefacts.onnx_graph import write_graph
 from headscope.artefacts.onnx_session import Graph
 from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
 from headscope.core.spans import as_spans, from_spans
-from headscope.models.compact import removed_heads
-from headscope.models.copies import random_twin
-from headscope.models.feed_forward import FeedForward
-from headscope.models.layers import removed_layers
-from headscope.models.loaded import LoadedModel
-from headscope.models.neurons import removed_neurons
+from headscope.models.anatomy.feed_forward import FeedForward
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.compact import removed_heads
+from headscope.models.surgery.copies import random_twin
+from headscope.models.surgery.layers import removed_layers
+from headscope.models.surgery.neurons import removed_neurons
 
 NAMES = [family.name for family in COVERED]
 #: Families of one stack whose layers have weights of their own.

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 

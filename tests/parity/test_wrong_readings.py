@@ -10,9 +10,10 @@ from families import tiny
 from torch import Tensor
 
 import headscope
-from headscope.models.certificate import validate_model
-from headscope.models.layouts import AttentionInput, variants
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.layouts import variants
 from headscope.models.layouts.disentangled import DisentangledLayout, InterleavedLayout
+from headscope.models.layouts.maps import AttentionInput
 from headscope.models.layouts.relative import MPNetLayout
 from headscope.models.layouts.rotary import EsmLayout, Gpt2Layout, ModernBertLayout, RotaryLayout
 from headscope.models.layouts.variants import (

@@ -15,7 +15,7 @@ from transformers import BartConfig, BartForConditionalGeneration, BertConfig, B
 import headscope
 from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.head_claims import (
     judge_cross_attention,

@@ -19,7 +19,7 @@ from transformers import BertConfig, BertModel
 import headscope
 from headscope.analyses.flow.recovery import Clustered
 from headscope.analyses.flow.run import not_measured
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.finding import Evidence
 from headscope.reports.claims.routing_claims import judge_interference, judge_routing
 from headscope.reports.claims.thresholds import InsightThresholds

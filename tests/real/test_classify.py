@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import headscope
 from headscope.analyses.classify.result import ClassifyResult, SwappedControl
 from headscope.data.corpus import SAMPLE
-from headscope.models.source import demo_folder
+from headscope.models.load.source import demo_folder
 
 TOLERANCE = 1e-6
 ORACLE = (reference, reference_choices, reference_labels, reference_roles)

@@ -13,9 +13,9 @@ from headscope.analyses.depth.result import DepthResult
 from headscope.core.serialise import from_dict, to_json
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.anatomy import take_apart
-from headscope.models.blocks import own_run, run_variant
-from headscope.models.routing import Router
+from headscope.models.anatomy.blocks import own_run, run_variant
+from headscope.models.anatomy.layers import take_apart
+from headscope.models.run.routing import Router
 
 
 @pytest.fixture(scope="module")

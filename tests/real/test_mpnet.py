@@ -8,7 +8,7 @@ import pytest
 import headscope
 from headscope.data.corpus import open_text
 from headscope.data.examples import read_texts
-from headscope.models.certificate import validate_model
+from headscope.models.certificate.certificate import validate_model
 from headscope.tasks.making import make_task, read_examples
 
 pytestmark = pytest.mark.large

@@ -13,7 +13,7 @@ from headscope.analyses.spectrum.run import MINIMUM
 from headscope.analyses.spectrum.view import control_sentence, verdict_sentence
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.routing import use_implementation
+from headscope.models.run.routing import use_implementation
 from headscope.show.view import view_of
 
 

@@ -6,8 +6,8 @@ from transformers import AutoModelForSequenceClassification
 
 import headscope
 from headscope.data.examples import read_texts, read_translations
-from headscope.models.certificate import validate_model
-from headscope.models.intervene import gated
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.run.intervene import gated
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.seq2seq import Seq2Seq
 

@@ -26,8 +26,8 @@ from headscope.artefacts.onnx_session import Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
 from headscope.data.sentence import Sentence
-from headscope.models.intervene import gated
-from headscope.models.output_maps import make_permanent
+from headscope.models.run.intervene import gated
+from headscope.models.surgery.output_maps import make_permanent
 from headscope.reports.compare import unlike
 from headscope.reports.reading import results_of
 from headscope.stats.statistics import crossed_mean, finite

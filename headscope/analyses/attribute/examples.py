@@ -28,8 +28,8 @@ from headscope.data.corpus import as_plain
 from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts
 from headscope.data.shared_sentences import without_shared
 from headscope.data.token_rows import Row, encode_rows, pad_rows
-from headscope.models.intervene import intervene
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.intervene import intervene
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.texts import handy_sentences
 
 CALIBRATION = 64  # Sentences that heads' means are taken over, spread evenly over the text.

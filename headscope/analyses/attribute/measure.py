@@ -16,11 +16,11 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.data.token_rows import Padded, PairRow, Row, padded
-from headscope.models.anatomy import Anatomy
-from headscope.models.loaded import LoadedModel
-from headscope.models.readout import Readout, embedding, task_head
-from headscope.models.residual import Contributions, RecordedRun, record
-from headscope.models.task_heads import Select
+from headscope.models.anatomy.layers import Anatomy
+from headscope.models.anatomy.readout import Readout, embedding, task_head
+from headscope.models.anatomy.residual import Contributions, RecordedRun, record
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import Select
 from headscope.tasks.base import TOKEN_HEADS, one_position
 
 AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.

@@ -22,11 +22,11 @@ from headscope.analyses.attribute.measure import (
 from headscope.core.accumulator import Array
 from headscope.core.widest import exact
 from headscope.data.token_rows import PairRow, Row, filled, padded
-from headscope.models.intervene import intervene
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.replay import Prefix
-from headscope.models.routing import Router
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import intervene
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.replay import Prefix
+from headscope.models.run.routing import Router
 
 AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.

@@ -46,12 +46,12 @@ from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.core.heads import head_name, layer_name
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
-from headscope.models.anatomy import Anatomy
-from headscope.models.copies import cast, random_twin
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.residual import find_stream
-from headscope.models.wrap import wrap
+from headscope.models.anatomy.layers import Anatomy
+from headscope.models.anatomy.residual import find_stream
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrap import wrap
+from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid

@@ -18,8 +18,8 @@ from headscope.data.examples import Examples, read_translations
 from headscope.data.files import TABLES
 from headscope.data.shared_sentences import without_shared
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, encode_rows, padded
-from headscope.models.intervene import intervene
-from headscope.models.loaded import LoadedModel, ends_of
+from headscope.models.run.intervene import intervene
+from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import handy_sentences
 from headscope.tasks.seq2seq import decode_greedily
 

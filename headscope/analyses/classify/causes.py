@@ -38,10 +38,10 @@ from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
 from headscope.data.token_rows import halve
-from headscope.models.intervene import Means, gated
-from headscope.models.loaded import LoadedModel
-from headscope.models.output_maps import less_random_write, replaced_outputs
-from headscope.models.replay import Replay
+from headscope.models.run.intervene import Means, gated
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.replay import Replay
+from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
 from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
 from headscope.stats.statistics import adjust

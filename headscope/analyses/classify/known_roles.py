@@ -9,7 +9,7 @@ from pathlib import Path
 from headscope.analyses.classify.result import ClassifyResult, HeadResult, HeadRoles
 from headscope.core.errors import InputError
 from headscope.core.serialise import SCHEMA, from_dict
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 #: A result of ``headscope.classify``, or the file that ``headscope classify -o DIR`` wrote.
 Classification = str | Path | ClassifyResult

@@ -25,9 +25,9 @@ from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair, open_pairs
 from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
-from headscope.models.loaded import LoadedModel, ends_of
-from headscope.models.routing import Router, SiteObserver, routed
-from headscope.models.side_by_side import side_by_side
+from headscope.models.run.loaded import LoadedModel, ends_of
+from headscope.models.run.routing import Router, SiteObserver, routed
+from headscope.models.run.side_by_side import side_by_side
 from headscope.session.resume import RunState
 from headscope.session.texts import Raw, own_batches
 

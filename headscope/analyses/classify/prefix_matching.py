@@ -21,8 +21,8 @@ from headscope.core.heads import head_name
 from headscope.core.widest import widest
 from headscope.data.corpus import sample_plain
 from headscope.data.pieces import frame, token_stream
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed
 from headscope.stats.statistics import standard_error, t_half_width
 
 #: Steps from the earlier occurrence of a token, by the name of the place.

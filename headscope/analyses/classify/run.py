@@ -28,7 +28,7 @@ from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW
 from headscope.data.encode import find_frequencies
 from headscope.data.examples import open_corpus
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import check_resume, open_state
@@ -99,7 +99,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     control = None if swapped is None else ControlResult(swapped=swapped)
     twin, random = None, []
     if options.control:
-        from headscope.models.copies import random_twin
+        from headscope.models.surgery.copies import random_twin
 
         twin = random_twin(loaded, seed)
         random = labelled(twin, shared, "control")

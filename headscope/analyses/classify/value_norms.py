@@ -20,8 +20,8 @@ from torch import Tensor
 from headscope.analyses.classify.result import HeadResult, RoleSurvival, ValueNorms
 from headscope.core.activations import Activations
 from headscope.core.roles import roles_of
-from headscope.models.layouts import AttentionSite
-from headscope.models.routing import SiteObserver
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.routing import SiteObserver
 from headscope.stats.statistics import wilson
 
 #: Roles that are a mean weight, and where the result has it.

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from headscope.core.accumulator import Array
 from headscope.core.widest import widest
-from headscope.models.blocks import Variant
+from headscope.models.anatomy.blocks import Variant
 from headscope.stats.metrics import RunningMoments
 from headscope.stats.statistics import t_half_width
 

@@ -38,15 +38,15 @@ from headscope.core.widest import widest
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import as_plain
 from headscope.data.packing import Windows, pack
-from headscope.models.anatomy import Layer, take_apart
-from headscope.models.blocks import OwnRun, norm_placement, own_run, run_variant
-from headscope.models.certificate import TOLERANCES
-from headscope.models.copies import cast, random_twin
-from headscope.models.devices import DTYPES, widest_dtype
-from headscope.models.loaded import LoadedModel
-from headscope.models.products import fast_products
-from headscope.models.routing import Router
-from headscope.models.side_by_side import side_by_side
+from headscope.models.anatomy.blocks import OwnRun, norm_placement, own_run, run_variant
+from headscope.models.anatomy.layers import Layer, take_apart
+from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.run.devices import DTYPES, widest_dtype
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.products import fast_products
+from headscope.models.run.routing import Router
+from headscope.models.run.side_by_side import side_by_side
+from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid

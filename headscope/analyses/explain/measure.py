@@ -22,9 +22,9 @@ from headscope.analyses.explain.result import ExplainStep, Matrix, StepCheck
 from headscope.attention import AttentionWeights, default_scale, masked_softmax
 from headscope.core.heads import head_name
 from headscope.core.widest import widest
-from headscope.models.evidence import largest_gap
-from headscope.models.explain import Layer, Rest, Run, every_map
-from headscope.models.layouts import Heads
+from headscope.models.anatomy.explain import Layer, Rest, Run, every_map
+from headscope.models.certificate.evidence import largest_gap
+from headscope.models.layouts.maps import Heads
 
 CORNER = 8  # Rows and columns that are kept of a learned matrix.
 

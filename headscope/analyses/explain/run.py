@@ -21,10 +21,10 @@ from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
 from headscope.data.pieces import Encoding, tokenise
-from headscope.models.certificate import TOLERANCES
-from headscope.models.explain import Run, run_sentence
-from headscope.models.layers import numbered_layers
-from headscope.models.loaded import LoadedModel
+from headscope.models.anatomy.explain import Run, run_sentence
+from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.layers import numbered_layers
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences

@@ -22,11 +22,12 @@ from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
 from headscope.data.encode import EncodedSentence, Encoder, placed
-from headscope.models.intervene import watch_inputs
-from headscope.models.layouts import AttentionInput, AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed
-from headscope.models.side_by_side import side_by_side
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed
+from headscope.models.run.side_by_side import side_by_side
 from headscope.session.texts import counted_batches
 
 _Half = TypeVar("_Half", RecoverySums, HeldOut)  # What a half of the sentences is added up in.

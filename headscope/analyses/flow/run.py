@@ -32,8 +32,8 @@ from headscope.core.accumulator import Array
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA
 from headscope.data.examples import open_corpus
-from headscope.models.copies import random_twin
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid

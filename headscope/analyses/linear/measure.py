@@ -44,7 +44,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
 from headscope.core.rounding import EPS, ROUNDING, VARIANCE, tied
 from headscope.core.widest import exact, widest
-from headscope.models.pooling import wide
+from headscope.models.run.pooling import wide
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import t_half_width
 

@@ -34,12 +34,12 @@ from headscope.analyses.linear.result import (
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
-from headscope.models.copies import random_twin
-from headscope.models.intervene import Exchanged, Formula, HeadInputs, intervene
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import prepared
-from headscope.models.side_by_side import side_by_side
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, intervene
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import prepared
+from headscope.models.run.side_by_side import side_by_side
+from headscope.models.surgery.copies import random_twin
 from headscope.session.exchanged_heads import Effects, Opened
 from headscope.session.opening import Model
 from headscope.stats.effects import Effect

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.rank.result import Copying, HeadRank, LayerRank
-from headscope.models.loaded import LoadedModel
-from headscope.models.unembedding import token_maps
+from headscope.models.anatomy.unembedding import token_maps
+from headscope.models.run.loaded import LoadedModel
 from headscope.stats.spectra import Factors
 from headscope.stats.statistics import finite
 

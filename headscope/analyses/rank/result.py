@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import Head, layer_name
 from headscope.core.serialise import SCHEMA
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns

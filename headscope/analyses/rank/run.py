@@ -17,15 +17,15 @@ from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelEr
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import PlainText, as_plain
-from headscope.models.copies import random_twin
-from headscope.models.devices import DTYPES
-from headscope.models.families import relative_terms, rotary, unread_positions
-from headscope.models.intervene import watch_inputs
-from headscope.models.layouts import AttentionSite
+from headscope.models.layouts.families import relative_terms, rotary, unread_positions
+from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed
-from headscope.models.watched import gain_and_shift, preceding_norms
+from headscope.models.run.devices import DTYPES
+from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed
+from headscope.models.run.watched import gain_and_shift, preceding_norms
+from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches

@@ -28,7 +28,7 @@ from headscope.core.errors import InputError
 from headscope.core.progress import Progress
 from headscope.core.rounding import above, tied
 from headscope.data.corpus import PlainText, sample_plain
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors

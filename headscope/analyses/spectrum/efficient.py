@@ -54,10 +54,10 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.processes import joined_rows, share
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import cosine
-from headscope.models.routing import Mechanism
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import cosine
+from headscope.models.run.routing import Mechanism
 from headscope.session.exchanged_heads import last_states
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite

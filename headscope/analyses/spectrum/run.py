@@ -42,9 +42,9 @@ from headscope.core.serialise import SCHEMA
 from headscope.data.corpus import PlainText, as_plain
 from headscope.data.examples import Examples, as_pairs, may_be_pairs
 from headscope.data.packing import Windows, check_length, pack, pack_pairs
-from headscope.models.copies import random_twin
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed
+from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.resume import RunState, check_resume, open_state

@@ -29,9 +29,9 @@ from headscope.analyses.symmetric.result import (
 from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array, numpy
 from headscope.core.progress import Progress
-from headscope.models.intervene import Exchanged, Formula, HeadInputs, intervene, removed
-from headscope.models.layouts import AttentionSite
-from headscope.models.loaded import LoadedModel
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, intervene, removed
+from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot
 from headscope.session.opening import Model
 from headscope.stats.estimate import Estimate

@@ -18,8 +18,8 @@ from headscope.analyses.transfer.labelled import Frozen, Part, Reader, Tuned, in
 from headscope.analyses.transfer.result import CurvePoint
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest
-from headscope.models.loaded import LoadedModel
-from headscope.models.trainable import Chosen, choose
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.trainable import Chosen, choose
 from headscope.stats.statistics import finite
 
 CLASSIFIER_RATE = 3e-3  # Learning rate of the classifier where more than the classifier is trained.

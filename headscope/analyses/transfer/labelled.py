@@ -19,7 +19,7 @@ from headscope.data.batches import buckets
 from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
 from headscope.data.sentence import split_words
 from headscope.data.token_rows import Row, encode_rows, pad_rows
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 
 #: One of so many training examples validates, and the most that do.
 VALIDATION, MOST_VALIDATION = 5, 100

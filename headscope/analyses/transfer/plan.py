@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headscope.analyses.transfer.fine_tuning import OutOfTime
 from headscope.core.errors import InputError
-from headscope.models.trainable import TRAINED
+from headscope.models.surgery.trainable import TRAINED
 
 #: The grid of learning rates that the search for each variant's best one starts from.
 RATES: dict[str, tuple[float, ...]] = {

@@ -46,9 +46,9 @@ from headscope.analyses.transfer.summary import (
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
-from headscope.models.copies import cast, random_twin
-from headscope.models.loaded import LoadedModel
-from headscope.models.trainable import choose, count
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.copies import cast, random_twin
+from headscope.models.surgery.trainable import choose, count
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid

@@ -6,8 +6,8 @@ import dataclasses
 
 from headscope.analyses.validate.options import ValidateOptions
 from headscope.artefacts.sentence_transformers import compare_embeddings
-from headscope.models.certificate import validate_model
-from headscope.models.validation import ValidationResult
+from headscope.models.certificate.certificate import validate_model
+from headscope.models.certificate.validation import ValidationResult
 from headscope.session.opening import Model, open_model
 from headscope.session.provenance import provenance
 

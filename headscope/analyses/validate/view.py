@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from headscope.models.validation import EmbeddingCheck, LayerCheck, ValidationResult
+from headscope.models.certificate.validation import EmbeddingCheck, LayerCheck, ValidationResult
 from headscope.show import blocks as b
 from headscope.show.cells import fields_csv, joined, tiny
 from headscope.show.terminal import terminal

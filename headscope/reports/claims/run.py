@@ -30,9 +30,9 @@ from headscope.data.corpus import (
     sample_corpus,
 )
 from headscope.data.examples import Examples, as_pairs
-from headscope.models.compact import remove_heads
-from headscope.models.intervene import shared_layers
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.intervene import shared_layers
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.compact import remove_heads
 from headscope.pruning.measure import original_names
 from headscope.pruning.result import PruneResult
 from headscope.reports.claims.finding import Evidence

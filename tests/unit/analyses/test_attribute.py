@@ -14,9 +14,9 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 import headscope
 from headscope.analyses.attribute.view import agreement_sentence
 from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
-from headscope.models.pooling import Dense, Pooling
-from headscope.models.readout import Held, Readout, embedding, task_head
-from headscope.models.residual import find_stream, record
+from headscope.models.anatomy.readout import Held, Readout, embedding, task_head
+from headscope.models.anatomy.residual import find_stream, record
+from headscope.models.run.pooling import Dense, Pooling
 
 A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
 

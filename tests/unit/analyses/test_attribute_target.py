@@ -24,9 +24,9 @@ from headscope.analyses.attribute.removal import Versions, search
 from headscope.analyses.attribute.view import VIEW
 from headscope.core.errors import InputError, UnsupportedModelError, ValidationFailedError
 from headscope.data.token_rows import Ends, encode_pairs, encode_rows
-from headscope.models.readout import Readout, task_head
-from headscope.models.residual import find_stream, record
-from headscope.models.wrap import wrap
+from headscope.models.anatomy.readout import Readout, task_head
+from headscope.models.anatomy.residual import find_stream, record
+from headscope.models.run.wrap import wrap
 
 SOURCE, TARGET = "the cat sat on the mat", "a big dog ran"
 PAIRS = [(SOURCE, TARGET), ("she saw it", "he saw"), ("a red house", "it was red and big")]

@@ -17,7 +17,7 @@ from headscope.analyses.transfer.result import TransferResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.data.examples import reversed_phrases
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import section_of
 
 Files = tuple[Path, Path]

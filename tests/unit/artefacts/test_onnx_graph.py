@@ -14,8 +14,8 @@ from tiny_models import translator
 import headscope
 from headscope.artefacts.onnx_graph import check_exportable, write_graph
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.models.intervene import gated
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.intervene import gated
+from headscope.models.run.loaded import LoadedModel
 
 #: A layer that is whole, one that has lost some heads, and one that has lost all.
 REMOVED = [(1, 0), (1, 2), (2, 0), (2, 1), (2, 2), (2, 3)]

@@ -12,8 +12,8 @@ from huggingface_hub import ModelCard
 from tiny_models import tiny_bert
 
 import headscope
-from headscope.models.loaded import LoadedModel
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.card import model_card
 from headscope.pruning.result import DropLook, DropPart, MaxDrop, PruneResult, SpeedResult
 from headscope.pruning.view import verdict

@@ -13,7 +13,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.examples import Examples
-from headscope.models.output_maps import replaced_outputs
+from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.block_elimination import Elimination
 from headscope.pruning.measure import compact_model
 from headscope.pruning.ranking import Context
@@ -148,7 +148,7 @@ def test_the_compact_model_is_what_was_measured(planted):
     small = compact_model(planted, context.units, made)
     ids, mask = planted.pad([[5, 7, 9, 11], [4, 5]])
     gates = made.gates
-    from headscope.models.intervene import gated
+    from headscope.models.run.intervene import gated
 
     with torch.no_grad(), replaced_outputs(planted, made.maps), gated(planted, gates) as run:
         hidden, _ = run(ids, mask)

@@ -10,7 +10,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.serialise import from_dict, to_json
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning import result as results
 from headscope.pruning.result import PruneResult
 from headscope.pruning.view import blocks, key_numbers, leading_point, verdict

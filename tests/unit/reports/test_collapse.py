@@ -9,7 +9,7 @@ import pytest
 from headscope.analyses.depth.measure import TRENDS, VARIANTS, DepthSums, collapsed_after
 from headscope.analyses.depth.result import Decomposition, DepthResult, Trend
 from headscope.core.accumulator import Array
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.rank_claims import judge_collapse
 from headscope.reports.claims.thresholds import InsightThresholds

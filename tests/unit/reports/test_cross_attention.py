@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning.curves import Swept, areas_of
 from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, Point, PruneResult
 from headscope.reports.claims.finding import Evidence, Finding

@@ -18,7 +18,7 @@ from headscope.analyses.spectrum.result import (
     SpectrumResult,
     Verdict,
 )
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.finding import (
     Evidence,
     Finding,

@@ -16,7 +16,7 @@ from headscope.analyses.flow.result import (
     Trees,
     ValueControl,
 )
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.routing_claims import judge_routing
 from headscope.reports.claims.thresholds import InsightThresholds

@@ -7,8 +7,8 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.serialise import to_dict
-from headscope.models import copies
-from headscope.models import loaded as loaded_models
+from headscope.models.run import loaded as loaded_models
+from headscope.models.surgery import copies
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "classify": {"limit": 8, "ablate": False, "prefix_matching": False},

@@ -17,7 +17,7 @@ from tiny_models import VOCABULARY, tiny_bert
 
 import headscope
 from headscope.analyses.transfer.result import TransferResult
-from headscope.models.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable

@@ -12,7 +12,7 @@ from headscope.analyses.transfer.result import (
     TransferResult,
     TransferSpread,
 )
-from headscope.models.validation import ValidationSummary
+from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.finding import Evidence, Finding
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable

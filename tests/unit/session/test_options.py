@@ -13,8 +13,8 @@ import headscope
 from headscope import prune
 from headscope.cli.app import app
 from headscope.core.errors import InputError, UnusedOptionError
-from headscope.models.loaded import LoadedModel
-from headscope.models.pooling import cosine
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.pooling import cosine
 from headscope.pruning.options import PruneOptions
 from headscope.reports.registry import SECTIONS
 

@@ -18,7 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification
 import headscope
 from headscope.core.errors import ArtefactError, InputError, UnsupportedModelError
 from headscope.data.token_rows import encode_rows, padded
-from headscope.models.layers import remove_layers
+from headscope.models.surgery.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
 from headscope.shrinking.card import snippets

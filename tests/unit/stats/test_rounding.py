@@ -12,7 +12,7 @@ from headscope.analyses.linear.memory import readout_errors, unit_keys
 from headscope.analyses.rank.shared_projections import knee
 from headscope.analyses.transfer.summary import spread_ratio
 from headscope.core.rounding import above, first_largest, tied
-from headscope.models.pooling import MODES
+from headscope.models.run.pooling import MODES
 from headscope.pruning.methods import exchange, per_layer
 from headscope.pruning.ranking import Ranking
 from headscope.reports.claims import finding

@@ -15,8 +15,8 @@ from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
 from headscope.data.encode import Encoder, Placed, find_frequencies, placed
-from headscope.models.loaded import LoadedModel
-from headscope.models.routing import Router, routed
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed
 
 
 def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:

@@ -1,0 +1,227 @@
+r"""Feed-forward networks: where a model has them, and which neurons they have.
+
+A neuron j is a row of the first map, with its bias, and a column of the second::
+
+    out = sum over j of activation(x W_in[j] + b_in[j]) W_out[j] + b_out
+
+Gated networks have two first maps, ``activation(x W_gate) * (x W_up)``, which some families keep in
+one tensor, row j beside row j + width. Which maps these are is not looked up by a family's names
+but watched in a tiny run: a first map is followed by a second one that takes its width back, with
+no attention between them; and where rows of the first put out zero, the second must be given zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from headscope.core.errors import UnsupportedModelError
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import HeadRows, columns_of_linear, rows_of_linear
+from headscope.models.run.hooks import hooked
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.watched import Call, watch
+
+#: Attributes of a second map that has lost neurons: the original numbers of those it has, how many
+#: there were, and the first maps.
+NEURON_IDS, WIDTH_BEFORE = "headscope_neuron_ids", "headscope_width_before"
+FIRST_MAPS = "headscope_first_maps"
+
+
+@dataclass(frozen=True)
+class Neurons:
+    """The maps of one feed-forward network, and the neurons that they have."""
+
+    first: tuple[nn.Module, ...]  # One map, or two of a gated network; ``nn.Linear`` or ``Conv1D``
+    second: Any  # The map that adds to the residual stream
+    neuron_ids: tuple[int, ...]  # Original numbers of the neurons that it has
+    width_before: int  # How many it had before any was removed
+
+    @property
+    def width(self) -> int:
+        """Neurons that it has now."""
+        return len(self.neuron_ids)
+
+    @property
+    def fused(self) -> bool:
+        """Whether one tensor holds both first maps."""
+        return sizes_of(self.first[0])[1] == 2 * self.width
+
+    @property
+    def fits(self) -> bool:
+        """Whether the stored maps have the neurons that are listed."""
+        widths = {sizes_of(first)[1] for first in self.first}
+        doubled = {2 * self.width} if len(self.first) == 1 else set()
+        return sizes_of(self.second)[0] == self.width and (
+            widths == {self.width} or widths == doubled
+        )
+
+    @property
+    def W_out(self) -> Tensor:  # noqa: N802
+        """The second map, (width, d_model): a view of what is stored."""
+        weight: Tensor = self.second.weight
+        return weight if isinstance(self.second, Conv1D) else weight.t()
+
+    def stored(self) -> list[HeadRows]:
+        """List every stored tensor in which a neuron owns rows or columns."""
+        parts = 2 if self.fused else 1
+        rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
+        return [*rows, columns_of_linear(self.second, 1)]
+
+    @property
+    def numbers_per_neuron(self) -> int:
+        """Stored numbers that one neuron owns."""
+        tensors = [(rows, rows.tensor) for rows in self.stored()]
+        return sum(
+            t.numel() * rows.parts // t.shape[rows.axis] for rows, t in tensors if t is not None
+        )
+
+
+def sizes_of(module: Any) -> tuple[int, int]:
+    """Return (inputs, outputs) of a linear map."""
+    shape = module.weight.shape
+    return (shape[0], shape[1]) if isinstance(module, Conv1D) else (shape[1], shape[0])
+
+
+@dataclass(frozen=True)
+class FeedForward(Neurons):
+    """One feed-forward network: its maps, and the layer whose attention runs before it."""
+
+    name: str  # Dotted path of its second map from the base model
+    stack: str  # ``encoder`` or ``decoder``
+    layer: int  # Zero-based, of its stack; the first that runs it where layers share it (ALBERT)
+    layers: tuple[int, ...]  # All layers that run it
+
+
+def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
+    """Find the feed-forward networks of a model, or of the stacks that a view shows, in order.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a layer has none that can be taken apart.
+    """
+    whole = loaded.whole or loaded
+    found = watched_networks(whole)
+    stacks = {"decoder" if site.stack == "cross" else site.stack for site in loaded.sites}
+    missing = [
+        site
+        for site in loaded.sites
+        if site.stack != "cross"
+        and not any(f.stack == site.stack and site.layer in f.layers for f in found)
+    ]
+    if missing:
+        raise UnsupportedModelError(
+            f"The feed-forward network of layer {missing[0].layer} of {loaded.name} "
+            f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
+            "maps with an activation between them, gated or not; choose the units heads."
+        )
+    return tuple(item for item in found if item.stack in stacks)
+
+
+def watched_networks(whole: LoadedModel) -> tuple[FeedForward, ...]:
+    """List pairs of maps that behave like feed-forward networks."""
+    pairs = _pairs(whole)
+    kept = _elementwise(whole, pairs)
+    names = {module: name for name, module in whole.model.named_modules()}
+    items: list[FeedForward] = []
+    for second in dict.fromkeys(pair.second for pair in kept):
+        own = [pair for pair in kept if pair.second is second]
+        width = sizes_of(second)[0]
+        ids = getattr(second, NEURON_IDS, tuple(range(width)))
+        layers = tuple(dict.fromkeys(pair.site.layer for pair in own))
+        stack = "decoder" if own[0].site.stack == "cross" else own[0].site.stack
+        before = getattr(second, WIDTH_BEFORE, width)
+        items.append(
+            FeedForward(own[0].first, second, ids, before, names[second], stack, layers[0], layers)
+        )
+    return tuple(items)
+
+
+@dataclass(frozen=True)
+class _Pair:
+    site: AttentionSite  # the last attention that ran before it
+    first: tuple[nn.Module, ...]
+    second: nn.Module
+
+
+def _pairs(whole: LoadedModel) -> list[_Pair]:
+    """Watch one tiny run: maps that open a width and the map that closes it, after attention."""
+    seen = watch(whole)
+    inside = {m for site in whole.sites for m in _maps_of(site)}
+    writes = sorted(((seen.writes[s.row].start, s) for s in whole.sites), key=lambda w: w[0])
+    pairs: list[_Pair] = []
+    opened: list[Call] = []
+    for call in seen.calls:
+        before = [site for start, site in writes if start < call.start]
+        if not call.is_map:
+            continue
+        if call.place.module in inside or not before:
+            opened = []
+        elif opened and call.x is opened[0].x:
+            opened.append(call)
+        elif opened and _closes(call.place.module, [one.place.module for one in opened]):
+            first = tuple(one.place.module for one in opened)
+            pairs.append(_Pair(before[-1], first, call.place.module))
+            opened = []
+        else:
+            opened = [call]
+    return pairs
+
+
+def _closes(second: nn.Module, first: Sequence[nn.Module]) -> bool:
+    """Whether a map takes the width of the maps before it, or half of a fused one, back."""
+    d_model, width = sizes_of(first[0])
+    width_in, width_out = sizes_of(second)
+    alike = all(sizes_of(module) == (d_model, width) for module in first)
+    halves = len(first) == 1 and width == 2 * width_in
+    return alike and width_out == d_model and (width == width_in or halves)
+
+
+def _maps_of(site: AttentionSite) -> list[nn.Module]:
+    """List every linear map of a site: its four, and any other that lies in its module."""
+    p = site.projections
+    return [*site.module.modules(), *(item.module for item in (p.q, p.k, p.v, p.out))]
+
+
+def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
+    """Keep the pairs between which every neuron goes its own way.
+
+    Every other row of the first maps is made to put out zero; the second must be given zero there
+    and not everywhere.
+    """
+    first = {module for pair in pairs for module in pair.first}
+    widths = {pair.second: sizes_of(pair.second)[0] for pair in pairs}
+    marked = {item.second for item in lost_neurons(whole.model).values()}  # proved already
+    of = {module: widths[pair.second] for pair in pairs for module in pair.first}
+    good = dict.fromkeys(widths, True)
+
+    def silence(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        odd = torch.arange(output.shape[-1], device=output.device) % of[module] % 2 == 1
+        return output.masked_fill(odd, 0.0)
+
+    def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        odd, even = args[0][..., 1::2], args[0][..., 0::2]
+        good[module] &= module in marked or (not bool(odd.any()) and bool(even.any()))
+
+    hooks = [module.register_forward_hook(silence) for module in first]
+    hooks += [module.register_forward_pre_hook(check) for module in widths]
+    with hooked(hooks):
+        whole.run_tiny()
+    return [pair for pair in pairs if good[pair.second]]
+
+
+def lost_neurons(base: nn.Module) -> dict[str, Neurons]:
+    """Find the networks that have lost neurons, by the name of their second map."""
+    lost = {}
+    for name, module in base.named_modules():
+        marks = vars(module)
+        ids, before = marks.get(NEURON_IDS, ()), marks.get(WIDTH_BEFORE, 0)
+        if len(ids) < before:
+            lost[name] = Neurons(marks[FIRST_MAPS], module, ids, before)
+    return lost

@@ -1,0 +1,287 @@
+"""The residual stream of one run, taken apart: what each head and sublayer wrote to it.
+
+With the scales of its normalisations held at their values in the run, everything after a write is
+linear in it, position by position. A vector that reads the last states is carried back through the
+normalisations, and its product with each write is what that write contributes::
+
+    post-LayerNorm     y = N1(x + sum_h z_h W_O,h + b_O);  N2(y + f(y))
+    pre-LayerNorm      y = x + sum_h z_h W_O,h + b_O;      y + f(N2(y));   a last norm at the end
+    a decoder          self-attention and cross-attention write one after the other, then f
+    a norm, held       N(u) = (u - mean u) g / s + c       RMSNorm: no mean, no c
+
+Which of the two a layer is, and where its norms are, :mod:`~headscope.models.anatomy.layers` says.
+The sum of all contributions is held against the output in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headscope.attention import Mask, attention_pattern
+from headscope.core.errors import UnsupportedModelError
+from headscope.models.anatomy.layers import Anatomy, take_apart
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import intervene
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import Select
+from headscope.models.run.watched import Place, kept
+
+
+@dataclass(frozen=True)
+class HeldNorm:
+    """A norm whose scale stays what it was in the run: ``(u - mean u) gain / s + shift``."""
+
+    gain: Tensor  # (d_model,)
+    shift: Tensor  # (d_model,): zeros where it has none
+    scale: Tensor  # (batch, pos, 1): 1 / s
+    centred: bool  # LayerNorm takes the mean of u away, RMSNorm does not.
+
+    @classmethod
+    def of(cls, norm: Any, x: Tensor, y: Tensor) -> HeldNorm | None:
+        """Read the scale from what a norm made of x; None where it did something else."""
+        weight = y.new_ones(y.shape[-1]) if norm.weight is None else norm.weight.detach().to(y)
+        bias = getattr(norm, "bias", None)
+        shift = torch.zeros_like(weight) if bias is None else bias.detach().to(y)
+        gains = (weight, 1 + weight)  # Gemma stores what its gain has beyond 1.
+        for centred in (True, False):
+            u = x - x.mean(-1, keepdim=True) if centred else x
+            for gain in gains:
+                raw = u * gain
+                scale = ((y - shift) * raw).sum(-1, keepdim=True)
+                scale = scale / (raw * raw).sum(-1, keepdim=True).clamp(min=1e-300)
+                if float((raw * scale + shift - y).abs().max()) <= 1e-6 * float(y.abs().max()):
+                    return cls(gain, shift, scale, centred)
+        return None
+
+    def linear(self, u: Tensor) -> Tensor:
+        """Apply the linear part to u (batch, pos, ..., d_model)."""
+        between = (1,) * (u.dim() - 3)
+        scale = self.scale.reshape(*self.scale.shape[:2], *between, 1)
+        return (u - u.mean(-1, keepdim=True) if self.centred else u) * scale * self.gain
+
+    def back(self, readout: Tensor) -> Tensor:
+        """Carry a readout (batch, pos, d_model) to before the norm: the transpose of the above."""
+        before = readout * self.gain * self.scale
+        return before - before.mean(-1, keepdim=True) if self.centred else before
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What every part of the stream contributes to one number of each row of a batch."""
+
+    embeddings: Tensor  # (batch, pos): by the position that they stand at
+    heads: Tensor  # (batch, n_layers, n_heads, pos): by the token that is read, or by position
+    feed_forward: Tensor  # (batch, n_layers, pos)
+    biases: Tensor  # (batch,): b_O and the shifts of norms
+    #: (batch, pos, source_pos): what all cross-attention heads together read from each source
+    #: token at each position, where tokens are told apart.
+    cross: Tensor | None = None
+
+    def total(self) -> Tensor:
+        """Sum of all of them, (batch,)."""
+        heads, forward = self.heads.sum((1, 2, 3)), self.feed_forward.sum((1, 2))
+        return self.embeddings.sum(1) + heads + forward + self.biases
+
+    def absolute(self) -> Tensor:
+        """Sum of the parts' absolute values, each layer's and head's for itself, (batch,)."""
+        heads, forward = self.heads.sum(3).abs().sum((1, 2)), self.feed_forward.sum(2).abs().sum(1)
+        return self.embeddings.sum(1).abs() + heads + forward + self.biases.abs()
+
+
+@dataclass
+class _Heads:
+    """What the heads of one site wrote, before W_O."""
+
+    site: AttentionSite
+    z: Tensor  # (batch, n_heads, pos, d_head)
+    #: (batch, n_heads, query_pos, key_pos) and v, where tokens are told apart
+    pattern: Tensor | None
+    v: Tensor | None
+    W_O: Tensor  # (n_heads, d_head, d_model)
+    b_O: Tensor  # (d_model,)
+
+    def by_source(self) -> tuple[Tensor, Tensor]:
+        """Return the pattern and v that the run has kept."""
+        assert self.pattern is not None
+        assert self.v is not None
+        return self.pattern, self.v
+
+
+@dataclass
+class _Written:
+    """What one layer wrote."""
+
+    attention: list[_Heads]  # One site, or a decoder's self-attention and cross-attention
+    feed_forward: Tensor  # (batch, pos, d_model)
+    norms: list[HeldNorm]  # One after each of them, or none
+
+
+@dataclass
+class RecordedRun:
+    """One batch in the model's own run with our attention, ready to be taken apart."""
+
+    hidden: Tensor  # (batch, pos, d_model): the last states
+    logits: Tensor | None
+    real: Tensor  # (batch, pos)
+    start: Tensor = field(repr=False)  # What enters the first layer
+    layers: list[_Written] = field(repr=False)
+    last: HeldNorm | None
+    n_layers: int  # Rows of sites, those included that write nothing to this stream
+    n_heads: int
+
+    def contributions(self, readout: Tensor, *, by_source: bool = False) -> Contributions:
+        """Take apart the number ``sum(readout * hidden)`` of each row.
+
+        ``readout`` is (batch, pos, d_model). Heads' parts are by the query's position, or, where
+        the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.
+        """
+        g = readout * self.real[..., None].to(readout)
+        biases = g.new_zeros(len(g))
+        heads: dict[int, Tensor] = {}
+        forward: dict[int, Tensor] = {}
+        cross = None
+        if self.last is not None:
+            biases = biases + (g * self.last.shift).sum((1, 2))
+            g = self.last.back(g)
+        for written in reversed(self.layers):
+            norms = list(written.norms)
+            if norms:
+                biases, g = biases + (g * norms[-1].shift).sum((1, 2)), norms.pop().back(g)
+            forward[written.attention[0].site.row] = (g * written.feed_forward).sum(-1)
+            for wrote in reversed(written.attention):
+                if norms:
+                    biases, g = biases + (g * norms[-1].shift).sum((1, 2)), norms.pop().back(g)
+                biases = biases + (g * wrote.b_O).sum((1, 2))
+                read = torch.einsum("bqm,hdm->bhqd", g, wrote.W_O)
+                if by_source:
+                    pattern, v = wrote.by_source()
+                    found = pattern * (read @ v.transpose(-1, -2))  # (batch, heads, query, key)
+                    if wrote.site.stack == "cross":
+                        cross = found.sum(1) if cross is None else cross + found.sum(1)
+                    heads[wrote.site.row] = found.sum(2)
+                else:
+                    heads[wrote.site.row] = (wrote.z * read).sum(-1)
+        longest = max(found.shape[-1] for found in heads.values())
+        all_heads = g.new_zeros(len(g), self.n_layers, self.n_heads, longest)
+        all_forward = g.new_zeros(len(g), self.n_layers, g.shape[1])
+        for row, found in heads.items():  # layers differ once heads are removed
+            all_heads[:, row, : found.shape[1], : found.shape[2]] = found
+        for row, found in forward.items():
+            all_forward[:, row] = found
+        embeddings = (g * self.start).sum(-1)
+        return Contributions(embeddings, all_heads, all_forward, biases, cross)
+
+    def source_states(self) -> tuple[Tensor, Tensor]:
+        """Split the last states by source token: (batch, pos, source_pos, d_model), and biases.
+
+        A head's write goes to the token that it reads, everything else to the token it stands at;
+        b_O and the shifts of norms are apart, (batch, pos, d_model).
+        """
+        n = self.start.shape[1]
+        own = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
+        states, biases = own * self.start[:, :, None], torch.zeros_like(self.start)
+        for written in self.layers:
+            (wrote,) = written.attention  # of one stack: a decoder's heads read two texts
+            pattern, v = wrote.by_source()
+            values = v @ wrote.W_O  # (batch, n_heads, key_pos, d_model)
+            states = states + torch.einsum("bhqk,bhkm->bqkm", pattern, values)
+            biases = biases + wrote.b_O
+            for i in range(max(1, len(written.norms))):
+                if i == len(written.norms) - 1 or not written.norms:
+                    states = states + own * written.feed_forward[:, :, None]
+                if written.norms:
+                    norm = written.norms[i]
+                    states, biases = norm.linear(states), norm.linear(biases) + norm.shift
+        if self.last is not None:
+            states, biases = self.last.linear(states), self.last.linear(biases) + self.last.shift
+        return states, biases
+
+
+def find_stream(loaded: LoadedModel) -> Anatomy:
+    """Find where every layer writes.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If a layer cannot be taken apart, or something else than heads writes through their W_O.
+    """
+    anatomy = take_apart(loaded)
+    for site in (site for layer in anatomy.layers for site in layer.sites):
+        if site.projections.out.in_features != site.n_heads * site.d_head:
+            raise UnsupportedModelError(
+                f"The output map of layer {site.layer} of {loaded.name} ({loaded.family}) reads "
+                "something beside its heads, such as a convolution, so that what it writes is no "
+                "sum of what heads wrote."
+            )
+    return anatomy
+
+
+def record(
+    loaded: LoadedModel,
+    anatomy: Anatomy,
+    ids: Tensor,
+    real: Tensor,
+    types: Tensor | None = None,
+    *,
+    decoder: Mapping[str, Tensor] | None = None,
+    patterns: bool = False,
+    select: Select | None = None,
+) -> RecordedRun:
+    """Run one batch through our attention, and keep what every part of it wrote.
+
+    ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument; ``select``
+    picks what the task head gets.
+    """
+    heads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        pattern = attention_pattern(q, k, scale=scale, mask=mask)
+        z = pattern @ v
+        heads[site.row] = (z, pattern, v) if patterns else (z, None, None)
+        return z
+
+    norms = [part.after for layer in anatomy.layers for part in layer.sublayers if part.after]
+    ends = [place for layer in anatomy.layers for place in (layer.enters, layer.leaves)]
+    more: dict[str, Any] = {"select": select, **(decoder or {})}
+    watching = kept((*norms, *ends, anatomy.end))
+    with watching as seen, intervene(loaded, attention=attend) as router:
+        hidden, logits = router.checked(loaded.run, ids, real, types, **more)
+    layers = []
+    for layer in anatomy.layers:
+        attention, state = list[_Heads](), seen[layer.enters][0]
+        for site, part in zip(layer.sites, layer.attention, strict=True):
+            weights = site.weights()
+            W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
+            wrote = _Heads(site, *heads[site.row], W_O, b_O)
+            attention.append(wrote)
+            if part.after is None:
+                state = state + torch.einsum("bhqd,hdm->bqm", wrote.z, W_O) + b_O
+            else:
+                state = seen[part.after][1]
+        end = layer.network.after
+        out = seen[layer.leaves][1] if end is None else seen[end][0]
+        held = [_held(loaded, p.after, *seen[p.after]) for p in layer.sublayers if p.after]
+        layers.append(_Written(attention, out - state, held))
+    last = None if anatomy.last is None else _held(loaded, anatomy.last, *seen[anatomy.last])
+    start = seen[anatomy.layers[0].enters][0]
+    if decoder is not None:
+        real = decoder["decoder_attention_mask"]
+    sizes = loaded.n_layers, loaded.n_heads
+    return RecordedRun(hidden, logits, real, start, layers, last, *sizes)
+
+
+def _held(loaded: LoadedModel, place: Place, x: Tensor, y: Tensor) -> HeldNorm:
+    held = HeldNorm.of(place.module, x, y)
+    if held is None:
+        raise UnsupportedModelError(
+            f"{loaded.name} ({loaded.family}) has a {type(place.module).__name__} that is neither "
+            "a LayerNorm nor an RMSNorm, so attribute cannot hold its scale."
+        )
+    return held

@@ -1,0 +1,268 @@
+"""The certificate: our attention equals the model's, layer by layer, padded and not.
+
+Two things of ours are compared with the model's own eager run:
+
+* the *installed* attention, which measures everything else: its patterns, each layer's output and
+  the last hidden state (the latter against transformers' SDPA run too);
+* the *canonical* weights W_Q, b_Q, ..., W_O, b_O that the layout reads out of the checkpoint: put
+  through :func:`headscope.attention.attention_fused` on the eager run's own layer inputs, they must
+  give the eager run's pattern and output.
+
+In half precision two correct programs differ by so much that a wrong scale hides in between. So all
+three patterns are also held against the one that recorded q and k give in float32, by
+:mod:`headscope.models.certificate.agreement`, and what they make of the values against ``pattern
+v``, by :mod:`headscope.models.certificate.agreement`.
+
+Anything that is missing fails: a layer that never called us, a mask that never arrived, a number
+that is not finite. A certificate is of the weights that it was made on: it is made again when they
+have changed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import NamedTuple
+
+from torch import Tensor
+
+from headscope.core.errors import MaskedRowWarning
+from headscope.core.memory import give_back
+from headscope.models.certificate.agreement import Scale
+from headscope.models.certificate.evidence import (
+    PROGRAMS,
+    Evidence,
+    gather,
+    largest_gap,
+    layer_check,
+    merge,
+)
+from headscope.models.certificate.validation import LayerCheck, ProbeSize, ValidationResult
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.loaded import Fingerprint, LoadedModel, fingerprint
+from headscope.models.run.products import full_precision
+from headscope.models.run.recording import Probe, Recording, probes, run_eager, run_ours, run_sdpa
+from headscope.models.run.routing import own_implementation
+
+#: What is allowed, by dtype.
+#:
+#: ``pattern`` entries, a layer's ``out``, the last ``hidden`` state: largest absolute differences.
+#: float32: 1e-5 on patterns, 1e-4 on states. float64: the same number of digits below its epsilon.
+#: Half precision: both runs round each product to the dtype's epsilon (bfloat16 2^-7, float16
+#: 2^-10), so a pattern entry near 1 may be off by a few epsilons, and hidden states (entries up to
+#: about 5) by a few dozen once six to twelve layers have added their roundings up. They catch gross
+#: faults; what proves a mechanism in half precision are the next two.
+#:
+#: ``scale``: distance from 1 of the factors that fit the scores and z best, on top of five standard
+#: errors. ``rounding``: mean differences in units of what rounding explains.
+TOLERANCES = {
+    "float64": {"pattern": 1e-12, "out": 1e-10, "hidden": 1e-10, "rounding": 16.0, "scale": 1e-6},
+    "float32": {"pattern": 1e-5, "out": 1e-4, "hidden": 1e-4, "rounding": 16.0, "scale": 1e-3},
+    "float16": {"pattern": 4e-2, "out": 1.6e-1, "hidden": 8e-2, "rounding": 3.0, "scale": 1e-3},
+    "bfloat16": {"pattern": 2.5e-1, "out": 1.2, "hidden": 6e-1, "rounding": 3.0, "scale": 3e-3},
+}
+
+
+@dataclass(frozen=True)
+class _Certified:
+    """A certificate and the state of the model that it was made on."""
+
+    result: ValidationResult
+    weights: Fingerprint
+    scales: tuple[float | None, ...]
+
+    def covers(self, loaded: LoadedModel) -> bool:
+        """Whether the model is still what was validated."""
+        return self.scales == _scales(loaded) and self.weights == fingerprint(loaded.network)
+
+
+class _Pass(NamedTuple):
+    """All runs on one probe: the model's own, ours, and the hidden state of its SDPA run."""
+
+    probe: Probe
+    eager: Recording
+    ours: Recording
+    sdpa: Tensor | None
+
+    def evidence(self, site: AttentionSite) -> Evidence:
+        calls = self.ours.calls.get((site.stack, site.layer), 0)
+        return gather(site, calls, self.eager.site(site), self.ours.site(site), self.probe)
+
+
+@full_precision()
+def validate_model(loaded: LoadedModel) -> ValidationResult:
+    """Compare our attention with the model's; the result says passed or why not.
+
+    Kept on ``loaded``: further calls cost a look at the weights, and validate again only when these
+    have changed. A model in training mode fails, whatever was found before.
+    """
+    if (training := training_reason(loaded)) is not None:
+        return _refused(loaded, training)
+    if loaded.whole is not None:  # a view: what was proven of the model holds for its parts
+        return validate_model(loaded.whole)
+    if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
+        result = _validate(loaded)
+        give_back()  # what every layer showed is as large as the model itself
+        loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))
+    return loaded.certificate.result
+
+
+def training_reason(loaded: LoadedModel) -> str | None:
+    """Say that a model cannot be measured because it is in training mode, if it is."""
+    if any(module.training for module in loaded.network.modules()):
+        return (
+            "the model is in training mode, where dropout makes every run another one; "
+            "call .eval() on it first"
+        )
+    return None
+
+
+def _refused(loaded: LoadedModel, reason: str) -> ValidationResult:
+    layers = tuple(LayerCheck(site.stack, site.layer, 0, None, None) for site in loaded.sites)
+    return ValidationResult(False, layers, None, None, TOLERANCES[loaded.dtype], (reason,))
+
+
+def _scales(loaded: LoadedModel) -> tuple[float | None, ...]:
+    return tuple(site.scale for site in loaded.sites)
+
+
+def _validate(loaded: LoadedModel) -> ValidationResult:
+    # A row without keys belongs to a padded query of a causal model; padded rows are not compared.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MaskedRowWarning)
+        passes, by_probe = list[_Pass](), list[list[Evidence]]()
+        for probe in probes(loaded):
+            theirs, own = run_eager(loaded, probe), run_ours(loaded, probe)
+            passes.append(_Pass(probe, theirs, own, run_sdpa(loaded, probe)))
+            by_probe.append([passes[-1].evidence(site) for site in loaded.sites])
+            for shown in (theirs.seen, own.seen):
+                shown.clear()
+        evidence = [merge(of_site) for of_site in zip(*by_probe, strict=True)]
+    layers = tuple(map(layer_check, loaded.sites, evidence))
+    if not loaded.sites:  # nothing recognised: every layer of the config counts as never called
+        n_layers = loaded.layers_stated()
+        layers = tuple(LayerCheck("encoder", layer, 0, None, None) for layer in range(n_layers))
+    # Hidden states of a model that bypassed us would agree with themselves and prove nothing.
+    called = all(check.calls for check in layers) and bool(layers)
+    ours = [(p.ours.hidden if called else None, p.probe.real) for p in passes]
+    pairs = list(zip(ours, passes, strict=True))
+    sizes = tuple(
+        ProbeSize(p.name, len(p.input_ids), p.input_ids.shape[1], int(p.real.sum()), p.padded)
+        for p in (run.probe for run in passes)
+    )
+    result = ValidationResult(
+        passed=False,
+        layers=layers,
+        max_abs_hidden_eager=largest_gap((o, p.eager.hidden, real) for (o, real), p in pairs),
+        max_abs_hidden_sdpa=largest_gap((o, p.sdpa, real) for (o, real), p in pairs),
+        tolerance=dict(TOLERANCES[loaded.dtype]),
+        sequences=sum(size.sequences for size in sizes),
+        tokens=sum(size.tokens for size in sizes),
+        padded=sum(size.padded for size in sizes),
+        mask_reached=all(
+            run.ours.masks_seen == len(loaded.sites) > 0 for run in passes if run.probe.padded
+        ),
+        probes=sizes,
+    )
+    return result.concluded(_reasons(loaded, passes, evidence, result))
+
+
+def _reasons(
+    loaded: LoadedModel,
+    passes: Sequence[_Pass],
+    evidence: Sequence[Evidence],
+    result: ValidationResult,
+) -> list[str]:
+    """Say everything that is off, most telling first."""
+    if not loaded.sites:
+        return [f"headscope knows no attention layout of the family {loaded.family!r}"]
+    reasons = _routing_reasons(loaded, passes, result)
+    if reasons:
+        return reasons
+    if not result.mask_reached:
+        reasons.append("the padding mask did not reach our attention in every layer")
+    limit = result.tolerance["scale"]
+    sdpa = own_implementation(loaded.model) == "sdpa"
+    return [*reasons, *_over_tolerance(result, sdpa), *_wrong_scales(loaded, evidence, limit)]
+
+
+def _routing_reasons(
+    loaded: LoadedModel, passes: Sequence[_Pass], result: ValidationResult
+) -> list[str]:
+    """Say which layers did not call us exactly once."""
+    failures = dict.fromkeys(run.ours.failure for run in passes if run.ours.failure is not None)
+    reasons = list(failures)
+    never = [check for check in result.layers if check.calls == 0]
+    if never and not failures:
+        reasons.append(
+            f"{loaded.family} accepts a custom attention and never calls it: "
+            f"{len(never)} of {len(result.layers)} layers bypassed ours"
+        )
+    reasons += [
+        f"{check.stack} layer {check.layer} ran our attention {check.calls} times, not once"
+        for check in result.layers
+        if check.calls > 1
+    ]
+    expected = loaded.layers_stated()
+    if len(loaded.sites) > expected:
+        reasons.append(f"attention ran {len(loaded.sites)} times in {expected} layers")
+    if len(loaded.sites) < expected:
+        reasons.append(f"attention was found in {len(loaded.sites)} of {expected} layers only")
+    return reasons
+
+
+def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
+    """Say which numbers are too large or missing; ``sdpa`` if the family has such attention."""
+    gaps: list[tuple[str, float | None, str]] = []
+    for check in result.layers:
+        place = f"{check.stack} layer {check.layer}"
+        gaps += [
+            (f"{place}: max |pattern - model's|", check.max_abs_pattern, "pattern"),
+            (f"{place}: max |out - model's|", check.max_abs_out, "out"),
+            (f"{place}: mean |pattern - exact| / rounding", check.rounding_pattern, "rounding"),
+            (f"{place}: mean |out - exact| / rounding", check.rounding_out, "rounding"),
+            (f"{place}: mean |z - pattern v| / rounding", check.rounding_z, "rounding"),
+        ]
+    gaps.append(("max |hidden - eager|", result.max_abs_hidden_eager, "hidden"))
+    if sdpa:
+        gaps.append(("max |hidden - SDPA|", result.max_abs_hidden_sdpa, "hidden"))
+    return [
+        f"{name} is {'not comparable' if gap is None else f'{gap:.1e}'}, "
+        f"tolerance {result.tolerance[what]:.1e}"
+        for name, gap, what in gaps
+        if gap is None or not gap <= result.tolerance[what]
+    ]
+
+
+def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
+    """Say where the scores are not what they ought to be, by layer, else by head, else in all."""
+
+    def reason(place: str, what: str, program: str, fit: Scale) -> str:
+        value = f"{fit.value:.4f} (standard error {fit.error:.1e})"
+        return f"{place}: {what.format(program, value)}, tolerance 1 +- {limit:.1e}"
+
+    for what, by_site in (
+        ("the pattern of {} fits {} times the scores q k^T * scale", [e.scales for e in evidence]),
+        ("the z of {} fits {} times pattern v", [e.z_scales for e in evidence]),
+    ):
+        reasons = []
+        for site, of_site in zip(loaded.sites, by_site, strict=True):
+            layer = f"{site.stack} layer {site.layer}"
+            for program, sums in zip(PROGRAMS, of_site, strict=False):
+                heads = [
+                    (f"{layer} head {head}", sums.of_head(i))
+                    for i, head in enumerate(site.head_ids)
+                ]
+                fits = [(layer, sums.pooled()), *heads]
+                wrong = [(place, fit) for place, fit in fits if fit and fit.beyond(limit)]
+                reasons += [reason(place, what, program, fit) for place, fit in wrong[:1]]
+        if not reasons:
+            by_program = zip(*filter(None, by_site), strict=True)
+            for program, by_layer in zip(PROGRAMS, by_program, strict=False):
+                fit = reduce(add, (sums.joined() for sums in by_layer)).pooled()
+                if fit is not None and fit.beyond(limit):
+                    reasons.append(reason("all layers together", what, program, fit))
+        yield from reasons

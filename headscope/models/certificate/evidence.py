@@ -1,0 +1,260 @@
+"""What the records of one attention site prove about our attention and its canonical weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import torch
+from torch import Tensor
+
+from headscope.attention import attention_pattern, project_out, with_bias
+from headscope.core.widest import widest
+from headscope.models.certificate.agreement import (
+    Agreement,
+    Scale,
+    ScaleSums,
+    ZAgreement,
+    agreement,
+    out_error,
+    z_agreement,
+)
+from headscope.models.certificate.validation import LayerCheck
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import Heads
+from headscope.models.run.recording import Probe, SiteRecord
+
+#: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
+_LARGE = 10.0
+#: Whose pattern is held against the exact one.
+PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One site: numbers as in LayerCheck, each the worst of all programs and probes."""
+
+    calls: int  # How often our attention ran in one pass
+    #: LayerCheck's ``max_abs_pattern`` to ``rounding_out`` and ``rounding_z``; None if not
+    #: comparable.
+    gaps: tuple[float | None, ...] = (None,) * 6
+    #: Of the scores and of z, by program; empty where there was nothing to compare.
+    scales: tuple[ScaleSums, ...] = ()
+    z_scales: tuple[ScaleSums, ...] = ()
+
+
+def gather(
+    site: AttentionSite, calls: int, theirs: SiteRecord, ours: SiteRecord, probe: Probe
+) -> Evidence:
+    """Compare one site's records of one probe: the model's eager run, and the run through ours.
+
+    Only query positions that are no padding are compared.
+    """
+    if not calls or theirs.inputs is None:
+        return Evidence(calls)
+    real = probe.real_queries(site.stack)
+    allowed = allowed_keys(site, probe)
+    out, pattern, z = _canonical(site, theirs, allowed)
+    # (batch, n_heads, query_pos, key_pos) -> (batch, query_pos, n_heads, key_pos), as ``real`` is
+    by_query = [p if p is None else p.transpose(1, 2) for p in (ours.pattern, pattern)]
+    against = None if theirs.pattern is None else theirs.pattern.transpose(1, 2)
+    near = _agreements(site, theirs, ours, pattern, real, allowed)
+    mixed = _z_agreements(theirs, ours, (pattern, z), real)
+    sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
+    gaps = (
+        largest_gap((p, against, real) for p in by_query),
+        largest_gap((o, theirs.out, real) for o in (ours.out, out)),
+        _worst([_largest(a.error) for a in near]),
+        _worst([_largest(a.rounding) for a in near]),
+        _worst([_out_error(site, z, o, real) for z, o in sums]),
+        _worst([_largest(a.rounding) for a in mixed] or [None]),
+    )
+    return Evidence(calls, gaps, tuple(a.scale for a in near), tuple(a.scale for a in mixed))
+
+
+def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
+    """Say which keys each query may see: (batch, query_pos, key_pos), boolean.
+
+    Made from the padding, the direction and the window of the site alone, not from the mask that
+    the model hands over.
+    """
+    keys = probe.real_keys(site.stack)
+    n_q, n_k = probe.real_queries(site.stack).shape[1], keys.shape[1]
+    step = torch.arange(n_k, device=keys.device) - torch.arange(n_q, device=keys.device)[:, None]
+    seen = step <= 0 if site.causal else torch.ones_like(step, dtype=torch.bool)
+    if site.window is not None:
+        seen = seen & (step.abs() <= site.window)
+    return keys[:, None, :] & seen
+
+
+def merge(found: Sequence[Evidence]) -> Evidence:
+    """Join the evidence of several probes on one site."""
+    calls = max((e.calls for e in found), key=lambda calls: abs(calls - 1))
+    gaps = zip(*(e.gaps for e in found), strict=True)
+    scales, z_scales = (
+        tuple(reduce(add, sums) for sums in zip(*filter(None, of_probes), strict=True))
+        for of_probes in ([e.scales for e in found], [e.z_scales for e in found])
+    )
+    return Evidence(calls, tuple(map(_worst, gaps)), scales, z_scales)
+
+
+def layer_check(site: AttentionSite, evidence: Evidence) -> LayerCheck:
+    """Turn evidence into the values of a certificate; of scales, the program's farthest from 1."""
+    pattern, out, mean, of_pattern, of_out, of_z = evidence.gaps
+    farthest: list[Scale | tuple[None, None]] = []
+    for scales in (evidence.scales, evidence.z_scales):
+        fitted = [fit for sums in scales if (fit := sums.pooled()) is not None]
+        fits = [fit for fit in fitted if math.isfinite(fit.value) and math.isfinite(fit.error)]
+        farthest.append(max(fits, key=lambda fit: abs(fit.value - 1), default=(None, None)))
+    (scale, error), (z_scale, z_error) = farthest
+    return LayerCheck(
+        site.stack,
+        site.layer,
+        evidence.calls,
+        max_abs_pattern=pattern,
+        max_abs_out=out,
+        mean_abs_pattern=mean,
+        rounding_pattern=of_pattern,
+        rounding_out=of_out,
+        scale=scale,
+        scale_error=error,
+        rounding_z=of_z,
+        z_scale=z_scale,
+        z_scale_error=z_error,
+    )
+
+
+def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]]) -> float | None:
+    """Return the largest |a - b| of all (a, b, real); None if any are not comparable.
+
+    ``real`` marks positions on the leading axes (batch, pos) of a and b. Where b has entries beyond
+    10, in units of a tenth of its largest.
+    """
+    gaps: list[float | None] = []
+    for a, b, real in compared:
+        if a is None or b is None or a.shape != b.shape:
+            gaps.append(None)
+        elif a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
+            gaps.append(0.0)
+        else:
+            ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
+            size = max(1.0, float(theirs.abs().max()) / _LARGE)
+            gaps.append(_finite(float((ours - theirs).abs().max()) / size))
+    return _worst(gaps)
+
+
+def _worst(gaps: Sequence[float | None]) -> float | None:
+    """Return the largest gap, or None if any is missing."""
+    present = [gap for gap in gaps if gap is not None]
+    return max(present, default=None) if len(present) == len(gaps) else None
+
+
+def _agreements(
+    site: AttentionSite,
+    theirs: SiteRecord,
+    ours: SiteRecord,
+    canonical: Tensor | None,
+    real: Tensor,
+    allowed: Tensor,
+) -> list[Agreement]:
+    """Hold each program's pattern against the q and k of its run; nothing if one is missing."""
+    scale = site.d_head**-0.5 if site.scale is None else site.scale
+    found = []
+    for pattern, at in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
+        if pattern is None or at.q is None or at.k is None:
+            return []
+        if pattern.shape != (*at.q.shape[:3], at.k.shape[2]):
+            return []
+        try:
+            bias = _bias(site, at.q, at.k, theirs)
+            found.append(agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias))
+        except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
+            return []
+    return found
+
+
+def _z_agreements(
+    theirs: SiteRecord,
+    ours: SiteRecord,
+    canonical: tuple[Tensor | None, Tensor | None],
+    real: Tensor,
+) -> list[ZAgreement]:
+    """Hold each program's z against pattern and v of its run; nothing if one is missing."""
+    recorded = (
+        (_by_head(theirs.z, theirs.v), theirs.pattern, theirs.v),
+        (_by_head(ours.z, ours.v), ours.pattern, ours.v),
+        (canonical[1], canonical[0], theirs.v),
+    )
+    found = []
+    for z, pattern, v in recorded:
+        if z is None or pattern is None or v is None:
+            return []
+        if pattern.shape != (*z.shape[:3], v.shape[2]) or z.shape[3] != v.shape[3]:
+            return []
+        found.append(z_agreement(z, pattern, v, real))
+    return found
+
+
+def _by_head(z: Tensor | None, v: Tensor | None) -> Tensor | None:
+    """Cut what enters W_O, (batch, pos, width), into the heads' z (batch, heads, pos, d_v)."""
+    if z is None or v is None or z.shape[-1] < v.shape[1] * v.shape[3]:
+        return None
+    own = z[..., : v.shape[1] * v.shape[3]]  # a family may put something beside the heads' z
+    return own.reshape(*z.shape[:2], v.shape[1], v.shape[3]).transpose(1, 2)
+
+
+def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tensor | None:
+    """Return what the layout adds to the scores of these q and k."""
+    assert theirs.inputs is not None
+    with torch.no_grad():
+        return site.layout.bias(site, Heads(q, k, k), theirs.inputs)
+
+
+def _canonical(
+    site: AttentionSite, theirs: SiteRecord, allowed: Tensor
+) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
+    """Run the page-one form of attention on this layer's input with the layout's weights.
+
+    Returns ``out``, the pattern, and z (batch, n_heads, query_pos, d_v).
+    """
+    assert theirs.inputs is not None
+    try:
+        with torch.no_grad():
+            weights = site.weights()
+            heads = site.layout.place(site, site.canonical(theirs.inputs, weights), theirs.inputs)
+            mask = with_bias(allowed[:, None], _bias(site, heads.q, heads.k, theirs))
+            pattern = attention_pattern(heads.q, heads.k, scale=site.scale, mask=mask)
+            z = pattern @ heads.v
+            out, beside = project_out(z, weights), beside_heads(site, theirs.z)
+            return out if beside is None else out + beside, pattern, z
+    except (ValueError, RuntimeError):  # shapes that do not fit: the layout was misread
+        return None, None, None
+
+
+def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:
+    """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
+    width = site.n_heads * site.d_head
+    if entering is None or entering.shape[-1] == width:
+        return None
+    return entering[..., width:] @ site.projections.out.weight[:, width:].t()
+
+
+def _out_error(
+    site: AttentionSite, z: Tensor | None, out: Tensor | None, real: Tensor
+) -> float | None:
+    linear = site.projections.out
+    if z is None or out is None:
+        return None
+    with torch.no_grad():
+        return _finite(out_error(out, z, linear.weight.t(), linear.bias, real))
+
+
+def _largest(by_head: Tensor) -> float | None:
+    return _finite(float(by_head.max())) if by_head.numel() else 0.0
+
+
+def _finite(gap: float) -> float | None:
+    return gap if math.isfinite(gap) else None

@@ -1,0 +1,135 @@
+"""Open a checkpoint: the base model in eval mode, its tokenizer and its attention sites."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+from headscope.core.errors import CheckpointError
+from headscope.models.layouts.families import refuse
+from headscope.models.load.checkpoint import Checkpoint
+from headscope.models.load.manifest import kept_parts
+from headscope.models.load.network import (
+    check_finite,
+    load_network,
+    load_tokenizer,
+    lower_case,
+    read_config,
+)
+from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
+from headscope.models.load.sizes import check_stated
+from headscope.models.load.source import find_source
+from headscope.models.load.vocabulary_record import recall_rows
+from headscope.models.run.devices import dtype_on, pick_device
+from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint
+from headscope.models.run.pooling import chosen
+from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.task_heads import HeadWeights
+from headscope.models.run.wrap import wrap
+
+
+def load(
+    model: str,
+    *,
+    dtype: str = "float32",
+    device: str = "auto",
+    revision: str | None = None,
+    need_tokenizer: bool = True,
+    task_head: str | None = None,
+    pooling: str | None = None,
+) -> LoadedModel:
+    """Open ``demo``, a folder or a hub id.
+
+    Parameters
+    ----------
+    model : str
+        What the command line calls MODEL.
+    dtype : str
+        What to compute in, whatever the checkpoint stores: ``float64``, ``float32``, ``bfloat16``
+        or ``float16``.
+    device : str
+        ``auto`` (a CUDA device if there is one, else the CPU), ``cpu``, ``cuda``, ``cuda:1`` and so
+        on, or ``mps``.
+    revision : str, optional
+        Of a hub id: branch, tag or commit.
+    need_tokenizer : bool
+        If False, a folder without tokenizer files gives ``tokenizer=None``.
+    task_head : str, optional
+        The task head to keep: ``mlm``, ``classification``, ``seq2seq``, ``token-classification``,
+        ``question-answering``, ``auto`` (what the checkpoint has, if it is one of these) or None
+        for the base model alone.
+    pooling : str, optional
+        How a text's last states become one embedding: ``mean``, ``cls``, ``max`` or ``weighted``;
+        by default what the modules.json of a sentence-transformers folder says, else the mean.
+
+    Raises
+    ------
+    InputError
+        If the checkpoint lacks the task head, or there is no such pooling, device or type.
+    ModelNotFoundError, CheckpointError, UnsupportedModelError
+    """
+    if pooling is not None:
+        chosen(pooling)  # refuses before anything is read
+    where = pick_device(device)
+    computed_in = dtype_on(dtype, where)
+    found = find_source(model, revision=revision)
+    source = replace(found, folder=transformer_folder(found.folder))
+    checkpoint = Checkpoint(source.folder)
+    refuse(str(checkpoint.config.get("model_type")), source.name)
+    if need_tokenizer and not checkpoint.has_tokenizer:
+        raise CheckpointError(
+            f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
+            "beside it with tokenizer.save_pretrained."
+        )
+    with quiet_transformers(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.captureWarnings(False)
+        check_stated(checkpoint)
+        read_config(source, checkpoint)
+        kept = kept_parts(checkpoint)
+        tokenizer = load_tokenizer(source) if checkpoint.has_tokenizer else None
+        if tokenizer is not None and lower_cases(found.folder):
+            lower_case(tokenizer)
+        network, head_weights = load_network(source, checkpoint, computed_in, task_head, kept)
+    check_finite(network, source)
+    network = network.to(where).eval()
+    loaded = wrap(network, tokenizer, name=source.name)
+    recall_rows(loaded.model, source.folder)
+    if kept is not None:
+        kept.check_layers(loaded.sites)
+        kept.check_networks(loaded)
+        loaded.origin = kept.origin
+    loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
+    sha256 = source.sha256 or checkpoint.weights_sha256()
+    loaded.file = FileWeights(sha256, fingerprint(network))
+    loaded.stored_dtype = checkpoint.stored_dtype()
+    loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
+    width = getattr(loaded.model.config, "hidden_size", None)
+    loaded.pooling = read_pooling(found.folder, width, tokenizer)
+    return loaded if pooling is None else loaded.pooled_by(pooling)
+
+
+def _remarks(loaded: LoadedModel, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
+    """Say what users may not expect of how a checkpoint was read."""
+    name, settings = loaded.name, checkpoint.stated.get("sentence_transformers")
+    activation = checkpoint.stated.get("sbert_ce_default_activation_function")
+    if isinstance(settings, dict):
+        activation = settings.get("activation_fn", activation)
+    kind = str(activation or "Identity").rpartition(".")[2][:40]
+    if loaded.task_head == "classification" and kind != "Identity":
+        yield (
+            f"CrossEncoder of sentence-transformers puts {kind} after the logits of {name}; "
+            "headscope measures the logits themselves."
+        )
+    if checkpoint.pickled:
+        yield (
+            f"The weights of {name} are pickled ({checkpoint.weight_files[0].name}): only tensors "
+            "were read of them, and nothing was run."
+        )
+    if head.partly:
+        yield (
+            f"{name} was opened as a base model: its config.json names {head.architecture}, but "
+            f"the weights lack {head}."
+        )

@@ -1,0 +1,349 @@
+"""Load the network and the tokenizer of a checked checkpoint, by transformers."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import normalizers
+from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from headscope.core.errors import CheckpointError
+from headscope.core.saved_config import is_ours
+from headscope.models.layouts.maps import HeadRows
+from headscope.models.layouts.sites import attention_modules
+from headscope.models.load.checkpoint import TOKENIZER_FILES, Checkpoint, refuse_pointer
+from headscope.models.load.manifest import KeptParts
+from headscope.models.load.sizes import check_built
+from headscope.models.load.source import Source
+from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
+from headscope.models.surgery.cutting import cut_modules
+from headscope.models.surgery.layers import count_layers, drop_layers, lists_of
+from headscope.models.surgery.neurons import cut_neurons, whole_neurons
+from headscope.models.surgery.stored_rows import with_rows
+
+#: Parts that a base model may lack in the checkpoint of a model with another task head.
+_OPTIONAL_PARTS = ("pooler.",)
+#: Every reader of transformers gets these: files of this machine, no code of the checkpoint.
+_SAFE = {"trust_remote_code": False, "local_files_only": True}
+
+
+def load_tokenizer(source: Source) -> Any:
+    """Load the fast tokenizer of a folder, or say what is wrong with it."""
+    remedy = "save it again with tokenizer.save_pretrained."
+    for name in filter(lambda name: (source.folder / name).is_file(), TOKENIZER_FILES):
+        refuse_pointer(source.folder / name)
+    with _explained(f"The tokenizer in {source.folder} cannot be read (", f"); {remedy}"):
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source.folder, **_SAFE)
+    if not getattr(tokenizer, "is_fast", False):
+        raise CheckpointError(
+            f"{source.folder} has no fast tokenizer (tokenizer.json), which is needed to align "
+            "words with pieces; convert it and save it beside the model."
+        )
+    longest = tokenizer.model_max_length
+    if isinstance(longest, bool) or not isinstance(longest, int | float) or not longest >= 1:
+        raise CheckpointError(
+            f"{source.folder / 'tokenizer_config.json'} has the model_max_length "
+            f"{str(longest)[:60]!r}, which is no number of tokens; {remedy}"
+        )
+    return tokenizer
+
+
+def lower_case(tokenizer: Any) -> None:
+    """Let a fast tokenizer read every text in lower case, in place."""
+    before = tokenizer.backend_tokenizer.normalizer
+    if not getattr(before, "lowercase", False):
+        parts = [normalizers.Lowercase(), *([] if before is None else [before])]
+        tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(parts)
+
+
+def read_config(source: Source, checkpoint: Checkpoint) -> Any:
+    """Make the configuration of the model's family, of the model before heads were removed.
+
+    Done first, as the tokenizers of transformers fail on a bad config.json.
+    """
+    path = source.folder / "config.json"
+    with _explained(f"{path} is not a config that transformers understands: "):
+        if not is_ours(checkpoint.stated):
+            return transformers.AutoConfig.from_pretrained(source.folder, **_SAFE)
+        return _family_config(checkpoint, {})
+
+
+def load_network(
+    source: Source,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    task_head: str | None,
+    kept: KeptParts | None,
+) -> tuple[Any, HeadWeights]:
+    """Build the network with its weights, complete, or cut down to the parts ``kept``.
+
+    ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
+    the network has the head that config.json names if the weights hold it, else it is the base
+    model. What the weights hold of the head is returned beside it.
+    """
+    stated = checkpoint.config.get("architectures")
+    architecture = stated[0] if isinstance(stated, list) and stated else None
+    architecture = architecture if isinstance(architecture, str) else None
+    wanted = task_head_of(architecture) if task_head == "auto" else task_head
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "attn_implementation": "eager",
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,  # so that _check_complete can name them
+    }
+    network, info = _load(source, checkpoint, wanted, kept, options)
+    held = HeadWeights(architecture or "a base model")
+    if wanted is not None and (lacking := _lacking_head(network, info)):
+        held = replace(held, lacking=lacking, partly=_holds_other_parts(network, lacking))
+        if task_head != "auto":
+            raise missing_task_head(source.folder, wanted, held.architecture, held)
+        network, info = _load(source, checkpoint, None, kept, options)
+    _check_complete(network, info, source, checkpoint)
+    for key in info["missing_keys"]:  # a pooler that no state depends on: no random numbers in it
+        if key.startswith(_OPTIONAL_PARTS):
+            network.get_parameter(key).data.zero_()
+    for module in network.modules():  # a way to save memory that not every length allows
+        if getattr(module, "chunk_size_feed_forward", 0):
+            module.chunk_size_feed_forward = 0
+    if kept is not None:
+        base = getattr(network, "base_model", network)
+        if kept.kept_layers is not None:
+            drop_layers(network, kept.kept_layers)
+        cut_modules(network, kept.of)
+        cut_neurons(base, kept.neurons)
+    return network, replace(held, unread=tuple(sorted(info["unexpected_keys"])))
+
+
+def _load(
+    source: Source,
+    checkpoint: Checkpoint,
+    task_head: str | None,
+    kept: KeptParts | None,
+    options: Mapping[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Load the base model or one with a head; what was missing or unexpected comes beside it."""
+    kind = checkpoint.config["model_type"]
+    with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
+        config = _family_config(checkpoint, {} if kept is None else kept.config)
+        check_built(checkpoint, lambda: class_for(task_head).from_config(config))
+        if kept is None and not checkpoint.pickled:
+            found: tuple[Any, dict[str, Any]] = class_for(task_head).from_pretrained(
+                source.folder, use_safetensors=True, **_SAFE, **options
+            )
+            return found
+        return _load_state(checkpoint, task_head, kept, config, options)
+
+
+def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
+    """Make the family's configuration, some of its settings as they were before pruning.
+
+    What was not stated before is None in ``original``.
+    """
+    settings = {**checkpoint.config, **original}
+    for key in [key for key in original if original[key] is None]:
+        del settings[key]
+    return CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+
+
+@contextmanager
+def _explained(before: str, after: str = "") -> Iterator[None]:
+    """Turn whatever transformers raises, and it raises many kinds, into one sentence."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except BaseException as error:
+        # A panic of Rust, which reads tokenizers, is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise CheckpointError(f"{before}{said}{after}") from error
+
+
+def _load_state(
+    checkpoint: Checkpoint,
+    task_head: str | None,
+    kept: KeptParts | None,
+    config: Any,
+    options: Mapping[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """Load tensors that were read here: a pickle's, or those of a pruned checkpoint.
+
+    The latter in their full shape, zeros where something is missing: that leaves tied weights, old
+    names and missing parts to transformers; cutting comes after.
+    """
+    with torch.device("meta"):
+        shell = class_for(task_head).from_config(copy.deepcopy(config))
+    state = checkpoint.tensors()
+    if kept is not None:
+        whole, base = copy.deepcopy(shell), shell.base_model
+        kept.check_count(count_layers(base))
+        if kept.kept_layers is not None:
+            drop_layers(shell, kept.kept_layers)
+        kept.check_neurons(base)
+        _fill_heads(state, base, kept)
+        _fill_neurons(state, base, kept)
+        if kept.kept_layers is not None:
+            state = _fill_layers(state, whole, kept.kept_layers)
+    network, info = type(shell).from_pretrained(None, config=config, state_dict=state, **options)
+    return network, info
+
+
+def _fill_heads(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
+    """Bring the tensors of every attention module to their full shape."""
+    modules = attention_modules(base)
+    kept.check(modules)
+    name_of = {module: name for name, module in base.named_modules()}
+    for i, item in enumerate(modules):
+        there = kept.of(i, item)
+        every = range(item.heads_before)
+        missing = [head for head in every if head not in there]
+        for stored in dict.fromkeys(item.stored()):
+            name = f"{name_of[stored.module]}.{stored.name}"
+            _fill(state, name, stored, stored.rows(every, missing), kept)
+
+
+def _fill_neurons(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
+    """Bring the tensors of every feed-forward network to their full shape."""
+    name_of = {module: name for name, module in base.named_modules()}
+    for name, own in kept.neurons.items():
+        item = whole_neurons(base, name, own)
+        assert item is not None
+        every, there = range(own.before), set(own.kept)
+        missing = [number for number in every if number not in there]
+        for stored in item.stored():
+            place = f"{name_of[stored.module]}.{stored.name}"
+            _fill(state, place, stored, stored.rows(every, missing), kept)
+
+
+def _fill(
+    state: dict[str, Tensor], name: str, stored: HeadRows, rows: Tensor, kept: KeptParts
+) -> None:
+    """Put zeros into one tensor, where its module lacks rows."""
+    # A task head may have put a prefix before the base model's names.
+    for key in [key for key in state if key == name or key.endswith(f".{name}")]:
+        tensor, whole = state[key], stored.tensor
+        assert whole is not None
+        expected = whole.shape[stored.axis] - len(rows)
+        n = tensor.shape[stored.axis] if tensor.dim() > stored.axis else None
+        if n != expected:
+            raise CheckpointError(
+                f"{kept.path} says that {expected} {('rows', 'columns')[stored.axis]} of "
+                f"{key} are kept, but the weights have {n}; the two do not belong together."
+            )
+        state[key] = with_rows(tensor, rows, stored.axis).contiguous()
+
+
+def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> dict[str, Tensor]:
+    """Give layers their original places in the names, and zeros to those that are missing."""
+    base = whole.base_model
+    prefix = f"{whole.base_model_prefix}."
+    prefix = prefix if any(key.startswith(prefix) for key in state) else ""
+    own = lists_of(base, kept)
+    lists = "|".join(map(re.escape, own))
+    in_layer = re.compile(rf"({re.escape(prefix)}(?:{lists})\.)(\d{{1,9}})(\..+)")
+    filled: dict[str, Tensor] = {}
+    known = {prefix + name for name in base.state_dict()}
+    for key, tensor in state.items():
+        if found := in_layer.fullmatch(key):
+            before, place, after = found.groups()
+            kept = own[before.removeprefix(prefix)[:-1]]
+            if int(place) >= len(kept):
+                raise CheckpointError(
+                    f"The weights have a tensor {key}, but only {len(kept)} of its layers "
+                    f"{'is' if len(kept) == 1 else 'are'} kept; the folder's files do not belong "
+                    "together."
+                )
+            name = f"{before}{kept[int(place)]}{after}"
+            if name not in known and f"{before}0{after}" in known:
+                name = f"{before}0{after}"  # a table that only the first layer keeps
+            filled[name] = tensor
+        else:
+            filled[key] = tensor
+    for name, tensor in base.state_dict().items():
+        found = in_layer.fullmatch(prefix + name)
+        gone = found and int(found[2]) not in own[found[1].removeprefix(prefix)[:-1]]
+        if gone and prefix + name not in filled:
+            filled[prefix + name] = torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return filled
+
+
+def _lacking_head(network: Any, info: dict[str, Any]) -> tuple[str, ...]:
+    """Name the weights of a task head that are not there, so that they would be random."""
+    absent = {*info["missing_keys"], *(str(key[0]) for key in info.get("mismatched_keys", ()))}
+    return tuple(
+        key
+        for key in sorted(absent)
+        if _in_task_head(network, key) and not _is_computed(network, key)
+    )
+
+
+def _holds_other_parts(network: Any, lacking: Sequence[str]) -> bool:
+    """Whether weights of a task head are there beside those that are lacking."""
+    names = (name for name, _ in network.named_parameters())  # tied ones count as the base model's
+    head = {name for name in names if _in_task_head(network, name) and ".pooler." not in name}
+    return bool(head.difference(lacking))
+
+
+def _in_task_head(network: Any, key: str) -> bool:
+    """Whether a tensor is of the head; a pooler is, where a head reads it."""
+    if network.base_model is not network:
+        return not key.startswith(f"{network.base_model_prefix}.") or ".pooler." in key
+    # T5: a base model and its head are one module.
+    owner: object = network.get_submodule(key.rpartition(".")[0])
+    return owner is network.get_output_embeddings()
+
+
+def _check_complete(
+    network: nn.Module, info: dict[str, Any], source: Source, checkpoint: Checkpoint
+) -> None:
+    optional = [key for key in info["missing_keys"] if key.startswith(_OPTIONAL_PARTS)]
+    computed = [key for key in info["missing_keys"] if _is_computed(network, key)]
+    missing = sorted({*info["missing_keys"]}.difference(optional, computed))
+    mismatched = sorted(str(key[0]) for key in info.get("mismatched_keys", []))
+    for keys, what in ((missing, "lacks"), (mismatched, "has the wrong shape for")):
+        if not keys:
+            continue
+        unread = sorted(info.get("unexpected_keys", ()))
+        why = "it is not a whole model"
+        if checkpoint.stated.get("auto_map"):
+            why = "its config.json asks for code of its own (auto_map), which headscope never runs"
+        elif keys is missing and len(unread) >= len(missing):
+            why = f"what is there has other names, such as {unread[0]}: save it by save_pretrained"
+        raise CheckpointError(
+            f"The checkpoint in {source.folder} {what} {len(keys)} of the model's tensors "
+            f"({keys[0]}, ...); {why}."
+        )
+
+
+def _is_computed(network: nn.Module, key: str) -> bool:
+    """Whether a tensor is a table that its module computes, such as sinusoidal positions.
+
+    Checkpoints need not store such a table (Marian, Pegasus); what the network now holds must be
+    what the module computes.
+    """
+    owner = network.get_submodule(key.rpartition(".")[0])
+    compute = getattr(owner, "create_weight", None)
+    if compute is None or not key.endswith(".weight"):
+        return False
+    table, held = compute(), network.get_parameter(key)
+    return table.shape == held.shape and bool(torch.allclose(table.to(held), held))
+
+
+def check_finite(network: nn.Module, source: Source) -> None:
+    """Refuse weights that are NaN or infinite."""
+    for name, parameter in network.named_parameters():
+        # NaN is both ends of what holds one; ten times as fast as looking at every number's kind.
+        if parameter.numel() and not all(map(torch.isfinite, parameter.detach().aminmax())):
+            raise CheckpointError(
+                f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "
+                "the checkpoint is broken (or overflows the chosen dtype)."
+            )

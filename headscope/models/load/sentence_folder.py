@@ -1,0 +1,417 @@
+"""What the folder of a sentence-transformers model says about embeddings.
+
+``modules.json`` names the modules in their order, each with a folder of its own. What cannot be
+followed does not keep a model from being opened, since most commands need no embedding of a text:
+it becomes the :attr:`Pooling.problem`, which is said where embeddings are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from headscope.core.errors import CheckpointError
+from headscope.core.files import sha256_of_file
+from headscope.models.load.checkpoint import read_json, read_pickle
+from headscope.models.run.pooling import (
+    ACTIVATIONS,
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    Step,
+    Truncate,
+)
+
+#: Our names of the modes.
+_MODES = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean-sqrt",
+    "weightedmean": "weighted",
+    "lasttoken": "last",
+}
+#: The older format has a switch for each mode; what is on is concatenated in this order.
+_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing.
+_ONE = "sentence_embedding"
+#: Steps of a module, and how wide what it puts out is, where that is known.
+_Read = tuple[list[Step], int | None]
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return where the model itself lies: ``0_Transformer`` in folders of old versions.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no transformer at all, such as in a folder of static embeddings.
+    """
+    if not (folder / MODULES).is_file():
+        return folder
+    try:
+        files = SentenceFiles(folder)
+        kind, module = files.modules()[0]
+        inner = files.path(module, "config.json").parent
+    except (CheckpointError, OSError, RecursionError):
+        return folder  # what is wrong is said where embeddings are made
+    if (inner / "config.json").is_file() and kind.endswith("Transformer"):
+        return inner
+    if (folder / "config.json").is_file() or kind.endswith("Transformer"):
+        return folder
+    raise CheckpointError(
+        f"{folder / MODULES} starts with {short(kind)}, not with a Transformer, so there are no "
+        "attention heads; give a model that has a transformer alone before its pooling."
+    )
+
+
+def read_pooling(folder: Path, width: int | None, tokenizer: Any = None) -> Pooling:
+    """Read how a model makes embeddings; the mean where its folder does not say.
+
+    ``width`` is that of the model's states. Its ``tokenizer`` counts the tokens of a prompt that
+    the pooling leaves out.
+    """
+    if not (folder / MODULES).is_file():
+        return Pooling()
+    try:
+        return _pooling(SentenceFiles(folder), width, tokenizer)
+    except (CheckpointError, OSError, RecursionError) as error:
+        said = str(error).rstrip(".")
+        return Pooling(origin=MODULES, problem=f"How texts are embedded is not known: {said}.")
+
+
+def lower_cases(folder: Path) -> bool:
+    """Whether the folder wants texts in lower case, whatever its tokenizer does."""
+    if not (folder / MODULES).is_file():
+        return False
+    try:
+        return SentenceFiles(folder).reading().get("do_lower_case") is True
+    except (CheckpointError, OSError, RecursionError):
+        return False
+
+
+def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
+    """Follow ``modules.json``."""
+    modules = files.modules()
+    settings, reading = files.optional(SETTINGS), files.reading()
+    if settings.get("model_type") == "CrossEncoder":
+        return Pooling()
+    _check_model(files, modules[0][0], reading)
+    if {kind for kind, _ in modules[1:]} <= _SCORES:
+        return Pooling()
+    if modules[1][0] != "Pooling":
+        raise _unknown(files, *modules[1])
+    modes, size = _modes(files, modules[1][1], width)
+    steps = list[Step]()
+    for kind, path in modules[2:]:
+        if kind not in _READERS:
+            raise _unknown(files, kind, path)
+        more, size = _READERS[kind](files, path, size)
+        steps += more
+    if (truncated := settings.get("truncate_dim")) is not None:
+        steps.append(Truncate(_count(files, "truncate_dim", truncated)))
+    prompt = _prompt(files, settings)
+    skipped = 0
+    if prompt and files.config(modules[1][1]).get("include_prompt", True) is not True:
+        skipped = _left_out(prompt, modes, tokenizer)
+    length = _given(reading, _OF_TOKENIZER).get("model_max_length")
+    length = reading.get("max_seq_length") if length is None else length
+    longest = None if length is None else _count(files, "max_seq_length", length)
+    notes = tuple(_notes(settings, reading))
+    used = tuple(files.used)
+    return Pooling(modes, tuple(steps), MODULES, used, prompt, longest, skipped, notes)
+
+
+def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
+    return CheckpointError(
+        f"{files.folder / MODULES} has the module {short(kind)} ({short(path) or '.'}) after the "
+        "model, and headscope follows Pooling, then Dense, LayerNorm, Normalize and Dropout"
+    )
+
+
+def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) -> None:
+    """Refuse a model of which something else than the last hidden states is pooled."""
+    start = files.folder / MODULES
+    by_input = reading.get("modality_config")
+    text = by_input.get("text") if isinstance(by_input, Mapping) else None
+    stated = text.get("method_output_name") if isinstance(text, Mapping) else None
+    output = stated[0] if isinstance(stated, list) and len(stated) == 1 else stated
+    if not kind.endswith("Transformer") or kind.startswith("MLM"):
+        raise CheckpointError(f"{start} starts with {short(kind)}, not with a Transformer.")
+    if output not in (None, "last_hidden_state"):
+        raise CheckpointError(f"{start} pools {short(output)}, not the last hidden states.")
+
+
+def _modes(
+    files: SentenceFiles, module: str, width: int | None
+) -> tuple[tuple[str, ...], int | None]:
+    """Read a pooling module: our names of its modes, and how wide what it puts out is."""
+    path, values = files.path(module, "config.json"), files.config(module)
+    on = [mode for switch, mode in _SWITCHES.items() if values.get(switch) is True]
+    stated = values.get("pooling_mode", on or "mean")
+    modes = [stated] if isinstance(stated, str) else stated
+    if not isinstance(modes, list) or not modes or not {*map(str, modes)} <= _MODES.keys():
+        raise CheckpointError(
+            f"{path} has the pooling mode {short(stated)}; known are {', '.join(_MODES)}."
+        )
+    size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
+    if size is not None and width is not None and size != width:
+        raise CheckpointError(
+            f"{path} pools states of size {short(size)}, and those of the model have {width}."
+        )
+    return tuple(_MODES[mode] for mode in modes), None if width is None else width * len(modes)
+
+
+def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    path, values = files.path(module, "config.json"), files.config(module)
+    _check_ends(path, values)
+    named = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    activation = re.fullmatch(r"torch\.nn\.(?:modules\.\w+\.)?(\w+)", named)
+    if activation is None or activation[1] not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{path} has the activation {short(named)}; known are {', '.join(ACTIVATIONS)}."
+        )
+    tensors, sha256 = files.weights(module)
+    wide, out = values.get("in_features"), values.get("out_features")
+    if width is not None and wide != width:
+        raise CheckpointError(f"{path} takes {short(wide)} numbers and gets {width}.")
+    adds = bool(values.get("use_residual", False))
+    expected: dict[str, tuple[Any, ...]] = {"linear.weight": (out, wide)}
+    expected |= {"linear.bias": (out,)} if values.get("bias", True) else {}
+    expected |= {"residual.weight": (out, wide)} if adds and wide != out else {}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != expected:
+        raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
+    residual: bool | Tensor = tensors.get("residual.weight", adds)
+    weight, bias = tensors["linear.weight"], tensors.get("linear.bias")
+    return [Dense(weight, bias, activation[1], residual, sha256)], int(weight.shape[0])
+
+
+def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    """Older versions wrote no file for this module."""
+    _check_ends(files.path(module, "config.json"), files.optional("config.json", module))
+    return [Normalize()], width
+
+
+def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    path, values = files.path(module, "config.json"), files.config(module)
+    size = values.get("dimension")
+    if width is not None and size != width:
+        raise CheckpointError(f"{path} takes {short(size)} numbers and gets {width}.")
+    tensors, sha256 = files.weights(module)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if shapes != (expected := {"norm.weight": (size,), "norm.bias": (size,)}):
+        raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
+    return [LayerNorm(tensors["norm.weight"], tensors["norm.bias"], sha256)], width
+
+
+def _dropout(files: SentenceFiles, module: str, width: int | None) -> _Read:
+    """It does nothing outside training."""
+    files.optional("config.json", module)
+    return [], width
+
+
+_READERS: dict[str, Callable[[SentenceFiles, str, int | None], _Read]] = {
+    "Dense": _dense,
+    "LayerNorm": _layer_norm,
+    "Normalize": _normalize,
+    "Dropout": _dropout,
+}
+
+
+def _check_ends(path: Path, values: Mapping[str, Any]) -> None:
+    for name in ("module_input_name", "module_output_name"):
+        if (values.get(name) or _ONE) != _ONE:
+            raise CheckpointError(f"{path} has a {name} of {short(values[name])}, not {_ONE}.")
+
+
+def _count(files: SentenceFiles, name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointError(
+            f"{files.folder} sets {name} to {short(value)}; it must be a number from 1."
+        )
+    return value
+
+
+def _prompt(files: SentenceFiles, settings: Mapping[str, Any]) -> str:
+    """Return what SentenceTransformer puts before a text by default."""
+    name, prompts = settings.get("default_prompt_name"), settings.get("prompts")
+    if name is None:
+        return ""
+    prompt = prompts.get(str(name)) if isinstance(prompts, Mapping) else None
+    if not isinstance(prompt, str):
+        raise CheckpointError(
+            f"{files.folder / SETTINGS} has no prompt {short(name)}, its default."
+        )
+    return prompt
+
+
+def _left_out(prompt: str, modes: tuple[str, ...], tokenizer: Any) -> int:
+    """Count the tokens of a prompt that the pooling leaves out, the first special ones included."""
+    if tokenizer is None or "weighted" in modes:
+        raise CheckpointError(
+            "the pooling leaves its default prompt out (include_prompt), which headscope follows "
+            "with a tokenizer and for no weighted mean"
+        )
+    ids = tokenizer(prompt)["input_ids"]
+    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
+
+
+#: Keywords of the Transformer, newer and older names, and those of them that change no number.
+_KEYWORDS = ("model_kwargs", "model_args", "config_kwargs", "config_args")
+_OF_TOKENIZER = ("processor_kwargs", "tokenizer_args")
+_HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation", "model_max_length"}
+
+
+def _given(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Join keywords of the Transformer."""
+    found = (reading.get(name) for name in names)
+    return {key: value for own in found if isinstance(own, Mapping) for key, value in own.items()}
+
+
+def _notes(settings: Mapping[str, Any], reading: Mapping[str, Any]) -> Iterator[str]:
+    """Name settings of the folder that headscope does not use."""
+    prompts, default = settings.get("prompts"), settings.get("default_prompt_name")
+    stated = prompts.items() if isinstance(prompts, Mapping) else ()
+    if named := [str(name) for name, text in stated if text and name != default]:
+        yield (
+            f"Of the prompts in the model's folder, {short(', '.join(named))} is not the default, "
+            "so no text is read after it."
+        )
+    if (similarity := settings.get("similarity_fn_name") or "cosine") != "cosine":
+        yield (
+            f"The model's folder compares embeddings by {short(similarity)}; here they are "
+            "compared by their cosine."
+        )
+    if other := sorted(_given(reading, (*_KEYWORDS, *_OF_TOKENIZER)).keys() - _HARMLESS):
+        yield (
+            f"The model's folder gives its Transformer {short(', '.join(other))}, which headscope "
+            "does not read."
+        )
+
+
+MODULES = "modules.json"  # The file that makes a folder one of sentence-transformers.
+#: What is set for the whole model: prompts, and how many dimensions are used.
+SETTINGS = "config_sentence_transformers.json"
+#: How texts are read; older versions named the file after the family.
+_FAMILIES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+READING = tuple(f"sentence_{family}_config.json" for family in _FAMILIES)
+#: Packages whose modules are known by their names; the code of others would have to be run.
+_PACKAGES = ("sentence_transformers", "headscope")
+
+
+class SentenceFiles:
+    """The files of one folder, and which of them were read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.used: list[str] = []
+
+    def modules(self) -> list[tuple[str, str]]:
+        """Return (class, folder) of every module; the first one is the model itself."""
+        listed = self._json(path := self.path("", MODULES))
+        if not isinstance(listed, list) or not listed:
+            raise CheckpointError(f"{path} lists no modules.")
+        modules = []
+        for item in listed:
+            values = item if isinstance(item, Mapping) else {}
+            kind, folder = values.get("type"), values.get("path")
+            if not isinstance(kind, str) or not isinstance(folder, str):
+                raise CheckpointError(f"{path} has a module without type and path.")
+            package, _, name = kind.rpartition(".")
+            if package.partition(".")[0] not in _PACKAGES:
+                raise CheckpointError(
+                    f"{path} asks for code of its own ({short(kind)}), which is never run."
+                )
+            modules.append((name, PureWindowsPath(folder).as_posix()))
+        return modules
+
+    def path(self, module: str, name: str) -> Path:
+        """Return a file in the folder of a module; refuse a name that leads out of the model's.
+
+        Links are followed: the cache of the hub is made of them, and so are folders of users who
+        save space.
+        """
+        parts, windows = PurePosixPath(module).parts, PureWindowsPath(module)
+        if ".." in (*parts, *windows.parts) or windows.drive or windows.root or "\0" in module:
+            raise CheckpointError(
+                f"{self.folder / MODULES} names a path outside of the folder: {short(module)}."
+            )
+        return self.folder.joinpath(*parts, name)
+
+    def config(self, module: str, name: str = "config.json") -> dict[str, Any]:
+        """Read a file that has to be there and to hold an object."""
+        path = self.path(module, name)
+        if not path.is_file():
+            raise CheckpointError(f"{self.folder / MODULES} needs {path}, which is not there.")
+        values = self._json(path)
+        if not isinstance(values, dict):
+            raise CheckpointError(f"{path} holds no JSON object.")
+        return values
+
+    def optional(self, name: str, module: str = "") -> dict[str, Any]:
+        """Read a file that may be missing."""
+        return self.config(module, name) if self.path(module, name).is_file() else {}
+
+    def reading(self) -> dict[str, Any]:
+        """Read how texts are read: longest text, lower case, what the model puts out."""
+        inner = self.modules()[0][1]
+        return next((values for name in READING if (values := self.optional(name, inner))), {})
+
+    def weights(self, module: str) -> tuple[dict[str, Tensor], str]:
+        """Read the tensors of a module, and the SHA-256 of their file."""
+        path = self.path(module, "model.safetensors")
+        if not path.is_file():
+            path = self.path(module, "pytorch_model.bin")
+            if not path.is_file():
+                raise CheckpointError(f"{path.parent} has no weights (model.safetensors).")
+        try:
+            tensors = load_file(path) if path.suffix == ".safetensors" else read_pickle(path)
+        except CheckpointError:
+            raise
+        except Exception as error:  # safetensors raises several kinds
+            raise CheckpointError(f"{path} is damaged ({short(error)}).") from None
+        for tensor in tensors.values():
+            if not bool(torch.isfinite(tensor).all()):
+                raise CheckpointError(f"{path} holds weights that are no finite numbers.")
+        self._note(path)
+        return tensors, sha256_of_file(path)
+
+    def _json(self, path: Path) -> object:
+        values = read_json(path)
+        self._note(path)
+        return values
+
+    def _note(self, path: Path) -> None:
+        name = path.relative_to(self.folder).as_posix()
+        self.used += [] if name in self.used else [name]
+
+
+def leads_out(file: Path, folder: Path) -> bool:
+    """Whether a file lies outside of a model's folder, by a link; the hub's cache is not outside.
+
+    Its snapshots have links to files beside them.
+    """
+    root = folder.resolve()
+    inside = root.parent.parent if root.parent.name == "snapshots" else root
+    return not file.resolve().is_relative_to(inside)
+
+
+def short(value: object) -> str:
+    """Show a value of a file in a sentence, however long it is."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

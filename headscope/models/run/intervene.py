@@ -1,0 +1,308 @@
+r"""One way to change what a running model computes: ``with intervene(model, z=change): ...``.
+
+=============  ==========================================  =======================================
+site           change                                      what then runs
+=============  ==========================================  =======================================
+``attention``  (site, q, k, v, mask, scale) -> z           a layer's attention; :class:`Exchanged`
+                                                           gives some heads another formula
+``scores``     {row: (L, R)}, (n_heads, d_model, width)    scores ``x L_h R_h^T x^T``
+``z``          (site, z) -> z, (batch, n_heads, pos,       the heads' outputs before W_O, such as
+               d_head)                                     gates: ``z_h = xi_h * pattern_h v_h``
+=============  ==========================================  =======================================
+
+*Where.* At every site of ``model.sites``: of the stack that a view shows, or of encoder, decoder
+and cross-attention in this order; a change tells them apart by ``site.stack`` and ``site.row``.
+Our attention runs in the other stacks too, unchanged. A module that serves several layers (ALBERT)
+is a site in each.
+*Together.* ``z`` is changed after what ``attention`` or ``scores`` make it. Interventions on one
+model that are nested do not add up: the innermost holds, and the outer one again when it ends.
+*Gradients* flow through the change and the whole model with ``gradients=True``, where the
+parameters are frozen; else nothing is recorded.
+*Undone.* Implementation, forwards, hooks and ``requires_grad`` are as before when the block ends,
+also after an exception inside a forward or a change.
+
+By the same promise :func:`watch_inputs` and :func:`watch_outputs` only look,
+:func:`~headscope.models.surgery.output_maps.replaced_outputs` exchanges W_O and b_O, and
+:mod:`~headscope.models.run.replay` skips layers before the first change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from headscope.attention import Mask, attention_pattern, default_scale, stream_attention
+from headscope.data.token_rows import Padded
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.hooks import grouped, hooked
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import LastSiteSeen, Mechanism, Router, routed
+
+#: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
+Run = Callable[..., tuple[Tensor, Tensor | None]]
+#: What each head of a site puts out on average, (n_heads, d_head), by the site's row.
+Means = Mapping[int, Tensor]
+#: Factors L and R of the scores, each (n_heads, d_model, width), by the site's row.
+Factors = Mapping[int, tuple[Tensor, Tensor]]
+
+
+@contextmanager
+def intervene(
+    loaded: LoadedModel,
+    *,
+    attention: Mechanism | None = None,
+    scores: Factors | None = None,
+    z: Callable[[AttentionSite, Tensor], Tensor] | None = None,
+    gradients: bool = False,
+    start: int = 0,
+) -> Iterator[Router]:
+    """Run ``loaded`` through our attention, changed; yields the router that counts its calls.
+
+    Sites before the row ``start`` run unchanged, if at all: somebody may play their layers back.
+    """
+    change = z
+
+    def attend(
+        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        if attention is not None:
+            z = attention(site, q, k, v, mask, scale)
+        elif gradients:
+            z = attention_pattern(q, k, scale=scale, mask=mask) @ v
+        else:
+            z = stream_attention(q, k, v, mask=mask, scale=scale)
+        return z if change is None else change(site, z)
+
+    with ExitStack() as stack:
+        if scores is not None:
+            attention = replaced = _Scores(loaded, scores)
+            stack.enter_context(watch_inputs(loaded.sites, replaced.see))
+        plain = attention is None and change is None and not gradients
+        router = Router(
+            loaded.sites[start:],
+            others=(*loaded.others, *loaded.sites[:start]),
+            mechanism=None if plain else attend,
+        )
+        if gradients:
+            stack.enter_context(_frozen(loaded.network))
+        stack.enter_context(routed(loaded.network, router, gradients=gradients))
+        yield router
+
+
+@contextmanager
+def _frozen(network: nn.Module) -> Iterator[None]:
+    """Keep autograd from recording anything for the sake of the parameters."""
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    for parameter in trained:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+
+# --- gates: z_h = m_h + xi_h (pattern_h v_h - m_h) ------------------------------------------------
+
+
+@contextmanager
+def gated(
+    loaded: LoadedModel,
+    gates: Tensor | None = None,
+    *,
+    gradients: bool = False,
+    means: Means | None = None,
+    start: int = 0,
+) -> Iterator[Run]:
+    """Yield what runs ``loaded``, its task head too, with heads gated; arguments as in ``run``.
+
+    A gate of zero removes a head, its b_V included, or leaves its mean behind; b_O stays. Every
+    pass is checked to run our attention once at every site.
+    """
+    change = None if gates is None else (lambda site, z: gate(z, site, gates, means))
+    with intervene(loaded, z=change, gradients=gradients, start=start) as router:
+        yield lambda *args, **options: router.checked(loaded.run, *args, **options)
+
+
+def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
+    """Multiply a site's z (batch, n_heads, pos, d_head), or what it differs by from its mean.
+
+    Gates are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
+    where ``pos`` has room for the queries of every stack: one backward pass then gives every
+    derivative that a score of heads is made of, d loss_i / d xi_h of each example i, say.
+    """
+    if gates.dim() < 4:
+        gates = gates[..., None]
+    own = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
+    if means is None:
+        return z * own
+    mean = means[site.row][:, None].to(z)
+    return mean + (z - mean) * own
+
+
+def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
+    """Group rows whose sites run one and the same module (ALBERT): their heads go together."""
+    groups = grouped(sites, lambda site: site.module).values()
+    return tuple(tuple(site.row for site in group) for group in groups)
+
+
+# --- heads that follow another formula ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeadInputs:
+    """What some heads of one site compute their z from."""
+
+    site: AttentionSite
+    heads: tuple[int, ...]  # Their places in the layer, zero-based
+    q: Tensor  # (batch, heads, query_pos, d_head), not yet scaled
+    k: Tensor  # (batch, heads, key_pos, d_head)
+    v: Tensor
+    #: Boolean or additive, broadcastable to (batch, heads, query_pos, key_pos), with whatever the
+    #: model adds to its scores.
+    mask: Mask
+    scale: float  # Of the scores
+
+
+#: Computes z (batch, heads, query_pos, d_head) of the heads that it is given.
+Formula = Callable[[HeadInputs], Tensor]
+Heads = Mapping[int, Sequence[int]]  # The places of heads in their layers, by the row of the site.
+
+
+class Exchanged:
+    """An attention in which some or all heads follow a formula, which gets a layer's at once."""
+
+    def __init__(self, formula: Formula, heads: Heads | None = None) -> None:
+        self._formula = formula
+        self._heads = heads
+
+    @property
+    def first_row(self) -> int:
+        """The first site that has an exchanged head: what comes before it runs as it is."""
+        return 0 if self._heads is None else min(self._heads, default=0)
+
+    def __call__(
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        """Attend; returns z (batch, n_heads, query_pos, d_head)."""
+        every = tuple(range(q.shape[1]))
+        chosen = every if self._heads is None else tuple(self._heads.get(site.row, ()))
+        size = default_scale(q.shape[-1]) if scale is None else scale
+        if chosen == every and every:
+            return self._formula(HeadInputs(site, chosen, q, k, v, mask, size))
+        z = stream_attention(q, k, v, mask=mask, scale=scale)
+        if chosen:
+            index = torch.tensor(chosen, device=q.device)
+            own = None if mask is None else mask[(None,) * (4 - mask.dim())]
+            own = own if own is None or own.shape[1] == 1 else own[:, index]
+            q, k, v = q[:, index], k[:, index], v[:, index]
+            z[:, index] = self._formula(HeadInputs(site, chosen, q, k, v, own, size)).to(z)
+        return z
+
+
+def removed(inputs: HeadInputs) -> Tensor:
+    """Put out nothing: the formula of heads that are taken out, b_V included."""
+    return inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
+
+
+class _Scores:
+    """Content scores ``x L_h R_h^T x^T`` in place of ``x W_Q W_K^T x^T``; the rest is the model's.
+
+    The term that b_Q adds, ``b_Q (x W_K)^T``, and the scale 1 / sqrt(d_head) stay as they are,
+    whatever the width of the factors.
+    """
+
+    def __init__(self, loaded: LoadedModel, factors: Factors) -> None:
+        like = next(loaded.model.parameters())
+        self._factors = {row: (L.to(like), R.to(like)) for row, (L, R) in factors.items()}
+
+    def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
+        """Keep the input of the site that runs next, (batch, 1, pos, d_model)."""
+        self._x_q, self._x_k = inputs.x_q[:, None], inputs.x_k[:, None]
+
+    def __call__(
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        if site.row not in self._factors:  # a layer that has lost all its heads
+            return stream_attention(q, k, v, mask=mask, scale=scale)
+        left, right = self._factors[site.row]
+        b_Q = site.weights().b_Q[:, None, :]  # (n_heads, 1, d_head)
+        content = (k * b_Q).sum(-1, keepdim=True)  # b_Q k^T, one number a key
+        ours_q = self._x_q @ left  # (batch, n_heads, pos, width)
+        ours_k = torch.cat([self._x_k @ right, content], dim=-1)
+        ours_q = torch.cat([ours_q, ours_q.new_ones(*ours_q.shape[:-1], 1)], dim=-1)
+        scale = default_scale(site.d_head) if scale is None else scale
+        return stream_attention(ours_q, ours_k, v, mask=mask, scale=scale)
+
+
+# --- looking without changing anything ------------------------------------------------------------
+
+
+def watch_inputs(
+    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, AttentionInput], None]
+) -> AbstractContextManager[None]:
+    """Call ``see`` with what every site is called with, in every pass in the block.
+
+    A module that serves several layers (ALBERT) is told apart by whose turn it is.
+    """
+
+    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(shared)
+
+        def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            site = next(turns)
+            see(site, site.layout.read(module, args, kwargs))
+
+        return module.register_forward_pre_hook(before, with_kwargs=True)
+
+    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+
+
+def watch_outputs(
+    sites: Sequence[AttentionSite], see: Callable[[AttentionSite, object], None]
+) -> AbstractContextManager[None]:
+    """Call ``see`` with what every site's module returns, in every pass in the block."""
+
+    def hook(module: nn.Module, shared: Sequence[AttentionSite]) -> RemovableHandle:
+        turns = cycle(shared)
+        return module.register_forward_hook(lambda _m, _args, output: see(next(turns), output))
+
+    return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
+
+
+def capture_layers(
+    loaded: LoadedModel,
+    batch: Padded,
+    gates: Tensor,
+    layers: Sequence[int],
+    see: Callable[[AttentionSite, Tensor, Tensor], None],
+) -> None:
+    """Run one gated batch up to the last of ``layers``; show their inputs and ungated z.
+
+    ``see`` gets (site, x, z): what queries are made from, x (batch, pos, d_model), and z (batch,
+    n_heads, pos, d_head).
+    """
+    last = max(layers)
+    entered: dict[int, Tensor] = {}
+
+    def change(site: AttentionSite, z: Tensor) -> Tensor:
+        if site.row in layers:
+            see(site, entered[site.row], z)
+        if site.row == last:
+            raise LastSiteSeen
+        return gate(z, site, gates)
+
+    watching = watch_inputs(
+        loaded.sites, lambda site, inputs: entered.update({site.row: inputs.x_q})
+    )
+    run: Run = loaded.run
+    with intervene(loaded, z=change), watching, suppress(LastSiteSeen):
+        run(*batch.inputs, **batch.decoder_inputs)

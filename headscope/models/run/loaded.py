@@ -1,0 +1,289 @@
+"""A model that is ready to be measured: network, tokenizer, attention sites, origin."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from headscope.core.errors import InputError
+from headscope.core.once import once
+from headscope.data.token_rows import Ends
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.sites import numbered
+from headscope.models.run.pooling import Pooling, chosen
+from headscope.models.run.task_heads import HeadWeights, Select, last_state, run_with_task_head
+
+_NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
+
+
+#: Name, shape, type and checksum of every parameter and buffer.
+Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
+
+
+@dataclass(frozen=True)
+class FileWeights:
+    """Weights as they lay in a file: its SHA-256, and the network right after it was read."""
+
+    sha256: str
+    network: Fingerprint
+
+
+def fingerprint(network: nn.Module) -> Fingerprint:
+    """Sum up a network's parameters and buffers: CRC-32 of every byte, 3 GB in a second.
+
+    Unlike version counters it sees edits through ``.data``, and unlike addresses it knows weights
+    that came back. In a run that keeps the network as it is, only the first look is one.
+    """
+    return once(network, "fingerprint", lambda: _fingerprint(network))
+
+
+def _fingerprint(network: nn.Module) -> Fingerprint:
+    tensors = (*network.named_parameters(), *network.named_buffers())
+    return tuple((name, tuple(t.shape), str(t.dtype), _checksum(t)) for name, t in tensors)
+
+
+def _checksum(tensor: Tensor) -> int:
+    data = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    return zlib.crc32(data.numpy().data)
+
+
+@dataclass
+class LoadedModel:
+    """A model that is ready to be measured."""
+
+    name: str  # What the user called it
+    model: Any  # The base model (no task head), in eval mode
+    #: The base model with its task head around it, or the base model itself where there is none.
+    network: Any = field(repr=False)
+    tokenizer: Any  # A fast one; None where the folder has none and the caller allowed it
+    #: Where its attention runs: of all stacks, or of one in a view that :meth:`only` made.
+    sites: tuple[AttentionSite, ...]
+    task_head: str | None  # One of TASK_HEADS (models/run/task_heads.py), or None
+    dtype: str  # Of its weights, as torch spells them.
+    device: str
+    revision: str | None = None  # The hub's commit, where it is known
+    #: The weights as they were read; None for a model that was handed over in memory.
+    file: FileWeights | None = field(default=None, repr=False)
+    #: For a copy without some of its heads: id, revision and weights_sha256 of what it was made
+    #: from.
+    origin: dict[str, Any] | None = field(default=None, repr=False)
+    #: Floating-point type of the checkpoint's file, where it is known.
+    stored_dtype: str | None = None
+    #: The last certificate and what it was made on; see
+    #: :mod:`headscope.models.certificate.certificate`.
+    certificate: object = field(default=None, repr=False)
+    #: For a view of one stack: the model that it is a view of.
+    whole: LoadedModel | None = field(default=None, repr=False)
+    #: Where it was read, or where the model lies that it was cut from; None for one that was handed
+    #: over in memory.
+    folder: Path | None = field(default=None, repr=False)
+    #: How its last states become the embedding of a text.
+    pooling: Pooling = field(default_factory=Pooling)
+    #: What the checkpoint's weights hold of the task head that its config.json names.
+    head_weights: HeadWeights | None = field(default=None, repr=False)
+    #: Sentences about how its checkpoint was read, for every output.
+    remarks: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def weights_sha256(self) -> str | None:
+        """SHA-256 of the file, as long as the weights in memory are still what was read from it."""
+        return None if self.file is None or self.changed else self.file.sha256
+
+    @property
+    def changed(self) -> bool:
+        """Whether weights were overwritten after they had been read from a file."""
+        return self.file is not None and self.file.network != fingerprint(self.network)
+
+    @property
+    def others(self) -> tuple[AttentionSite, ...]:
+        """Sites of the stacks that a view leaves out."""
+        if self.whole is None:
+            return ()
+        stacks = {site.stack for site in self.sites}
+        return tuple(site for site in self.whole.sites if site.stack not in stacks)
+
+    @property
+    def stacks(self) -> tuple[str, ...]:
+        """Which of the stacks encoder, decoder, cross the sites belong to, in this order."""
+        return tuple(dict.fromkeys(site.stack for site in self.sites))
+
+    def only(self, stack: str) -> LoadedModel:
+        """Return a view of one stack: the same model, measured and pruned there alone."""
+        whole = self.whole or self
+        if stack == "all":
+            return whole
+        sites = numbered([site for site in whole.sites if site.stack == stack])
+        if not sites:
+            raise InputError(
+                f"{self.name} has no stack {stack!r}; it has {' and '.join(whole.stacks)}."
+            )
+        return self if whole.stacks == (stack,) else replace(self, sites=sites, whole=whole)
+
+    def pooled_by(self, mode: str) -> LoadedModel:
+        """Return the same model with another way to embed a text, whatever its folder says."""
+        pooling = chosen(mode, self.pooling)
+        whole = None if self.whole is None else replace(self.whole, pooling=pooling)
+        return replace(self, pooling=pooling, whole=whole)
+
+    @property
+    def n_layers(self) -> int:
+        """Layers of attention that were seen running, all stacks together."""
+        return len(self.sites)
+
+    def layers_stated(self) -> int:
+        """Layers of attention that the configuration speaks of, all stacks together."""
+        config = self.model.config
+        layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
+        if not self.encoder_decoder:
+            return layers * int(getattr(config, "inner_group_num", 1))  # ALBERT: layers in a layer
+        names = ("decoder_layers", "num_decoder_layers")
+        decoder = next((n for name in names if (n := getattr(config, name, None))), layers)
+        return int(getattr(config, "encoder_layers", layers)) + 2 * int(decoder)
+
+    @property
+    def encoder_decoder(self) -> bool:
+        """Whether the model has a decoder that reads an encoder's states."""
+        return bool(getattr(self.model.config, "is_encoder_decoder", False))
+
+    @property
+    def start_id(self) -> int | None:
+        """Token id that the decoder starts with; None for a model without an encoder-decoder."""
+        if not self.encoder_decoder:
+            return None
+        names = ("decoder_start_token_id", "bos_token_id")
+        found = (getattr(self.model.config, name, None) for name in names)
+        return next((int(start) for start in found if start is not None), self.pad_id)
+
+    @property
+    def n_heads(self) -> int:
+        """Most heads that any layer has (layers can differ once heads are removed)."""
+        return max((site.n_heads for site in self.sites), default=0)
+
+    @property
+    def family(self) -> str:
+        """The architecture's model_type."""
+        return str(self.model.config.model_type)
+
+    @property
+    def pad_id(self) -> int:
+        """Token id that fills up short sequences; one that has no row counts as not stated."""
+        for owner in (self.model.config, self.tokenizer):
+            pad = getattr(owner, "pad_token_id", None)
+            if pad is not None and 0 <= int(pad) < self.vocab_size:
+                return int(pad)
+        return 0
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the input embedding."""
+        return int(self.model.get_input_embeddings().num_embeddings)
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence, special tokens included, that model and tokenizer allow."""
+        limits = [_position_limit(self.model), getattr(self.tokenizer, "model_max_length", None)]
+        known = [int(limit) for limit in limits if limit is not None and limit < _NO_LIMIT]
+        return min(known, default=_NO_LIMIT)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Run the base model; returns the last hidden state (batch, pos, d_model).
+
+        Of an encoder-decoder model that is the decoder's; without anything for the decoder to
+        read, only the encoder runs.
+        """
+        alone = self.encoder_decoder and decoder_input_ids is None
+        inputs = _present(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+        )
+        return last_state(self.model.get_encoder() if alone else self.model, inputs)
+
+    def run(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        *,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        select: Select | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run the model with its task head: last hidden state and logits (None without one).
+
+        ``select`` picks what the task head gets from the last hidden state; all of it by default.
+        An encoder-decoder model without anything for its decoder to read runs its encoder only.
+        """
+        if self.encoder_decoder and decoder_input_ids is None:
+            return self.forward(input_ids, attention_mask), None
+        inputs = _present(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+        )
+        return run_with_task_head(self.network, self.model, inputs, select)
+
+    def run_tiny(self) -> None:
+        """Run the base model once on three tokens, for whoever watches its modules."""
+        start = [] if self.start_id is None else [[self.start_id, self.vocab_size // 3]]
+        tokens = [[self.vocab_size - 1, 0, self.vocab_size // 2]]
+        with torch.no_grad():
+            self.forward(*self.pad(tokens), *(self.pad(start) if start else ()))
+
+    def pad(self, sequences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """Right-pad token ids: (input_ids, attention_mask), both (batch, longest)."""
+        rows = [torch.as_tensor(sequence, dtype=torch.long) for sequence in sequences]
+        ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        return ids.to(self.device), mask.to(self.device)
+
+
+def ends_of(loaded: LoadedModel) -> Ends:
+    """Return the tokens with which a model's targets start and end."""
+    if loaded.start_id is None:
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) is no encoder-decoder model; the task seq2seq needs "
+            "one, such as Marian, BART or T5."
+        )
+    network = loaded.network
+    for settings in (network.config, getattr(network, "generation_config", None)):
+        stop = getattr(settings, "eos_token_id", None)
+        if isinstance(stop, list | tuple):
+            stop = next(iter(stop), None)
+        if stop is not None:
+            return Ends(loaded.start_id, int(stop))
+    raise InputError(
+        f"The config of {loaded.name} has no eos_token_id, so it is not known where its targets "
+        "end; add it to config.json."
+    )
+
+
+def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _position_limit(network: nn.Module) -> int | None:
+    """Positions that a learned position table has room for."""
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            # RoBERTa and its kin count positions from padding_idx + 1.
+            skipped = 0 if module.padding_idx is None else module.padding_idx + 1
+            return module.num_embeddings - skipped
+    limit = getattr(network.config, "max_position_embeddings", None)
+    return int(limit) if isinstance(limit, int) and limit > 0 else None

@@ -1,0 +1,267 @@
+"""One vector of a sequence's states, and the cosine between those of two models.
+
+Every function that pools takes ``hidden`` (batch, pos, d) and ``real`` (batch, pos), which is 0 or
+False at padding, and returns (batch, d). Half-precision states are summed in float32. A sequence
+needs one real token or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.core.errors import CheckpointError, InputError
+from headscope.core.widest import exact
+
+
+def wide(values: Tensor) -> Tensor:
+    """Give half-precision numbers enough digits for sums and logarithms."""
+    return values.float() if values.dtype.itemsize < 4 else values
+
+
+def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:
+    """Average the states of a sequence's real tokens, special ones included.
+
+    NaN for a sequence without real tokens.
+    """
+    total, count = _total(hidden, real)
+    return total / count
+
+
+def mean_sqrt_pooled(hidden: Tensor, real: Tensor) -> Tensor:
+    """Sum of the real tokens' states over the root of their number."""
+    total, count = _total(hidden, real)
+    return total / count.sqrt()
+
+
+def cls_pooled(hidden: Tensor, real: Tensor) -> Tensor:
+    """State of the first real token, wherever the padding is."""
+    return _at(hidden, real.to(torch.int32).argmax(dim=1))
+
+
+def last_pooled(hidden: Tensor, real: Tensor) -> Tensor:
+    """State of the last real token, wherever the padding is."""
+    back = real.to(torch.int32).flip(1).argmax(dim=1)
+    return _at(hidden, hidden.shape[1] - 1 - back)
+
+
+def max_pooled(hidden: Tensor, real: Tensor) -> Tensor:
+    """Largest value of each dimension over the real tokens."""
+    return wide(hidden).masked_fill(~real.bool()[..., None], float("-inf")).amax(dim=1)
+
+
+def weighted_pooled(hidden: Tensor, real: Tensor) -> Tensor:
+    """Average the states of the real tokens, the first one weighted 1, the second one 2, ....
+
+    References
+    ----------
+    Muennighoff 2022, arXiv:2202.08904.
+    """
+    states = wide(hidden)
+    weight = (real.to(states.dtype).cumsum(dim=1) * real)[..., None]
+    return (states * weight).sum(1) / weight.sum(1)
+
+
+#: Every way to pool, by the name that users and results have for it.
+MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "mean": mean_pooled,
+    "cls": cls_pooled,
+    "max": max_pooled,
+    "weighted": weighted_pooled,
+    "mean-sqrt": mean_sqrt_pooled,
+    "last": last_pooled,
+}
+
+
+def cosine(ours: Tensor, theirs: Tensor, *, precise: bool = True) -> Tensor:
+    """Cosine between corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
+
+    Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. In
+    float64, unless ``precise`` is False: then in the type of the rows.
+    """
+    if precise:
+        ours, theirs = exact(ours), exact(theirs)
+    both_zero = ~(ours.detach().any(dim=-1) | theirs.detach().any(dim=-1))
+    return torch.cosine_similarity(ours, theirs, dim=-1).masked_fill(both_zero, 1.0)
+
+
+def _total(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the real tokens' states, and their number (batch, 1)."""
+    states = wide(hidden)
+    weight = real.to(states.dtype)[..., None]
+    return (states * weight).sum(1), weight.sum(1)
+
+
+def _at(hidden: Tensor, position: Tensor) -> Tensor:
+    """Pick one position of each sequence."""
+    index = position[:, None, None].expand(-1, 1, hidden.shape[-1])
+    return wide(hidden).gather(1, index)[:, 0]
+
+
+#: Modes that users can choose by name; the others are read from folders only.
+CHOICES = ("mean", "cls", "max", "weighted")
+
+#: Activations of a dense module by the name of their class in torch.nn.
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Identity": lambda x: x,
+    "Tanh": torch.tanh,
+    "ReLU": torch.relu,
+    "GELU": F.gelu,
+    "SiLU": F.silu,
+    "Sigmoid": torch.sigmoid,
+}
+
+
+class Step(Protocol):
+    """What is done to a pooled vector."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (batch, d) to (batch, d of the next step); differentiable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """activation(x W^T + b), with x or R x added where it is residual."""
+
+    weight: Tensor  # (out, in): W
+    bias: Tensor | None = None  # (out,): b
+    activation: str = "Tanh"  # A name of :data:`ACTIVATIONS`
+    residual: bool | Tensor = False  # (out, in): whether x is added, or R
+    sha256: str = ""  # Of the file that the weights are from; empty where they are from none
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
+        bias = None if self.bias is None else self.bias.to(x)
+        found = ACTIVATIONS[self.activation](F.linear(x, self.weight.to(x), bias))
+        if isinstance(self.residual, Tensor):
+            return found + F.linear(x, self.residual.to(x))
+        return found + x if self.residual else found
+
+    def __str__(self) -> str:
+        wide, narrow = self.weight.shape[1], self.weight.shape[0]
+        residual = "" if self.residual is False else " residual"
+        return f"dense {wide}x{narrow} {self.activation.lower()}{residual}"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """(x - mean) / deviation, times a factor and plus a summand for each dimension."""
+
+    weight: Tensor  # (d,)
+    bias: Tensor  # (d,)
+    sha256: str = ""  # Of the file that the weights are from
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (batch, d) to (batch, d), in the type and on the device of ``x``."""
+        return F.layer_norm(x, self.weight.shape, self.weight.to(x), self.bias.to(x))
+
+    def __str__(self) -> str:
+        return "layer norm"
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Scale to unit length."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (batch, d) to (batch, d)."""
+        return F.normalize(x, dim=-1)
+
+    def __str__(self) -> str:
+        return "normalize"
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """Keep the first dimensions."""
+
+    width: int  # How many
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map (batch, d) to (batch, width)."""
+        return x[..., : self.width]
+
+    def __str__(self) -> str:
+        return f"first {self.width}"
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How a model's last hidden states become one embedding for each text."""
+
+    #: Names of :data:`headscope.models.run.pooling.MODES`; what several give is concatenated.
+    modes: tuple[str, ...] = ("mean",)
+    steps: tuple[Step, ...] = ()  # Run one after the other on what was pooled
+    #: ``modules.json`` (the model's folder says it), ``option`` (the user does) or ``default``.
+    origin: str = "default"
+    #: The files of the model's folder that say so, relative to it, with ``/``: what a copy of the
+    #: folder needs for SentenceTransformer to make the same embeddings. Empty for an option or the
+    #: default.
+    files: tuple[str, ...] = field(default=(), repr=False)
+    prompt: str = ""  # Put before every text that is embedded
+    #: Tokens, special ones included, at which SentenceTransformer cuts a text of this model;
+    #: headscope cuts none.
+    max_length: int | None = None
+    #: Tokens at the beginning that are read and not pooled: those of a prompt that is left out.
+    skipped: int = 0
+    #: Sentences about settings of the model's folder that headscope does not use.
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    #: Why the folder's embedding cannot be made; :meth:`embed` refuses with it.
+    problem: str | None = None
+
+    def embed(self, hidden: Tensor, real: Tensor) -> Tensor:
+        """Turn the last hidden states of a batch into its embeddings; differentiable.
+
+        ``hidden`` (batch, pos, d_model), ``real`` (batch, pos); returns (batch, d).
+
+        Notes
+        -----
+        No control flow depends on numbers, so that it can be traced and exported.
+        """
+        self.check()
+        if self.skipped:
+            real = real * (real.cumsum(dim=1) > self.skipped)
+        pooled = torch.cat([MODES[mode](hidden, real) for mode in self.modes], dim=-1)
+        for step in self.steps:
+            pooled = step(pooled)
+        return pooled
+
+    def check(self) -> None:
+        """Refuse what :meth:`embed` would refuse, before anything is run."""
+        if self.problem is not None:
+            raise CheckpointError(
+                f"{self.problem} Give pooling (such as mean) to compare pooled last states instead."
+            )
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Everything that embeddings depend on besides the model itself, as plain values."""
+        weights = [step.sha256 for step in self.steps if isinstance(step, Dense | LayerNorm)]
+        skipped = {"skipped": self.skipped} if self.skipped else {}
+        return {"pooling": str(self), "weights": weights, "prompt": self.prompt, **skipped}
+
+    def __str__(self) -> str:
+        """``mean``, or such as ``cls, dense 384x128 tanh, normalize``."""
+        if self.problem is not None:
+            return "unknown"
+        return ", ".join(["+".join(self.modes), *map(str, self.steps)])
+
+
+def chosen(mode: str, text: Pooling | None = None) -> Pooling:
+    """Return the pooling that a user chose by name; nothing follows it."""
+    if mode not in CHOICES:
+        raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
+    text = text or Pooling()
+    return Pooling(
+        (mode,),
+        origin="option",
+        prompt=text.prompt,
+        max_length=text.max_length,
+        skipped=text.skipped,
+        notes=text.notes,
+    )

@@ -1,0 +1,228 @@
+"""How matrices are multiplied: faster in a measured pass, as exactly as their type says in a proof.
+
+Nearly all of a pass is spent in nn.Linear. On a CPU torch hands float32 to MKL, which on processors
+that are not Intel's uses half of their vector width; oneDNN, also part of torch, uses all of it and
+is more than twice as fast there. It is float32 all the same, rounded in another order. The
+certificate runs through the same products, so it covers them too.
+
+torch may also multiply float32 in fewer bits: in TF32 (10 bits of 23) on NVIDIA's GPUs, in bfloat16
+(7 bits) on CPUs that have such units, and by default in cuDNN's convolutions. And it may add the
+partial sums of half-precision products in half precision. A certificate made so would be of another
+model than the one whose type it states.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeGuard
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headscope.models.run.hooks import replaced_forwards
+
+#: oneDNN's linear map: (x, W, b, and three settings of what follows it) to x W^T + b.
+Product = Callable[..., Tensor]
+
+# torch and oneDNN keep a compiled product for each of the last 1,024 shapes, about half a megabyte
+# each, so memory would grow with the corpus. A batch uses a handful of shapes, again in every
+# layer, and then perhaps never more. Read by both libraries when they first multiply.
+os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
+os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+
+
+#: Bytes of weights that are kept in oneDNN's own order, at most: they are held twice then.
+PACKED = 1 << 28
+
+
+@contextmanager
+def fast_products(model: nn.Module) -> Iterator[None]:
+    """Let float32 linear maps on a CPU run through oneDNN while the block runs.
+
+    Where autograd records, only maps whose weights are frozen do. Does nothing where torch lacks
+    the operation, on other devices and for other dtypes. A block inside of another one leaves the
+    maps to that: around many short blocks, weights are brought into oneDNN's order only once.
+    """
+    product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if product is None:
+        yield
+        return
+    linears = list(filter(_is_plain_float32, model.modules()))
+    pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+    if sum(linear.weight.nbytes for linear in linears) > PACKED:
+        pack = None
+    with replaced_forwards({m: _FastLinear(m, product, pack) for m in linears}):
+        yield
+
+
+class _FastLinear:
+    """What runs in place of the forward of one linear map."""
+
+    def __init__(
+        self, linear: nn.Linear, product: Product, pack: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        self._linear, self._product, self._pack = linear, product, pack
+        self._packed: Tensor | None = None  # The weight in oneDNN's order.
+        self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
+        self._transposed: Tensor | None = None  # As a backward pass wants it.
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Multiply."""
+        weight, bias = self._linear.weight, self._linear.bias
+        if torch.is_grad_enabled() and weight.requires_grad:
+            return functional.linear(x, weight, bias)
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return self._product(x, self._weight(x), bias, "none", [], "")
+        if self._transposed is None:
+            self._transposed = weight.detach().t().contiguous()
+        wanted: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, self._product, weight, bias, self._transposed
+        )
+        return wanted
+
+    def _weight(self, x: Tensor) -> Tensor:
+        """Return the weight, from its second use on in oneDNN's own order: the same products."""
+        weight = self._linear.weight
+        # Of a single row oneDNN sums in another order, and so it would in its own.
+        if self._pack is None or x.numel() == x.shape[-1] or weight.is_inference():
+            return weight
+        now = id(weight), weight.data_ptr(), weight._version
+        if now != self._seen:
+            self._seen, self._packed = now, None
+            return weight
+        if self._packed is None:
+            self._packed = self._pack(weight)
+        return self._packed
+
+
+class _Product(torch.autograd.Function):
+    """``x W^T + b`` with a gradient for x: the gradient of the output times W."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, product: Product, W: Tensor, b: Tensor | None, transposed: Tensor
+    ) -> Tensor:
+        ctx.product, ctx.transposed = product, transposed
+        return product(x, W, b, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
+        """Give x its gradient; the weights are frozen."""
+        x = ctx.product(grads[0].contiguous(), ctx.transposed, None, "none", [], "")
+        return x, None, None, None, None
+
+
+@contextmanager
+def fast_training(model: nn.Module) -> Iterator[None]:
+    """Do the same while float32 weights are trained: the products of the backward pass too."""
+    product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    if product is None:
+        yield
+        return
+
+    def forward(linear: nn.Linear, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
+            return out
+        trained: Tensor = _Trained.apply(  # type: ignore[no-untyped-call]
+            x, product, linear.weight, linear.bias
+        )
+        return trained
+
+    linears = filter(_is_plain_float32, model.modules())
+    with replaced_forwards({m: functools.partial(forward, m) for m in linears}):
+        yield
+
+
+class _Trained(torch.autograd.Function):
+    """``x W^T + b`` with gradients for x, W and b."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, product: Product, W: Tensor, b: Tensor | None) -> Tensor:
+        ctx.product, ctx.biased = product, b is not None
+        ctx.save_for_backward(x, W)
+        return product(x, W, b, "none", [], "")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor | None]:
+        """Multiply the gradient by W for x, and by x for W."""
+        x, W = ctx.saved_tensors
+        g = grads[0].contiguous()
+        rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
+        by_x = ctx.product(g, W.t().contiguous(), None, "none", [], "")
+        by_W = ctx.product(rows.t().contiguous(), inputs.t().contiguous(), None, "none", [], "")
+        return by_x, None, by_W, rows.sum(dim=0) if ctx.biased else None
+
+
+def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
+    return (
+        type(module) is nn.Linear
+        and "forward" not in vars(module)
+        and module.weight.dtype == torch.float32
+        and module.weight.device.type == "cpu"
+        and module.weight.numel() > 0  # a layer without heads: oneDNN refuses it
+    )
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Multiply float32 in float32 and add half precision up in float32, while the block runs.
+
+    Also a decorator. What the caller had set is set again afterwards, exceptions or not.
+    """
+    changed: list[tuple[Any, str, Any]] = []
+    try:
+        for owner, name, value in _needed():
+            changed.append((owner, name, getattr(owner, name)))
+            setattr(owner, name, value)
+        yield
+    finally:
+        for owner, name, before in reversed(changed):
+            setattr(owner, name, before)
+
+
+def _needed() -> Iterator[tuple[Any, str, Any]]:
+    """Yield (owner, attribute, value) of what has to be set, each when all before it has been."""
+    backends = torch.backends
+    # The old way first: torch refuses to read it once the new one has said something else.
+    if _read(_AllBackends, "precision") not in (None, "highest"):
+        yield _AllBackends, "precision", "highest"
+    if _read(backends.cudnn, "allow_tf32"):
+        yield backends.cudnn, "allow_tf32", False
+    mkldnn = backends.mkldnn
+    others = ((backends.cudnn, "conv"), (mkldnn, "matmul"), (mkldnn, "conv"))
+    for owner in (backends.cuda.matmul, *(getattr(owner, name, None) for owner, name in others)):
+        if _read(owner, "fp32_precision") not in (None, "ieee", "none"):
+            yield owner, "fp32_precision", "ieee"
+    for kind in ("fp16", "bf16"):
+        name = f"allow_{kind}_reduced_precision_reduction"
+        if _read(backends.cuda.matmul, name):
+            yield backends.cuda.matmul, name, False
+
+
+def _read(owner: Any, name: str) -> Any:
+    """Return a setting; None where this torch has none, or where the other way was used."""
+    try:
+        return getattr(owner, name, None)
+    except (RuntimeError, AssertionError):
+        return None
+
+
+class _Precision(type):
+    """torch's one setting for all backends, as an attribute."""
+
+    @property
+    def precision(cls) -> str:
+        return torch.get_float32_matmul_precision()
+
+    @precision.setter
+    def precision(cls, value: str) -> None:
+        torch.set_float32_matmul_precision(value)
+
+
+class _AllBackends(metaclass=_Precision):
+    pass

@@ -1,0 +1,306 @@
+"""What happens inside every attention site in one forward pass, the model's own or ours."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headscope.core.activations import Activations
+from headscope.core.errors import HeadscopeError
+from headscope.data.pieces import unreadable
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.hooks import grouped, hooked
+from headscope.models.run.intervene import watch_inputs, watch_outputs
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import Router, routed, use_implementation
+
+#: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
+#: model with more than two heads.
+_CHUNK = 1 << 17
+#: What a layout that was misread raises: tensors that do not fit, arguments that are not there.
+_MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
+
+
+LONG = 256  # Tokens of the long probe, at least, where the model has room for them.
+_TEXT = (
+    "The old ferry left the harbour before dawn, and nobody on the quay could say who had "
+    "untied it.",
+    "She wrote it down.",
+    "When the auditors asked for the ledgers of 1987, the clerk who kept the keys had retired.",
+    "Why?",
+)
+_RANDOM_LENGTHS = (23, 7, 16, 3)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One batch."""
+
+    name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
+    #: (batch, pos): on the model's device; the mask is 1 for tokens and 0 for padding.
+    input_ids: Tensor
+    attention_mask: Tensor
+    #: (batch, target_pos): the same for the decoder of an encoder-decoder model.
+    decoder_input_ids: Tensor | None = None
+    decoder_attention_mask: Tensor | None = None
+
+    @property
+    def inputs(self) -> dict[str, Tensor]:
+        """What the model is called with."""
+        every = {part.name: getattr(self, part.name) for part in fields(self)[1:]}
+        return {name: tensor for name, tensor in every.items() if tensor is not None}
+
+    @property
+    def real(self) -> Tensor:
+        """Positions of the model's last states that are no padding, (batch, pos), boolean."""
+        last = self.decoder_attention_mask
+        return (self.attention_mask if last is None else last).bool()
+
+    def real_queries(self, stack: str) -> Tensor:
+        """Query positions of a stack that are no padding, (batch, query_pos), boolean."""
+        return self.attention_mask.bool() if stack == "encoder" else self.real
+
+    def real_keys(self, stack: str) -> Tensor:
+        """Key positions of a stack that are no padding, (batch, key_pos), boolean."""
+        return self.attention_mask.bool() if stack == "cross" else self.real_queries(stack)
+
+    @property
+    def padded(self) -> int:
+        """Positions that are padding."""
+        masks = (self.attention_mask, self.decoder_attention_mask)
+        return sum(int((mask == 0).sum()) for mask in masks if mask is not None)
+
+
+def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
+    """Return sentences, or random token ids where there is no tokenizer: short padded, and long.
+
+    The long one goes beyond every sliding window, where the model has room for that. A decoder
+    reads the next sentence's tokens, so that the lengths differ.
+    """
+    windows = [site.window for site in loaded.sites if site.window is not None]
+    room = min(max([LONG, *(3 * window for window in windows)]), loaded.max_length)
+    if loaded.tokenizer is None:
+        generator = torch.Generator().manual_seed(0)
+        bounds = min(5, loaded.vocab_size - 1), loaded.vocab_size
+        *short, long = [
+            torch.randint(*bounds, (min(n, loaded.max_length),), generator=generator).tolist()
+            for n in (*_RANDOM_LENGTHS, room)
+        ]
+    else:
+        texts = [*_TEXT, " ".join(_TEXT * (room // 50))]
+        try:
+            encoded = loaded.tokenizer(texts, truncation=False, padding=False, verbose=False)
+        except Exception as error:  # tokenizers raises no more special kind
+            raise unreadable(loaded, error) from error
+        *short, long = [list(ids) for ids in encoded["input_ids"]]
+        long = long if len(long) <= room else long[: room - 1] + long[-1:]
+    highest = max(max(ids) for ids in [*short, long])
+    if highest >= loaded.vocab_size:
+        raise HeadscopeError(
+            f"The tokenizer of {loaded.name} gives token id {highest}, but the model's embedding "
+            f"has {loaded.vocab_size} rows; tokenizer and weights do not belong together."
+        )
+
+    def probe(name: str, sequences: list[list[int]]) -> Probe:
+        ids, mask = loaded.pad(sequences)
+        if loaded.start_id is None:
+            return Probe(name, ids, mask)
+        targets = [*sequences[1:], sequences[0][: max(1, len(sequences[0]) * 3 // 4)]]
+        started = [[loaded.start_id, *target][: loaded.max_length] for target in targets]
+        return Probe(name, ids, mask, *loaded.pad(started))
+
+    padded = probe("right-padded", [ids[: loaded.max_length] for ids in short])
+    unpadded = probe("unpadded", [long])
+    if getattr(loaded.tokenizer, "padding_side", "right") != "left":
+        return padded, unpadded
+    ids, mask = padded.input_ids.clone(), padded.attention_mask.clone()
+    for row, n in enumerate(padded.attention_mask.sum(1).tolist()):
+        ids[row] = ids[row].roll(ids.shape[1] - n)
+        mask[row] = mask[row].roll(mask.shape[1] - n)
+    left = replace(padded, name="left-padded", input_ids=ids, attention_mask=mask)
+    return padded, left, unpadded
+
+
+@dataclass(frozen=True)
+class SiteRecord:
+    """One site in one pass; None for what was not seen."""
+
+    inputs: AttentionInput | None  # What the attention module is called with
+    #: (batch, n_heads, pos, d_head): what is scored: queries and keys with any position in them.
+    q: Tensor | None
+    k: Tensor | None
+    #: (batch, pos, n_heads * d_head): what enters W_O: the heads' z, and behind them what a family
+    #: puts beside attention.
+    z: Tensor | None
+    out: Tensor | None  # (batch, pos, d_model): what leaves W_O
+    pattern: Tensor | None  # (batch, n_heads, query_pos, key_pos): after softmax
+    v: Tensor | None = None  # (batch, n_heads, key_pos, d_v): what the pattern mixes
+    #: (batch, n_heads, query_pos, key_pos): what the model's own softmax is given, the mask added;
+    #: kept only where asked for.
+    scores: Tensor | None = None
+
+
+@dataclass
+class Recording:
+    """One pass."""
+
+    #: By field of SiteRecord and the site's row, what each site showed.
+    seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
+    #: (batch, pos, d_model): the last hidden state; None where the pass broke off.
+    hidden: Tensor | None = None
+    #: How often our attention ran.
+    calls: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    masks_seen: int = 0  # Calls of our attention that came with a mask
+    failure: str | None = None  # Why the pass broke off, if it did
+
+    def site(self, site: AttentionSite) -> SiteRecord:
+        """Return what was seen at one site."""
+        return SiteRecord(*(self.seen[part.name].get(site.row) for part in fields(SiteRecord)))
+
+
+def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Recording:
+    """Run the model with its own attention that returns patterns; keep its ``scores`` too."""
+    run = Recording()
+
+    def keep_input(site: AttentionSite, inputs: AttentionInput) -> None:
+        run.seen["inputs"][site.row] = inputs
+        with suppress(*_MISREAD):
+            heads = site.layout.place(site, site.project(inputs), inputs)
+            for name in ("q", "k", "v"):
+                run.seen[name][site.row] = getattr(heads, name)
+
+    softmaxes = Softmaxes()
+
+    def keep_pattern(site: AttentionSite, output: object) -> None:
+        if scores:
+            run.seen["scores"][site.row] = softmaxes.entered
+        if not site.layout.bypasses:
+            run.seen["pattern"][site.row] = site.layout.pattern_in(output)
+        elif (own := softmaxes.taken()) is not None:  # XLM's is float32 in a model of any type
+            run.seen["pattern"][site.row] = own.to(loaded.model.dtype)
+        else:
+            run.seen["pattern"][site.row] = _joined(site, None, "pattern", probe)
+
+    inputs = watch_inputs(loaded.sites, keep_input)
+    patterns = watch_outputs(loaded.sites, keep_pattern)
+    eager = use_implementation(loaded.model, "eager")
+    with inputs, patterns, eager, torch.no_grad(), _outputs_seen(loaded.sites, run), softmaxes:
+        run.hidden = loaded.forward(**probe.inputs)
+    return run
+
+
+class Softmaxes(TorchFunctionMode):
+    """Keeps the last softmax over pairs of positions that anything in the block computes.
+
+    A module that never asks for a custom attention does not hand its pattern out either. Some
+    families round every pattern to float32, which a model in float64 is not compared with: its
+    softmax, and the scores that enter it, stay in float64.
+    """
+
+    last: Tensor | None = None
+    entered: Tensor | None = None  # What went into it.
+    #: The last tensor that was rounded to float32, and what it was before.
+    _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def taken(self) -> Tensor | None:
+        """Return the last one, once: it must not count for the next module too."""
+        last, self.last = self.last, None
+        return last
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the function; keep what a softmax returns."""
+        name, options = getattr(func, "__name__", ""), dict(kwargs or {})
+        if name == "softmax" and args and args[0] is self._narrowed[0]:
+            args = (self._narrowed[1], *args[1:])
+        wide = bool(args) and isinstance(args[0], Tensor) and args[0].dtype == torch.float64
+        if wide and name == "softmax":
+            options.pop("dtype", None)
+        result = func(*args, **options)
+        if wide and name == "float":
+            self._narrowed = result, args[0]
+        if name == "softmax" and result.dim() == 4:
+            self.last, self.entered = result, args[0] if args else None
+        return result
+
+
+def run_ours(loaded: LoadedModel, probe: Probe) -> Recording:
+    """Run the model through the attention that measures everything else."""
+    chunks: dict[int, dict[tuple[int, int], Activations]] = {}
+
+    class Keep:
+        def observe(self, site: Activations) -> None:
+            chunks.setdefault(site.row, {})[site.rows.start, site.heads.start] = site
+
+        def finish(self, stack: str, layer: int) -> None:
+            pass
+
+    router = Router(loaded.sites, [Keep()], chunk_entries=_CHUNK)
+    run = Recording(calls=router.calls)
+    try:
+        with routed(loaded.model, router), _outputs_seen(loaded.sites, run):
+            run.hidden = loaded.forward(**probe.inputs)
+    except HeadscopeError as error:
+        run.failure = str(error)
+    except _MISREAD as error:
+        said = " ".join(str(error).split())[:200]
+        run.failure = f"{loaded.family} does not run through our attention: {said}"
+    run.masks_seen = router.masks_seen
+    for site in loaded.sites:
+        for name in ("pattern", "q", "k", "v"):
+            run.seen[name][site.row] = _joined(site, chunks.get(site.row), name, probe)
+    return run
+
+
+def run_sdpa(loaded: LoadedModel, probe: Probe) -> Tensor | None:
+    """Return the last hidden state of the model's SDPA run; None where there is none."""
+    try:
+        with use_implementation(loaded.model, "sdpa"), torch.no_grad():
+            return loaded.forward(**probe.inputs)
+    except (ValueError, ImportError):
+        return None
+
+
+def _outputs_seen(sites: Sequence[AttentionSite], run: Recording) -> AbstractContextManager[None]:
+    """Collect what enters and leaves W_O in every site's turn."""
+
+    def keep(turns: Iterator[AttentionSite], _: nn.Module, args: Any, output: Tensor) -> None:
+        site = next(turns)
+        run.seen["z"][site.row] = site.projections.out.entering(args[0])
+        run.seen["out"][site.row] = site.projections.out.leaving(output)
+
+    return hooked(
+        out.module.register_forward_hook(partial(keep, cycle(shared)))
+        for out, shared in grouped(sites, lambda site: site.projections.out).items()
+    )
+
+
+def _joined(
+    site: AttentionSite,
+    chunks: dict[tuple[int, int], Activations] | None,
+    name: str,
+    probe: Probe,
+) -> Tensor | None:
+    """Put the chunks of one site back together: (batch, n_heads, pos, ...)."""
+    if not chunks:
+        if site.n_heads > 0:
+            return None
+        # A layer that has lost all its heads has nothing to show, and nothing can be missing.
+        batch, n_q = probe.real_queries(site.stack).shape
+        n_k = probe.real_keys(site.stack).shape[1]
+        of_keys = (n_k, site.d_head)
+        sizes = {"pattern": (n_q, n_k), "q": (n_q, site.d_head), "k": of_keys, "v": of_keys}
+        return torch.empty(batch, 0, *sizes[name], device=probe.input_ids.device)
+    rows = sorted({row for row, _ in chunks})
+    heads = sorted({head for _, head in chunks})
+    parts = [[getattr(chunks[row, head], name) for head in heads] for row in rows]
+    return torch.cat([torch.cat(of_row, dim=1) for of_row in parts])

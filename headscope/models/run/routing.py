@@ -1,0 +1,302 @@
+"""Install headscope's attention in a transformers model, and hand what it computes to observers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+from transformers.utils import logging as transformers_logging
+
+from headscope.attention import CHUNK_ENTRIES, Mask, stream_attention, with_bias
+from headscope.core.activations import Activations
+from headscope.core.errors import UnsupportedModelError, ValidationFailedError
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.hooks import grouped, replaced_forwards
+from headscope.models.run.products import fast_products
+
+IMPLEMENTATION = "headscope"
+#: What turns (site, q, k, v, mask, scale) into z (batch, n_heads, query_pos, d_head), as
+#: :func:`~headscope.attention.stream_attention` does; anything may be put in its place.
+Mechanism = Callable[[AttentionSite, Tensor, Tensor, Tensor, Mask, float | None], Tensor]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+_active: ContextVar[Router | None] = ContextVar("headscope_router", default=None)
+#: Keyword arguments that change the scores; an attention that passes one is not covered.
+_SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
+
+
+class SiteObserver(Protocol):
+    """Whoever wants to see the activations of attention sites."""
+
+    def observe(self, site: Activations) -> None:
+        """Look at one chunk of one site; keep no reference to its tensors."""
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Note that all chunks of this site have been shown."""
+
+
+class LastSiteSeen(BaseException):
+    """Raised inside a pass and caught around it: what is left of the pass is of no use."""
+
+
+class Router:
+    """Counts and observes the calls that one model makes of our attention.
+
+    Calls are expected at ``sites``, in order of execution; at ``others``, sites of other stacks,
+    our attention runs too, but nobody looks. A ``mechanism`` runs in place of our attention;
+    observers, who otherwise see every chunk of every site, see nothing then. At most
+    ``chunk_entries`` entries of patterns exist at a time.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[AttentionSite],
+        observers: Sequence[SiteObserver] = (),
+        *,
+        others: Sequence[AttentionSite] = (),
+        mechanism: Mechanism | None = None,
+        chunk_entries: int = CHUNK_ENTRIES,
+    ) -> None:
+        self.observers = observers
+        self.others = others
+        self._chunk_entries = chunk_entries
+        self._mechanism = mechanism
+        self.calls: Counter[tuple[str, int]] = Counter()
+        self.masks_seen = 0
+        self._sites_in_order = tuple(sites)
+        self._sites = grouped(sites, lambda site: site.module)
+        self._unseen = {site.module for site in others}
+        self._turn: Counter[nn.Module] = Counter()
+        self._stop_at: int | None = None
+
+    def begin(self) -> None:
+        """Forget the calls of the pass before; every forward pass starts with this."""
+        self.calls.clear()
+        self._turn.clear()
+        self.masks_seen = 0
+
+    def skip(self, sites: Collection[tuple[str, int]]) -> None:
+        """Count some sites, as (stack, layer), as called: their layers are not run again."""
+        for site in self._sites_in_order:
+            if (site.stack, site.layer) in sites:
+                self.calls[site.stack, site.layer] += 1
+                self._turn[site.module] += 1
+
+    def checked(
+        self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
+    ) -> Result:
+        """Run one whole forward pass, check that it called every site once, return its result."""
+        self.begin()
+        result = forward(*args, **options)
+        self.check_calls()
+        return result
+
+    def run(self, forward: Callable[[], object]) -> None:
+        """Run one forward pass for its observers alone, and check that it called every site once.
+
+        The pass ends when the last site has been observed: what follows it in the last layer (an
+        eighth of all multiplications in a BERT of six layers) cannot change a measurement.
+        """
+        self.begin()
+        self._stop_at = sum(map(len, self._sites.values()))
+        try:
+            with suppress(LastSiteSeen):
+                forward()
+        finally:
+            self._stop_at = None
+        self.check_calls()
+
+    def check_calls(self) -> None:
+        """Raise unless the pass called our attention exactly once per site."""
+        for module_sites in self._sites.values():
+            for site in module_sites:
+                if (calls := self.calls[site.stack, site.layer]) != 1:
+                    raise ValidationFailedError(
+                        f"Our attention ran {calls} times instead of once in {site.stack} layer "
+                        f"{site.layer}; the model bypasses it, so nothing can be measured."
+                    )
+
+    @property
+    def every_site(self) -> tuple[AttentionSite, ...]:
+        """All sites where our attention may run."""
+        return (*self._sites_in_order, *self.others)
+
+    def attend(
+        self,
+        module: nn.Module,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Mask,
+        scale: float | None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
+        """Run one site's attention; returns z (batch, n_heads, query_pos, d_head).
+
+        ``bias`` (1 or batch, n_heads, query_pos, key_pos) is added to the scaled scores. Keys and
+        values that several heads share are given to each of them.
+        """
+        masked, mask = mask is not None, with_bias(mask, bias)
+        if 0 < k.shape[1] < q.shape[1]:
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+        if module in self._unseen:
+            return stream_attention(q, k, v, mask=mask, scale=scale)
+        site = self._next_site(module)
+        self.calls[site.stack, site.layer] += 1
+        self.masks_seen += masked
+        run = self._mechanism or self._stream
+        z = run(site, q, k, v, mask, scale)
+        if self.calls.total() == self._stop_at:
+            raise LastSiteSeen
+        return z
+
+    def _stream(
+        self, site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+    ) -> Tensor:
+        """Run our attention and show its patterns to the observers."""
+
+        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+            part = q[rows, heads], k[rows, heads], v[rows, heads]
+            place = (site.stack, site.layer, site.row)
+            chunk = Activations(*place, rows, heads, q.shape[1], *part, pattern, z)
+            for observer in self.observers:
+                observer.observe(chunk)
+
+        show = visit if self.observers else None
+        z = stream_attention(
+            q, k, v, mask=mask, scale=scale, visit=show, chunk_entries=self._chunk_entries
+        )
+        for observer in self.observers:
+            observer.finish(site.stack, site.layer)
+        return z
+
+    def _next_site(self, module: nn.Module) -> AttentionSite:
+        sites = self._sites.get(module)
+        if sites is None:
+            raise UnsupportedModelError(
+                f"{type(module).__name__} calls a custom attention, but headscope does not know "
+                "where it keeps its weights."
+            )
+        turn = self._turn[module]
+        self._turn[module] += 1
+        return sites[min(turn, len(sites) - 1)]
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Answer transformers' AttentionInterface: q, k, v (batch, n_heads, pos, d_head)."""
+    router = _active.get()
+    if router is None:
+        raise UnsupportedModelError(
+            "the attention implementation 'headscope' runs only inside headscope.models.routed"
+        )
+    unknown = [name for name in _SCORE_CHANGING if kwargs.get(name) is not None]
+    if unknown or dropout > 0:
+        what = ", ".join(unknown) or "dropout"
+        raise UnsupportedModelError(
+            f"{type(module).__name__} adds {what} to its attention, which headscope does not cover."
+        )
+    bias = kwargs.get("position_bias")
+    z = router.attend(module, query, key, value, attention_mask, scaling, bias)
+    return z.transpose(1, 2).contiguous(), None
+
+
+def _mask(*args: Any, **kwargs: Any) -> Tensor | None:
+    """Make transformers write causal masks out: our attention has no is_causal shortcut."""
+    kwargs["allow_is_causal_skip"] = False
+    mask: Tensor | None = sdpa_mask(*args, **kwargs)
+    if mask is None or bool((seen := mask.any(dim=-1, keepdim=True)).all()):
+        return mask
+    # A padded query may lie beyond the window of every token. Nobody looks at what it sees.
+    return mask | ~seen
+
+
+# Without a mask function of the same name, transformers would drop the mask silently.
+AttentionInterface.register(IMPLEMENTATION, _attention)
+AttentionMaskInterface.register(IMPLEMENTATION, _mask)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers' own log lines and progress bars off the user's terminal."""
+    verbosity = transformers_logging.get_verbosity()
+    if verbosity == transformers_logging.CRITICAL:  # to say so again costs a look at every logger
+        yield
+        return
+    transformers_logging.set_verbosity(transformers_logging.CRITICAL)
+    had_bar = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if had_bar:
+            transformers_logging.enable_progress_bar()
+
+
+def own_implementation(model: Any) -> str:
+    """Name the attention that transformers runs by default: ``sdpa`` where the family has it."""
+    return "sdpa" if getattr(model, "_supports_sdpa", True) else "eager"
+
+
+@contextmanager
+def use_implementation(model: Any, name: str) -> Iterator[None]:
+    """Run ``model`` with another attention implementation, then put the old one back."""
+    before = model.config._attn_implementation
+    if before == name == IMPLEMENTATION:  # routed already; to say so again costs a walk
+        yield
+        return
+    with quiet_transformers():
+        model.set_attn_implementation(name)
+    try:
+        yield
+    finally:
+        with quiet_transformers():
+            model.set_attn_implementation(before)
+
+
+@contextmanager
+def prepared(model: Any) -> Iterator[None]:
+    """Do once around many short blocks of :func:`routed` what each of them would do anew."""
+    with use_implementation(model, IMPLEMENTATION), fast_products(model):
+        yield
+
+
+def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> Any:
+    """Run a module whose forward was exchanged."""
+    return site.layout.run(site, partial(router.attend, site.module), args, kwargs)
+
+
+@contextmanager
+def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
+    """Route every attention of ``model`` through ours while the block runs."""
+    # Modules that never ask for a custom attention get another forward.
+    bypassing = {site.module: site for site in router.every_site if site.layout.bypasses}
+    forwards = {module: partial(_forward, router, site) for module, site in bypassing.items()}
+    token = _active.set(router)
+    try:
+        with (
+            use_implementation(model, IMPLEMENTATION),
+            replaced_forwards(forwards),
+            torch.set_grad_enabled(gradients),
+            fast_products(model),
+        ):
+            yield router
+    finally:
+        _active.reset(token)

@@ -1,0 +1,124 @@
+"""Several batches at a time, each on a thread of its own.
+
+Torch's threads share the work of one operator. In a batch of a thousand tokens many operators are
+too small for that, and at the end of each the faster thread waits for the slower. Batches that run
+side by side wait for nobody, and on one to four cores each operator runs on one thread.
+
+Every thread has a copy of the model's modules, since hooks and exchanged forwards are a module's
+own. The weights are those of the model: nothing is held twice.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, ExitStack
+from contextvars import copy_context
+from itertools import chain, islice
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TypeVar
+
+import torch
+
+from headscope.models.run.loaded import LoadedModel
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+#: Prepares one thread: a block in which the copy of the model is ready, and what runs an item.
+Start = Callable[[LoadedModel], AbstractContextManager[Callable[[Item], Result]]]
+_Work = tuple["Future[Result]", Item]
+
+#: Batches at a time, at most: more of them wait for Python. On more cores, several share one batch.
+AT_ONCE = 4
+_AHEAD = 1  # Items that wait for a thread, or results that wait to be fetched, at most.
+
+
+def side_by_side(
+    loaded: LoadedModel, items: Iterable[Item], start: Start[Item, Result], *, alone: bool = False
+) -> Generator[Result, None, None]:
+    """Yield what every item becomes, in the order of the items.
+
+    ``start`` gets a copy of ``loaded`` on each thread. On a GPU, where torch has one thread, or
+    ``alone``, items run one after the other on ``loaded`` itself. What is raised for an item is
+    raised in its place, and ends the others. Items are asked for in the caller's thread. The blocks
+    of ``start`` end with the last result, or when the generator is closed.
+    """
+    stream = iter(items)
+    first = list(islice(stream, 2))
+    alone, items = alone or len(first) < 2, chain(first, stream)  # one has all cores to itself
+    threads = torch.get_num_threads()
+    count = 1 if alone or loaded.device != "cpu" else min(threads, AT_ONCE)
+    copies = _copies(loaded, count) if count > 1 else None
+    if copies is None:
+        with start(loaded) as run:
+            yield from map(run, items)
+        return
+    asked, waiting = SimpleQueue["_Work[Result, Item] | None"](), deque["Future[Result]"]()
+    workers = [
+        Thread(target=copy_context().run, args=(_work, own, start, asked), daemon=True)
+        for own in copies
+    ]
+    torch.set_num_threads(threads // count)
+    try:
+        for worker in workers:
+            worker.start()
+        for item in items:
+            waiting.append(Future())
+            asked.put((waiting[-1], item))
+            if len(waiting) >= count + _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        try:
+            while True:  # after an error or an interrupt: what nobody has begun stays undone
+                asked.get_nowait()
+        except Empty:
+            pass
+        for _ in workers:
+            asked.put(None)
+        for worker in workers:
+            worker.join()
+        torch.set_num_threads(threads)
+
+
+def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
+    """Copy the modules, not their weights; None where a module cannot be copied.
+
+    Where a module runs another forward than its class's, that may hold the modules themselves.
+    """
+    if any("forward" in vars(module) for module in loaded.network.modules()):
+        return None
+    weights = (*loaded.network.parameters(), *loaded.network.buffers())
+    shared = [*weights, loaded.tokenizer, loaded.certificate, loaded.file]
+    try:
+        return [copy.deepcopy(loaded, {id(part): part for part in shared}) for _ in range(count)]
+    except (TypeError, RuntimeError, AttributeError):  # something of the user's own hangs on it
+        return None
+
+
+def _work(
+    own: LoadedModel,
+    start: Start[Item, Result],
+    asked: SimpleQueue[_Work[Result, Item] | None],
+) -> None:
+    """Run what is asked for until there is nothing more."""
+    torch.get_num_threads()  # torch sets a thread's share of the cores when it first asks
+
+    with ExitStack() as stack:
+        try:
+            run = stack.enter_context(start(own))
+        except BaseException as error:
+            failed = error
+
+            def run(item: Item) -> Result:
+                raise failed
+
+        for future, item in iter(asked.get, None):
+            try:
+                future.set_result(run(item))
+            except BaseException as error:  # raised where the result is fetched
+                future.set_exception(error)

@@ -1,0 +1,208 @@
+"""One tiny run of a model, with what every call of a module took and returned.
+
+Whatever headscope knows of a layer's parts, it reads from these calls and not from their names.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.hooks import hooked
+from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.loaded import LoadedModel
+
+_CLOSE = 1e-4  # Of the largest entry: float32 sums in another order; other parts differ by far more
+
+
+class Place(NamedTuple):
+    """One call of a module in every pass: the ``turn``-th, as ALBERT runs one several times."""
+
+    module: nn.Module
+    turn: int
+
+
+def is_norm(module: nn.Module) -> bool:
+    """Whether a module is a LayerNorm or an RMSNorm, torch's or a family's own."""
+    named = type(module).__name__.endswith(("RMSNorm", "LayerNorm"))
+    return isinstance(module, nn.LayerNorm) or (named and hasattr(module, "weight"))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module: what it took first and returned first."""
+
+    place: Place
+    start: int  # Events in the run: beginnings and ends of calls
+    end: int
+    x: Tensor | None
+    y: Tensor
+
+    def encloses(self, other: Call) -> bool:
+        """Whether another call was made inside this one."""
+        return self.start < other.start and other.end < self.end
+
+    @property
+    def is_norm(self) -> bool:
+        """Whether it is a LayerNorm or an RMSNorm."""
+        return is_norm(self.place.module)
+
+    @property
+    def is_map(self) -> bool:
+        """Whether it is a linear map."""
+        return isinstance(self.place.module, nn.Linear | Conv1D)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One tiny run of a model."""
+
+    calls: tuple[Call, ...]  # In the order of their starts
+    sites: tuple[AttentionSite, ...]
+    inputs: dict[int, AttentionInput]  # By the row of the site
+    last: Tensor  # The last hidden state
+
+    @cached_property
+    def by_module(self) -> dict[nn.Module, list[Call]]:
+        """The calls of each module, in order."""
+        found: dict[nn.Module, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            found[call.place.module].append(call)
+        return found
+
+    def at(self, place: Place) -> Call:
+        """Return the call at a place."""
+        return self.by_module[place.module][place.turn]
+
+    @cached_property
+    def writes(self) -> dict[int, Call]:
+        """The call of each site's W_O, by its row."""
+        found: dict[int, Call] = {}
+        turns = defaultdict[nn.Module, int](int)
+        for site in self.sites:
+            own = self.by_module[site.projections.out.module]
+            if turns[site.module] < len(own):
+                found[site.row] = own[turns[site.module]]
+            turns[site.module] += 1
+        return found
+
+    def around(self, sites: Sequence[AttentionSite]) -> list[Call]:
+        """List the calls in which these sites run and no others, the innermost first."""
+        rows = {site.row for site in sites}
+        inner = [write for row, write in self.writes.items() if row in rows]
+        outer = [write for row, write in self.writes.items() if row not in rows]
+        return [
+            call
+            for call in reversed(self.calls)
+            if all(map(call.encloses, inner)) and not any(map(call.encloses, outer))
+        ]
+
+
+def watch(loaded: LoadedModel) -> Seen:
+    """Run three tokens, and keep every module's calls."""
+    calls: list[Call] = []
+    open_: list[int] = []
+    inputs: dict[int, AttentionInput] = {}
+    events, turns = 0, defaultdict[nn.Module, int](int)
+
+    def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+        nonlocal events
+        open_.append(events)
+        events += 1
+
+    def after(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        nonlocal events
+        start = open_.pop()
+        if (y := _first((output,))) is not None:
+            place = Place(module, turns[module])
+            calls.append(Call(place, start, events, _first(args, kwargs), y))
+        turns[module] += 1
+        events += 1
+
+    modules = [module for module in loaded.model.modules() if module is not loaded.model]
+    hooks = [m.register_forward_pre_hook(before, with_kwargs=True) for m in modules]
+    hooks += [m.register_forward_hook(after, with_kwargs=True) for m in modules]
+    # Tokens whose embedding is not zero: else every sum equals its parts.
+    used = loaded.model.get_input_embeddings().weight.detach().any(1).nonzero()[:, 0].tolist()
+    ids = [[used[-1], used[len(used) // 3], used[len(used) // 2]]] if used else [[0, 0, 0]]
+    seeing = watch_inputs(loaded.sites, lambda site, given: inputs.update({site.row: given}))
+    with hooked(hooks), seeing, torch.no_grad():
+        reads = loaded.start_id is not None and loaded.stacks != ("encoder",)
+        last = loaded.forward(*loaded.pad(ids), *(loaded.pad(ids) if reads else ()))
+    in_order = tuple(sorted(calls, key=lambda call: call.start))
+    return Seen(in_order, loaded.sites, inputs, last)
+
+
+#: What some calls took and returned first.
+Kept = dict[Place, tuple[Tensor, Tensor]]
+
+
+@contextmanager
+def kept(places: Iterable[Place]) -> Iterator[Kept]:
+    """Keep the first tensor that goes into some calls of one run, and what comes out of them."""
+    wanted, found = set(places), Kept()
+    turns = defaultdict[nn.Module, int](int)
+
+    def keep(module: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        place = Place(module, turns[module])
+        turns[module] += 1
+        if place in wanted:
+            found[place] = _first(args, kwargs), _first((output,))
+
+    modules = dict.fromkeys(place.module for place in wanted)
+    with hooked(module.register_forward_hook(keep, with_kwargs=True) for module in modules):
+        yield found
+
+
+def _first(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Return the first tensor of a call's arguments, or of what it returns; None if none is."""
+    flat = args[0] if args and isinstance(args[0], tuple) else (*args, *(kwargs or {}).values())
+    return next((value for value in flat if isinstance(value, Tensor)), None)
+
+
+def near(a: Tensor, b: Tensor | None, of: Tensor | None = None) -> bool:
+    """Whether tensors have one shape and equal numbers up to rounding.
+
+    ``of`` is a sum that ``a`` is the rest of: it has the rounding of the sum's largest entries.
+    """
+    if b is None or b.shape != a.shape or not a.is_floating_point():
+        return False
+    step = 4 * torch.finfo(a.dtype).eps
+    slack = max(_CLOSE, step) * max(1e-6, float(a.abs().max()))
+    if of is not None:
+        slack += step * float(of.abs().max())
+    return float((a - b).abs().max()) <= slack
+
+
+def preceding_norms(loaded: LoadedModel) -> dict[int, nn.LayerNorm]:
+    """Find the LayerNorm whose output is the input of each layer's W_Q, by the row of the site.
+
+    A layer whose input comes from anything else (a projection of the embeddings, in ALBERT and
+    ELECTRA) is missing. Post-LN and pre-LN models need no case of their own, and the rest of the
+    layer need not be known.
+    """
+    seen, found = watch(loaded), dict[int, nn.LayerNorm]()
+    for row, read in seen.inputs.items():
+        for call in seen.calls:
+            module, same = call.place.module, call.y.data_ptr() == read.x_q.data_ptr()
+            if isinstance(module, nn.LayerNorm) and same and call.y.shape == read.x_q.shape:
+                found[row] = module
+    return found
+
+
+def gain_and_shift(norm: nn.LayerNorm) -> tuple[Tensor, Tensor]:
+    """Return what a LayerNorm multiplies by and adds; ones and zeros where it has none."""
+    like = torch.ones(norm.normalized_shape, dtype=torch.float64)
+    gain: Tensor | None = norm.weight
+    shift: Tensor | None = norm.bias
+    return like if gain is None else gain, torch.zeros_like(like) if shift is None else shift

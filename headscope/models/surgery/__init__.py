@@ -1,0 +1,5 @@
+"""Changed copies of a model: without heads, neurons, layers or rows of its vocabulary.
+
+Also with other output maps, in another floating-point type, or with random weights; and which
+parameters a way of fine-tuning trains.
+"""

@@ -1,0 +1,408 @@
+"""Whole layers, removed for real: such a layer returns its input.
+
+Its attention, its feed-forward network and their norms go; a norm behind the last layer stays. The
+layers that are left keep their original numbers in every name. Where a model keeps its layers is
+looked up by structure: a list of modules, one for each attention module, or several such lists side
+by side (XLM). That nothing else depends on their number is not taken for granted: the shorter model
+is run and held against the whole one with these layers bypassed.
+
+An encoder-decoder has a list for each side, and a layer of its decoder is self-attention,
+cross-attention and feed-forward network together. A table that only the first layer keeps (the
+relative bias of T5) moves to the new first one. Files count its layers in one row, the decoder's
+behind the encoder's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headscope.core.errors import InputError, UnsupportedModelError
+from headscope.core.heads import layer_name
+from headscope.models.layouts.layout import AttentionModule, AttentionSite
+from headscope.models.layouts.sites import LAYER, attention_modules
+from headscope.models.run.hooks import replaced_forwards
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.wrap import as_before, copied_network, wrap
+
+#: Attributes of a base model that has lost layers: how many each side had, and its settings then.
+_BEFORE, _SETTINGS = "headscope_layers_before", "headscope_settings_before"
+#: Settings and attributes that count layers, settings that list something for each, and numbers
+#: that each layer has of its own.
+_COUNT = "num_hidden_layers"
+_COUNTS = (_COUNT, "n_layers", "num_layers")
+#: Settings of an encoder-decoder as a whole.
+_OF_SIDE = {
+    "encoder": (_COUNT, "num_layers", "encoder_layers"),
+    "decoder": ("num_decoder_layers", "decoder_layers"),
+}
+_LISTS = ("layer_types",)
+_PLACES = ("layer_idx", "layer_id")
+_TABLE = "relative_attention_bias"  # Of the first layer of T5, for all layers
+
+
+#: An original number, or (``encoder`` or ``decoder``, original number) of an encoder-decoder.
+Layer = int | tuple[str, int]
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The layers of an encoder, or of a decoder."""
+
+    stack: str
+    part: nn.Module  # What they lie in
+    lists: list[nn.ModuleList]  # Of equal length
+    attentions: list[AttentionModule]  # Those of one layer after the other
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.lists[0]) if self.lists else len(self.attentions)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Original numbers of the layers."""
+        each = len(self.attentions) // max(1, self.n_layers)
+        modules = [item.module for item in self.attentions[:: max(1, each)]]
+        return [getattr(module, LAYER, place) for place, module in enumerate(modules)]
+
+    def of_layer(self, place: int) -> list[AttentionModule]:
+        each = len(self.attentions) // self.n_layers
+        return self.attentions[place * each : (place + 1) * each]
+
+
+def remove_layers(
+    loaded: LoadedModel, layers: Iterable[Layer], *, share: bool = False
+) -> LoadedModel:
+    """Copy a model without some of its layers: each of them returns its input.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        A model whose layers have weights of their own; left as it is.
+    layers : iterable of int or (stack, int)
+        By their original numbers; of an encoder-decoder with the stack, ``encoder`` or ``decoder``
+        (whose cross-attention goes too). At least one layer of each stays.
+    share : bool
+        Let the copy use the model's own weights: less memory, for a copy that is measured or saved
+        but never trained.
+
+    Returns
+    -------
+    LoadedModel
+        Its sites remember the original number of each layer that is left.
+
+    Raises
+    ------
+    InputError
+        If a layer does not exist or is gone already, or if none would be left.
+    UnsupportedModelError
+        If the model shares layers, computes something else without them, or cannot write any more.
+    """
+    whole = loaded.whole or loaded
+    sides = _checked(whole)
+    gone = _gone(whole, sides, list(layers))
+    network = copied_network(loaded, share=share)
+    try:
+        drop_layers(network, [number for number in kept_layers(whole) if number not in gone])
+        shorter = as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
+        same = not gone or _close(_states(shorter), _bypassed(whole, sides, gone))
+    except InputError:
+        raise
+    except Exception as error:  # whatever a family raises that cannot do without them
+        raise _unsupported(whole, gone, f"it does not run without them: {error}") from error
+    if not same:
+        raise _unsupported(whole, gone, "other layers would compute something else")
+    if _writes(loaded) and not _writes(shorter):
+        raise _unsupported(
+            *(whole, gone),
+            "transformers cannot generate with fewer layers in this encoder than in the decoder",
+        )
+    return shorter
+
+
+def layer_words(layer: Any) -> str:
+    """Name a layer as :func:`remove_layers` takes it: ``L3``, ``decoder:L3``."""
+    return layer_name(layer) if isinstance(layer, int) else layer_name(layer[1], layer[0])
+
+
+def _checked(whole: LoadedModel) -> list[_Side]:
+    """Find the sides of a model; refuse one whose layers cannot be removed one by one."""
+    modules, sides = [site.module for site in whole.sites], _sides(whole.model)
+    if len(set(modules)) < len(modules) or not all(side.lists for side in sides):
+        raise UnsupportedModelError(
+            f"The layers of {whole.name} ({whole.family}) share their weights or do not lie in a "
+            "list, so that none can be removed by itself; choose the units heads or neurons."
+        )
+    return sides
+
+
+def _gone(whole: LoadedModel, sides: Sequence[_Side], layers: Sequence[Layer]) -> set[int]:
+    """Check the layers that are to go; returns their numbers in the one row of all."""
+    starts = _starts(whole.model, sides)
+    named = {
+        number if len(sides) == 1 else (side.stack, number): starts[side.stack] + number
+        for side in sides
+        for number in side.numbers
+    }
+    wanted = [tuple(layer) if isinstance(layer, list) else layer for layer in layers]
+    for layer in wanted:
+        if layer not in named:
+            several = len(sides) > 1 and isinstance(layer, int)
+            there = [numbered_layers(whole.only(side.stack).sites) for side in sides]
+            it_has = " and ".join(
+                f"{words} in its {side.stack}" if len(sides) > 1 else words
+                for words, side in zip(there, sides, strict=True)
+            )
+            how = "; name one as ('decoder', 1)" if several else ""
+            raise InputError(f"{whole.name} has no layer {layer!r}{how}; it has {it_has}.")
+    gone = {named[layer] for layer in wanted}
+    for side in sides:
+        if all(starts[side.stack] + number in gone for number in side.numbers):
+            of = f"the {side.stack} of " if len(sides) > 1 else ""
+            raise InputError(
+                f"That would remove every layer of {of}{whole.name}; keep at least one."
+            )
+    return gone
+
+
+def _unsupported(whole: LoadedModel, gone: Collection[int], why: str) -> UnsupportedModelError:
+    named = map(_by_number(whole.model, _sides(whole.model)), sorted(gone))
+    numbers = ", ".join(str(n) if isinstance(n, int) else layer_words(n) for n in named)
+    what = f"Layer {numbers}" if len(gone) == 1 else f"Layers {numbers}"
+    said = " ".join(why.split())[:200]
+    return UnsupportedModelError(
+        f"{what} of {whole.name} ({whole.family}) cannot be removed: {said}; choose others."
+    )
+
+
+def numbered_layers(sites: Sequence[AttentionSite]) -> str:
+    """Say which numbers the layers of one stack have: ``layers 0 to 5``, or a list with gaps."""
+    numbers = [site.layer for site in sites]
+    if numbers == list(range(len(numbers))):
+        return f"layers 0 to {len(numbers) - 1}"
+    return f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+
+
+def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
+    """List the layers that a model has lost, as :func:`remove_layers` names them."""
+    base = (loaded.whole or loaded).model
+    if not (before := layers_before(loaded)):
+        return ()
+    there, named = set(kept_layers(loaded)), _by_number(base, _sides(base))
+    return tuple(named(n) for n in range(before) if n not in there)
+
+
+def kept_layers(loaded: LoadedModel) -> list[int]:
+    """List the original numbers of the layers that are left, those of a decoder counted on."""
+    base = (loaded.whole or loaded).model
+    sides = _sides(base)
+    starts = _starts(base, sides)
+    return [starts[side.stack] + number for side in sides for number in side.numbers]
+
+
+def layers_before(loaded: LoadedModel) -> int:
+    """Return how many layers a model had before any was removed; 0 where none was."""
+    return sum(vars((loaded.whole or loaded).model).get(_BEFORE, {}).values())
+
+
+def count_layers(base: nn.Module) -> int:
+    """Return how many layers a base model has, of both sides."""
+    return sum(side.n_layers for side in _sides(base))
+
+
+def _starts(base: nn.Module, sides: Sequence[_Side]) -> dict[str, int]:
+    """Return the number of each side's first layer in the one row of all."""
+    before = vars(base).get(_BEFORE, {side.stack: side.n_layers for side in sides})
+    first, *others = (side.stack for side in sides)
+    return {first: 0, **dict.fromkeys(others, before[first])}
+
+
+def _by_number(base: nn.Module, sides: Sequence[_Side]) -> Callable[[int], Layer]:
+    """Return what names a layer by its number in the one row of all."""
+    starts = _starts(base, sides)
+
+    def named(number: int) -> Layer:
+        if len(starts) == 1:
+            return number
+        stack = max((stack for stack in starts if starts[stack] <= number), key=starts.__getitem__)
+        return stack, number - starts[stack]
+
+    return named
+
+
+def settings_before(base: nn.Module) -> dict[str, Any]:
+    """Return settings of the configuration as they were before layers were removed."""
+    return dict(vars(base).get(_SETTINGS, {}))
+
+
+def restore(config: Any, settings: Mapping[str, Any]) -> None:
+    """Set settings of a configuration to what they were, by their names in config.json."""
+    for name, value in settings.items():
+        setattr(config, name, value)
+
+
+def drop_layers(network: Any, kept: Collection[int]) -> None:
+    """Leave only the layers ``kept``, by original number in the one row of all, in place."""
+    base: Any = getattr(network, "base_model", network)
+    sides, marks = _sides(base), vars(base)
+    starts = _starts(base, sides)
+    marks.setdefault(_BEFORE, {side.stack: side.n_layers for side in sides})
+    marks.setdefault(_SETTINGS, {})
+    for side in sides:
+        numbers, start = side.numbers, starts[side.stack]
+        _drop(network, side, [start + number in kept for number in numbers], len(sides) > 1)
+
+
+def _drop(network: Any, side: _Side, stays: Sequence[bool], one_of_two: bool) -> None:
+    """Leave only some layers of one side."""
+    numbers, before = side.numbers, side.n_layers
+    for place, number in enumerate(numbers):
+        for item in side.of_layer(place):
+            vars(item.module)[LAYER] = number
+    if any(stays):
+        _move_table(side.of_layer(0)[0].module, side.of_layer(stays.index(True))[0].module)
+    for layers in side.lists:
+        for place in reversed(range(before)):
+            if not stays[place]:
+                del layers[place]
+        for place, layer in enumerate(layers):
+            _set_numbers(layer, _PLACES, None, place)
+    left = sum(stays)
+    _set_numbers(side.part, _COUNTS, before, left)
+    base: Any = getattr(network, "base_model", network)
+    originals = vars(base)[_SETTINGS]
+    owners = network.modules() if not one_of_two else (network, base, *side.part.modules())
+    for config in {id(c): c for m in owners if (c := vars(m).get("config"))}.values():
+        of_both = one_of_two and config.is_encoder_decoder
+        for name in (*(_OF_SIDE[side.stack] if of_both else _COUNTS[:1]), *_LISTS):
+            old = getattr(config, name, None)
+            if name not in _LISTS and old == before:
+                new: Any = left
+            elif isinstance(old, list | tuple) and len(old) == before:
+                new = [value for value, stay in zip(old, stays, strict=True) if stay]
+            else:
+                continue
+            if of_both or not one_of_two:
+                originals.setdefault(config.attribute_map.get(name, name), old)
+            setattr(config, name, new)
+
+
+def _move_table(first: Any, new: Any) -> None:
+    """Give the new first layer the table of positions that only the first one has (T5)."""
+    table = getattr(first, _TABLE, None)
+    if first is not new and table is not None and getattr(new, _TABLE, None) is None:
+        delattr(first, _TABLE)
+        setattr(new, _TABLE, table)
+        first.has_relative_attention_bias, new.has_relative_attention_bias = False, True
+
+
+def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: int) -> None:
+    """Set attributes of a module and those inside it that are numbers (equal to ``old``)."""
+    for part in module.modules():
+        for name in names:
+            value = vars(part).get(name)
+            if isinstance(value, int) and old in (None, value):
+                setattr(part, name, new)
+
+
+def lists_of(base: nn.Module, kept: Sequence[int]) -> dict[str, list[int]]:
+    """Name the lists that hold the layers of a whole base model, each with those that are kept."""
+    found, name_of = {}, {module: name for name, module in base.named_modules()}
+    sides = _sides(base)
+    starts = _starts(base, sides)
+    for side in sides:
+        start = starts[side.stack]
+        own = [n - start for n in kept if start <= n < start + side.n_layers]
+        found.update({name_of[layers]: own for layers in side.lists})
+    return found
+
+
+def _sides(base: Any) -> list[_Side]:
+    """Find the layers of a base model: one list, or those of encoder and decoder."""
+    config = getattr(base, "config", None)
+    if not getattr(config, "is_encoder_decoder", False) or base.get_encoder() is base:
+        return [_side("encoder", base)]
+    return [_side("encoder", base.get_encoder()), _side("decoder", base.get_decoder())]
+
+
+def _side(stack: str, part: nn.Module) -> _Side:
+    """Find the list of layers, and others of its length beside it; none where there is none."""
+    attentions = attention_modules(part)
+    for parent in part.modules():
+        lists = [child for child in parent.children() if isinstance(child, nn.ModuleList)]
+        for layers in lists:
+            each, rest = divmod(len(attentions), max(1, len(layers)))
+            inside = [set(layer.modules()) for layer in layers]
+            places = ((item.module, place // max(1, each)) for place, item in enumerate(attentions))
+            if each and not rest and all(module in inside[place] for module, place in places):
+                beside = [other for other in lists if len(other) == len(layers)]
+                return _Side(stack, part, beside, attentions)
+    return _Side(stack, part, [], attentions)
+
+
+# --- the proof ------------------------------------------------------------------------------------
+
+
+def _bypassed(whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int]) -> Tensor:
+    """Run a model with some layers returning their input."""
+    starts = _starts(whole.model, sides)
+
+    def bypass(module: Any, returns: bool) -> Callable[..., Any]:
+        own = module.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            given = args[0] if args else next(iter(kwargs.values()))
+            return _with_first(own(*args, **kwargs), given if returns else torch.zeros_like(given))
+
+        return forward
+
+    forwards = {}
+    for side in sides:
+        own = [starts[side.stack] + number for number in side.numbers]
+        for layers in side.lists:
+            for layer in (layers[place] for place, number in enumerate(own) if number in gone):
+                # of lists side by side, norms return what they are given, the rest adds nothing
+                norm = len(side.lists) == 1 or isinstance(layer, nn.LayerNorm)
+                forwards[layer] = bypass(layer, norm)
+    with replaced_forwards(forwards):
+        return _states(whole)
+
+
+def _with_first(output: Any, first: Tensor) -> Any:
+    """Exchange the state in what a module returns."""
+    if isinstance(output, dict):
+        return {**output, next(iter(output)): first}
+    return (first, *output[1:]) if isinstance(output, tuple) else first
+
+
+def _states(loaded: LoadedModel) -> Tensor:
+    """Run a model on two short texts, one of them padded; the states of their tokens."""
+    long = min(24, loaded.max_length)
+    rows = [[(7 + 31 * i * i) % loaded.vocab_size for i in range(n)] for n in (long, 1 + long // 3)]
+    ids, mask = loaded.pad(rows)
+    decoder = (ids.flip(1), mask.flip(1)) if loaded.encoder_decoder else ()
+    with torch.no_grad():
+        states = loaded.forward(ids, mask, *decoder)
+        return states[(decoder[1] if decoder else mask).bool()].double()
+
+
+def _writes(loaded: LoadedModel) -> bool:
+    """Whether transformers can generate with a model, whose cache counts layers its own way."""
+    if not loaded.encoder_decoder or loaded.task_head != "seq2seq":
+        return False
+    ids, mask = loaded.pad([[loaded.vocab_size // 2, 0]])
+    try:
+        with quiet_transformers(), torch.no_grad():
+            loaded.network.generate(input_ids=ids, attention_mask=mask, max_new_tokens=2)
+    except Exception:  # whatever a family raises
+        return False
+    return True
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= 1e-4 * max(1.0, float(other.abs().max())))

@@ -1,0 +1,163 @@
+"""Cut feed-forward networks down to some of their neurons, or fill them up again.
+
+In place, as :mod:`~headscope.models.surgery.cutting` does it to heads, and as a copy of a model, as
+:mod:`~headscope.models.surgery.compact` does. :mod:`~headscope.models.anatomy.feed_forward` finds
+the networks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from headscope.core.errors import InputError
+from headscope.models.anatomy.feed_forward import (
+    FIRST_MAPS,
+    NEURON_IDS,
+    WIDTH_BEFORE,
+    FeedForward,
+    Neurons,
+    feed_forwards,
+    lost_neurons,
+)
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.wrap import as_before, copied_network, wrap
+from headscope.models.surgery.stored_rows import replace_stored, with_rows, without_rows
+
+
+@dataclass(frozen=True)
+class KeptNeurons:
+    """What a file says of one feed-forward network that has lost neurons."""
+
+    first: tuple[str, ...]  # Names of its first maps
+    before: int  # How many neurons it had
+    kept: tuple[int, ...]  # Original numbers of those that are left
+
+
+def keep_neurons(item: Neurons, kept: Collection[int]) -> None:
+    """Leave only the neurons ``kept``, by original number, in place."""
+    chosen = set(kept)
+    there = {number: place for place, number in enumerate(item.neuron_ids)}
+    gone = [place for number, place in there.items() if number not in chosen]
+    for stored in item.stored():
+        if (tensor := stored.tensor) is not None:
+            rows = stored.rows(range(len(there)), gone)
+            replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
+    second = item.second
+    if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
+        replace_stored(second, "bias", second.bias.detach())
+    vars(second)[NEURON_IDS] = tuple(n for n in item.neuron_ids if n in chosen)
+    vars(second)[WIDTH_BEFORE], vars(second)[FIRST_MAPS] = item.width_before, item.first
+
+
+def fill_neurons(item: Neurons) -> None:
+    """Give a network all its neurons back, in place; those that it lacks are zeros."""
+    every = range(item.width_before)
+    missing = sorted(set(every).difference(item.neuron_ids))
+    stored_of = item.stored()  # before the widths change
+    for stored in stored_of:
+        if (tensor := stored.tensor) is not None:
+            full = with_rows(tensor, stored.rows(every, missing), stored.axis)
+            replace_stored(stored.module, stored.name, full)
+    vars(item.second)[NEURON_IDS] = tuple(every)
+
+
+def record_of(base: nn.Module) -> dict[str, KeptNeurons]:
+    """Say which networks have lost neurons, and which are left, for a file."""
+    names = {module: name for name, module in base.named_modules()}
+    return {
+        name: KeptNeurons(tuple(names[m] for m in item.first), item.width_before, item.neuron_ids)
+        for name, item in lost_neurons(base).items()
+    }
+
+
+def whole_neurons(base: nn.Module, name: str, kept: KeptNeurons) -> Neurons | None:
+    """Find a network that has all its neurons by what a file says; None where there is none."""
+    modules = dict(base.named_modules())
+    found = [modules.get(each) for each in (*kept.first, name)]
+    maps = [module for module in found if isinstance(module, nn.Linear | Conv1D)]
+    if len(maps) != len(found) or len(found) < 2:
+        return None
+    item = Neurons(tuple(maps[:-1]), maps[-1], tuple(range(kept.before)), kept.before)
+    return item if item.fits else None
+
+
+def cut_neurons(base: nn.Module, kept: Mapping[str, KeptNeurons]) -> None:
+    """Cut the networks of a whole base model, in place; all were found before."""
+    for name, own in kept.items():
+        item = whole_neurons(base, name, own)
+        assert item is not None
+        keep_neurons(item, own.kept)
+
+
+# --- copies of a model ----------------------------------------------------------------------------
+
+
+def remove_neurons(
+    loaded: LoadedModel, neurons: Mapping[str, Sequence[int]], *, share: bool = False
+) -> LoadedModel:
+    """Copy a model without some neurons of its feed-forward networks.
+
+    Parameters
+    ----------
+    loaded : LoadedModel
+        Left as it is.
+    neurons : mapping of str to sequence of int
+        By the name of a feed-forward network (:attr:`FeedForward.name`): the original numbers of
+        the neurons that go.
+    share : bool
+        Let the copy use the model's own weights elsewhere: less memory, for a copy that is measured
+        or saved but never trained.
+
+    Raises
+    ------
+    InputError
+        If a network or neuron is not there, or none would be left in a network.
+    UnsupportedModelError
+        If a layer's network cannot be taken apart.
+    """
+    whole = loaded.whole or loaded
+    known = {item.name: item for item in feed_forwards(whole)}
+    kept = {}
+    for name, numbers in neurons.items():
+        if name not in known:
+            raise InputError(
+                f"{loaded.name} has no feed-forward network {name}; its first is "
+                f"{next(iter(known))}."
+            )
+        there, gone = known[name].neuron_ids, set(numbers)
+        if missing := sorted(gone.difference(there)):
+            raise InputError(f"{name} of {loaded.name} has no neuron {missing[0]} (any more).")
+        if len(gone) == len(there):
+            raise InputError(
+                f"That would remove every neuron of {name} of {loaded.name}; keep at least one, or "
+                "remove the whole layer."
+            )
+        kept[name] = [number for number in there if number not in gone]
+    network = copied_network(loaded, share=share)
+    base = getattr(network, "base_model", network)
+    for name, left in kept.items():
+        if len(left) < known[name].width:
+            keep_neurons(_moved(known[name], whole.model, base), left)
+    return as_before(wrap(network, loaded.tokenizer, name=loaded.name), loaded)
+
+
+def _moved(item: FeedForward, old: nn.Module, new: nn.Module) -> FeedForward:
+    """Return the same feed-forward network of a copy."""
+    names = {module: name for name, module in old.named_modules()}
+    first = tuple(new.get_submodule(names[module]) for module in item.first)
+    return dataclasses.replace(item, first=first, second=new.get_submodule(item.name))
+
+
+def removed_neurons(loaded: LoadedModel) -> dict[str, tuple[int, ...]]:
+    """List the neurons that a model has lost, by the name of their feed-forward network."""
+    base = (loaded.whole or loaded).model
+    lost = {}
+    for name, item in lost_neurons(base).items():
+        there = set(item.neuron_ids)
+        lost[name] = tuple(n for n in range(item.width_before) if n not in there)
+    return lost

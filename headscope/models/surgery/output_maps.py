@@ -1,0 +1,110 @@
+"""W_O and b_O of a model's layers, exchanged for a while or for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import bias_of
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.surgery.stored_rows import head_rows, scale_heads
+
+
+@dataclass(frozen=True)
+class OutputMap:
+    """What one layer does with its heads' z."""
+
+    #: W_O of all heads, stacked, (n_heads * d_head, d_model); without what a family puts beside
+    #: attention.
+    W: Tensor
+    b: Tensor  # b_O, (d_model,); zeros where the layer has none
+
+
+def output_map(site: AttentionSite) -> OutputMap:
+    """Copy a site's W_O and b_O."""
+    b = bias_of(site.projections.out)
+    return OutputMap(site.output_weight.detach().t().clone(), b.detach().clone())
+
+
+#: What models had before their maps were exchanged, by the module; for as long as that lasts.
+_OWN: dict[nn.Module, OutputMap] = {}
+
+
+@contextmanager
+def replaced_outputs(loaded: LoadedModel, maps: Mapping[int, OutputMap]) -> Iterator[None]:
+    """Run a model with other output maps, given by row, then put back those it had."""
+    before = {row: output_map(loaded.sites[row]) for row in maps}
+    modules = {loaded.sites[row].module: own for row, own in before.items()}
+    new = {module: own for module, own in modules.items() if module not in _OWN}
+    _OWN.update(new)
+    try:
+        for row, other in maps.items():
+            _fill(loaded.sites[row], other)
+        yield
+    finally:
+        for row, own in before.items():
+            _fill(loaded.sites[row], own)
+        for module in new:
+            del _OWN[module]
+
+
+@contextmanager
+def own_outputs(loaded: LoadedModel) -> Iterator[None]:
+    """Run a model with its own output maps, also while :func:`replaced_outputs` has others."""
+    own = {site.row: _OWN[site.module] for site in loaded.sites if site.module in _OWN}
+    with replaced_outputs(loaded, own):
+        yield
+
+
+def make_permanent(
+    compact: LoadedModel, full: LoadedModel, gates: Tensor, maps: Mapping[int, OutputMap]
+) -> None:
+    """Write a repair of ``full`` into its compact copy, in place.
+
+    ``gates`` (n_layers, n_heads) are as the full model counts its heads; layers that ``maps`` lacks
+    keep their own W_O.
+    """
+    done = set()
+    for site, whole in zip(compact.sites, full.sites, strict=True):
+        if site.module in done:  # ALBERT: one map, many layers
+            continue
+        done.add(site.module)
+        kept = [whole.head_ids.index(head) for head in site.head_ids]
+        if site.row in maps:
+            rows = head_rows(kept, site.d_head)
+            here = maps[site.row]
+            _fill(site, OutputMap(here.W[rows.to(here.W.device)], here.b))
+        scale_heads(site.output_weight, gates[site.row, kept], site.d_head)
+
+
+def _fill(site: AttentionSite, new: OutputMap) -> None:
+    out = site.projections.out
+    with torch.no_grad():
+        site.output_weight.copy_(new.W.t())
+        if out.bias is not None:
+            out.bias.copy_(new.b)
+
+
+def less_random_write(site: AttentionSite, head: int, generator: torch.Generator) -> OutputMap:
+    """Return a site's output map that takes ``z W_O Q`` from what it writes, Q a random rotation.
+
+    An intervention of the same size as removing the head, which takes ``z W_O`` away: the rotation
+    keeps the length of what is taken at every token, and the angles between tokens; only the
+    directions are random. The generator is one on the CPU.
+    """
+    own = output_map(site)
+    rows = head_rows([head], site.d_head).to(own.W.device)
+    W = own.W[rows].cpu().double()  # (d_head, d_model)
+    # W = R^T Q^T, so a random orthonormal frame in the place of Q is W times a random rotation.
+    R: Tensor = torch.linalg.qr(W.t(), mode="r").R
+    noise = torch.randn(W.shape[1], len(R), generator=generator, dtype=torch.float64)
+    Q, triangle = torch.linalg.qr(noise)
+    frame = Q * triangle.diagonal().sign()  # (d_model, d_head), uniformly distributed
+    new = own.W.clone()
+    new[rows] = (W - R.t() @ frame.t()).to(new)
+    return OutputMap(new, own.b)

@@ -1,0 +1,134 @@
+"""Batches that run at the same time: in order, on the model's weights, errors in their place."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+import torch
+from families import each_family, padded_batch, tiny
+
+import headscope
+from headscope.models.run.intervene import intervene
+from headscope.models.run.side_by_side import AT_ONCE, side_by_side
+
+
+@pytest.fixture(params=[1, 2, 2 * AT_ONCE])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    assert torch.get_num_threads() == request.param  # as it was
+    torch.set_num_threads(before)
+
+
+@each_family
+def test_every_family_runs_as_it_does_alone(family):
+    loaded = headscope.wrap(tiny(family))
+    ids, mask = padded_batch()
+    parts = [(ids[:1], mask[:1]), (ids, mask), (ids[1:], mask[1:])] * 3
+
+    @contextmanager
+    def start(own):
+        with intervene(own, z=lambda site, z: z * (site.row + 0.5)) as router:
+            yield lambda part: router.checked(own.forward, *part)
+
+    before = torch.get_num_threads()
+    expected = list(side_by_side(loaded, parts, start, alone=True))
+    torch.set_num_threads(2)
+    try:
+        found = list(side_by_side(loaded, parts, start))
+    finally:
+        torch.set_num_threads(before)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    for module in loaded.network.modules():
+        assert "forward" not in vars(module)
+
+
+def test_results_come_in_the_order_of_the_items_from_copies_with_the_models_weights(threads):
+    loaded, lock, seen = headscope.wrap(tiny("bert")), threading.Lock(), {}
+
+    @contextmanager
+    def start(own):
+        assert torch.get_num_threads() == max(1, threads // AT_ONCE)
+        pairs = zip(own.network.parameters(), loaded.network.parameters(), strict=True)
+        assert all(one is other for one, other in pairs)
+        with lock:
+            seen[threading.get_ident()] = own
+
+        def run(i):
+            time.sleep(0.02 if i % 3 == 0 else 0)
+            return i
+
+        yield run
+
+    assert list(side_by_side(loaded, range(40), start)) == list(range(40))
+    assert len({id(own.model) for own in seen.values()}) == len(seen) == min(threads, AT_ONCE)
+    assert (loaded.model in [own.model for own in seen.values()]) == (threads == 1)
+
+
+def test_an_error_is_raised_in_its_place_and_ends_the_rest(threads):
+    loaded, done = headscope.wrap(tiny("bert")), []
+
+    @contextmanager
+    def start(own):
+        def run(i):
+            if i == 3:
+                raise ValueError("three")
+            done.append(i)
+            return i
+
+        yield run
+
+    results = side_by_side(loaded, range(1000), start)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="three"):
+        next(results)
+    assert len(done) < 30
+
+
+def test_what_cannot_begin_says_so(threads):
+    @contextmanager
+    def start(own):
+        raise ValueError("no way in")
+        yield
+
+    with pytest.raises(ValueError, match="no way in"):
+        list(side_by_side(headscope.wrap(tiny("bert")), range(5), start))
+
+
+def test_a_caller_who_stops_early_leaves_nothing_behind(threads):
+    @contextmanager
+    def start(own):
+        yield lambda i: i
+
+    before = threading.active_count()
+    results = side_by_side(headscope.wrap(tiny("bert")), range(1000), start)
+    assert next(results) == 0
+    results.close()
+    assert threading.active_count() == before
+
+
+def test_a_module_that_cannot_be_copied_runs_alone(threads):
+    loaded = headscope.wrap(tiny("bert"))
+    loaded.model.theirs = threading.Lock()  # something of the user's own
+
+    @contextmanager
+    def start(own):
+        assert own is loaded
+        yield lambda i: i
+
+    assert list(side_by_side(loaded, range(3), start)) == [0, 1, 2]
+
+
+def test_a_single_item_has_all_threads_to_itself(threads):
+    loaded = headscope.wrap(tiny("bert"))
+
+    @contextmanager
+    def start(own):
+        assert own is loaded
+        yield lambda i: torch.get_num_threads()
+
+    assert list(side_by_side(loaded, [0], start)) == [threads]
+    assert list(side_by_side(loaded, [], start)) == []

@@ -1,0 +1,462 @@
+"""Vocabulary rows: which stay, the same ids and outputs on calibration texts, saved and opened."""
+
+import dataclasses
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import VOCABULARY, tiny_bert, tiny_tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    XLMRobertaTokenizer,
+)
+
+import headscope
+from headscope.core.errors import CheckpointError, InputError
+from headscope.data.common_words import common_words
+from headscope.models.anatomy.feed_forward import feed_forwards
+from headscope.models.load.vocabulary_record import as_ranges, from_ranges
+from headscope.models.surgery.neurons import remove_neurons
+from headscope.models.surgery.tokenizer_file import TokenizerFile
+from headscope.models.surgery.vocabulary import tokens_removed
+
+TEXTS = ["the cat sat", "he saw the dogs"]
+NAMES = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+FIRST = list(NAMES.values())
+
+
+def model_with(tokenizer: Any, kind: str = "bert", **config: Any) -> Any:
+    """A random encoder of two layers, whose embedding has three rows more than there are pieces."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    rows = {"vocab_size": len(tokenizer) + 3, "intermediate_size": 24, "initializer_range": 0.3}
+    settings = AutoConfig.for_model(kind, **{**sizes, **rows, **config})
+    return headscope.wrap(AutoModel.from_config(settings), tokenizer)
+
+
+def pieces(loaded: Any, text: str) -> list[str]:
+    """Tokens of a text as words, which do not depend on their numbers."""
+    return loaded.tokenizer.convert_ids_to_tokens(loaded.tokenizer(text).input_ids)
+
+
+def states(loaded: Any, texts: list[str]) -> torch.Tensor:
+    ids, mask = loaded.pad(loaded.tokenizer(texts)["input_ids"])
+    with torch.no_grad():
+        return loaded.forward(ids, mask)[mask.bool()]
+
+
+def same_as(cut: Any, whole: Any, texts: list[str]) -> None:
+    assert cut.vocab_size < whole.vocab_size
+    for text in texts:
+        assert pieces(cut, text) == pieces(whole, text)
+    assert cut.tokenizer(texts)["input_ids"] != whole.tokenizer(texts)["input_ids"]
+    torch.testing.assert_close(states(cut, texts), states(whole, texts), atol=1e-6, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------
+# WordPiece
+
+
+def test_wordpiece_keeps_what_is_used_and_every_character(tmp_path):
+    whole = headscope.load(str(tiny_bert(tmp_path / "model", task_head="classification")))
+    plan = headscope.plan_vocabulary(whole, TEXTS, keep=["mat"], common=0)
+    used = {"the", "cat", "sat", "he", "saw", "dog", "##s", "mat"}
+    gone = {"of", "and", "to", "in", "is", "was", "she", "it", "on"}
+    gone |= {"house", "ran", "big", "red", "##ed", "##ing"}
+    rows = {piece: row for row, piece in enumerate(VOCABULARY)}  # "a" and "##s" stand there twice
+    left = [piece for piece in rows if piece not in gone]
+    assert used < set(left)
+    assert plan.kept == tuple(sorted(rows[piece] for piece in left))
+    assert plan.rows == len(left)
+    assert (plan.named, plan.texts, plan.words) == (5, 6, 1)
+    assert plan.named + plan.spelling + plan.texts + plan.words == plan.rows
+    cut = headscope.cut_vocabulary(whole, plan)
+    same_as(cut, whole, TEXTS)
+    assert whole.vocab_size == len(VOCABULARY)
+    # "house" is not known any more, and is spelled; the held-out text counts.
+    assert pieces(cut, "house")[1:-1] == ["h", "##o", "##u", "##s", "##e"]
+    heldout = tokens_removed(whole, plan, ["a house", "the cat", "the red mat ran"])
+    assert (heldout.texts, heldout.texts_affected) == (3, 2)
+    assert (heldout.tokens, heldout.tokens_affected) == (8, 3)
+    assert "66.7% of 3 texts (37.50% of their tokens)" in str(heldout)
+    nothing = tokens_removed(whole, plan, [])
+    assert (nothing.share_texts, nothing.share_tokens) == (None, None)
+
+
+def test_logits_of_a_task_head_stay(tmp_path):
+    folder = tiny_bert(tmp_path / "model", task_head="classification")
+    whole = headscope.load(str(folder), task_head="classification")
+    cut = headscope.cut_vocabulary(whole, headscope.plan_vocabulary(whole, TEXTS, common=0))
+    logits = []
+    for loaded in (whole, cut):
+        with torch.no_grad():
+            logits.append(loaded.run(*loaded.pad(loaded.tokenizer(TEXTS)["input_ids"]))[1])
+    torch.testing.assert_close(*logits, atol=1e-6, rtol=1e-6)
+
+
+def test_special_tokens_at_the_end_move_everywhere():
+    words = ["the", "cat", "dog", *"catdoghe"]
+    ids = {
+        piece: i for i, piece in enumerate(dict.fromkeys([*words, *(f"##{c}" for c in "catdoghe")]))
+    }
+    ids |= {name: len(ids) + i for i, name in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])}
+    backend = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.post_processor = processors.Sequence(
+        [processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))]
+    )
+    backend.enable_padding(pad_id=ids["[PAD]"], pad_token="[PAD]", length=9)
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep")}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    tokenizer.add_tokens(["snow man"])
+    stated = {"pad_token_id": ids["[PAD]"], "eos_token_id": [ids["[SEP]"], ids["[CLS]"]]}
+    whole = model_with(tokenizer, **stated, bos_token_id=10**6, mask_token_id=-1)
+    cut = headscope.cut_vocabulary(whole, headscope.plan_vocabulary(whole, ["the cat"], common=0))
+    same_as(cut, whole, ["the cat", "the cat snow man"])
+    new, config = cut.tokenizer.convert_tokens_to_ids, cut.model.config
+    assert config.pad_token_id == new("[PAD]") == ids["[PAD]"] - 1  # "dog" is gone
+    assert config.eos_token_id == [new("[SEP]"), new("[CLS]")]
+    assert (config.bos_token_id, config.mask_token_id) == (10**6, -1)  # rows that there never were
+    assert config.vocab_size == cut.vocab_size == len(cut.tokenizer)
+    table = cut.model.get_input_embeddings()
+    assert (table.padding_idx, table.num_embeddings) == (config.pad_token_id, cut.vocab_size)
+    padded = Tokenizer.from_str(cut.tokenizer.backend_tokenizer.to_str()).encode("the cat")
+    file = json.loads(cut.tokenizer.backend_tokenizer.to_str())
+    assert padded.ids[0] == config.eos_token_id[1]
+    assert all(token["id"] == new(token["content"]) for token in file["added_tokens"])
+
+
+def test_a_piece_stays_if_its_characters_are_no_pieces():
+    pieces = {p: i for i, p in enumerate(["[UNK]", "a", "##a", "##b", "aö", "##öa", "ab", "a##"])}
+    file = TokenizerFile(Tokenizer(models.WordPiece(pieces, unk_token="[UNK]")).to_str())
+    kept = {file.pieces[row] for row in file.spelling()}
+    assert kept == {"a", "##a", "##b", "aö", "##öa", "a##", "[UNK]"}
+
+
+# ------------------------------------------------------------------------------------------------
+# BPE
+
+MERGES = ["l l", "h e", "he ll", "hell o", "w o", "o r", "wo r", "l o", "lo w", "low er", "e r"]
+
+
+def bpe(merges: list[str], **options: Any) -> Tokenizer:
+    joined = [merge.replace(" ", "") for merge in merges]
+    pieces = dict.fromkeys([*FIRST, *"Ġdehlorw", *joined, "lower", "<mask>"])
+    pairs = [tuple(merge.split()) for merge in merges if all(p in pieces for p in merge.split())]
+    return Tokenizer(models.BPE({p: i for i, p in enumerate(pieces)}, pairs, **options))
+
+
+def slow_bpe(word: str, merges: list[str]) -> tuple[list[str], set[str]]:
+    """Sweep over the merges again and again; every piece that is made on the way."""
+    parts, made, found = list(word), set(word), True
+    while found:
+        found = False
+        for merge in merges:
+            first, second = merge.split()
+            places = [i for i in range(len(parts) - 1) if parts[i : i + 2] == [first, second]]
+            if places:
+                parts[places[0] : places[0] + 2] = [first + second]
+                made.add(first + second)
+                found = True
+                break
+    return parts, made
+
+
+def test_bpe_keeps_every_step_of_a_word_and_its_merges_in_order():
+    backend = bpe(MERGES, unk_token="<unk>")
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    names = {**NAMES, "mask_token": "<mask>"}
+    whole = model_with(PreTrainedTokenizerFast(tokenizer_object=backend, **names), "roberta")
+    texts = ["hello low", "held"]
+    plan = headscope.plan_vocabulary(whole, texts, common=0)
+    cut = headscope.cut_vocabulary(whole, plan)
+    same_as(cut, whole, texts)  # RoBERTa's positions count from the padding's id
+    merges = json.loads(cut.tokenizer.backend_tokenizer.to_str())["model"]["merges"]
+    left = [" ".join(pair) for pair in merges]
+    made = set().union(*(slow_bpe(word, MERGES)[1] for word in ("hello", "low", "held")))
+    assert {"he", "ll", "hell", "hello", "lo", "low"} < made
+    assert left == [merge for merge in MERGES if merge.replace(" ", "") in made]
+    every = {cut.tokenizer.convert_ids_to_tokens(i) for i in range(cut.vocab_size)}
+    assert every == {*FIRST, "<mask>", *"Ġdehlorw", *made}
+    assert pieces(cut, "lower")[1:-1] == ["low", "e", "r"]
+
+
+def test_bpe_cuts_kept_words_as_before_whatever_the_merges():
+    rng = random.Random(0)
+    for seed in range(20):
+        alphabet = "abc"
+        merges, made = [], list(alphabet)
+        for _ in range(30):
+            pair = rng.choice(made), rng.choice(made)
+            if len("".join(pair)) < 9 and "".join(pair) not in made:
+                merges.append(" ".join(pair))
+                made.append("".join(pair))
+        ids = {p: i for i, p in enumerate(made)}
+        backend = Tokenizer(models.BPE(ids, [tuple(m.split()) for m in merges]))
+        words = ["".join(rng.choices(alphabet, k=rng.randint(1, 12))) for _ in range(8)]
+        file = TokenizerFile(backend.to_str())
+        used = {row for word in words for row in backend.encode(word).ids}
+        kept = file.with_steps(used) | file.spelling()
+        steps = set().union(*(slow_bpe(word, merges)[1] for word in words))
+        assert {made[row] for row in kept} == steps | set(alphabet), seed
+        new = Tokenizer.from_str(file.renumbered({row: i for i, row in enumerate(sorted(kept))}))
+        for word in words:
+            assert new.encode(word).tokens == slow_bpe(word, merges)[0]
+
+
+def test_bpe_with_marks_of_the_end_of_a_word():
+    ids = {
+        p: i for i, p in enumerate([*"abc", "a</w>", "b</w>", "c</w>", "ab", "abc</w>", "bc</w>"])
+    }
+    merges = [("a", "b"), ("ab", "c</w>"), ("b", "c</w>")]
+    backend = Tokenizer(models.BPE(ids, merges, end_of_word_suffix="</w>"))
+    file = TokenizerFile(backend.to_str())
+    kept = file.with_steps(backend.encode("abc").ids)
+    assert {file.pieces[row] for row in kept | file.spelling()} == set(ids) - {"bc</w>"}
+
+
+def test_bytes_of_a_byte_level_vocabulary_stay():
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    ids = {p: i for i, p in enumerate([*FIRST, *alphabet, "ca", "cat", "Ġcat", "do", "Ġcats"])}
+    merges = [("c", "a"), ("ca", "t"), ("Ġ", "cat"), ("d", "o"), ("Ġcat", "s")]
+    backend = Tokenizer(models.BPE(ids, merges))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    whole = model_with(PreTrainedTokenizerFast(tokenizer_object=backend, **NAMES))
+    cut = headscope.cut_vocabulary(
+        whole, headscope.plan_vocabulary(whole, ["a"], keep=["cat"], common=0)
+    )
+    # A word to keep stays as it is in the middle of a text, too.
+    assert pieces(cut, "a cat") == pieces(whole, "a cat") == ["a", "Ġcat"]
+    assert pieces(cut, "do cats ☃") == ["d", "o", "Ġcat", "s", "Ġ", "â", "ĺ", "ĥ"]
+
+
+# ------------------------------------------------------------------------------------------------
+# Unigram
+
+SCORES = [*((name, 0.0) for name in FIRST), ("▁", -3.0), ("▁cat", -2.0), ("▁dog", -2.5)]
+SCORES += [
+    ("▁rare", -40.0),
+    ("x☃", -30.0),
+    ("▁do", -3.5),
+    ("s", -1.5),
+    *((c, -4.0) for c in "catdogx"),
+]
+
+
+def test_unigram_keeps_scores_and_the_price_of_an_unknown_character(tmp_path):
+    tokenizer = XLMRobertaTokenizer(vocab=[*SCORES, ("<mask>", 0.0)])
+    whole = model_with(tokenizer, "xlm-roberta", pad_token_id=1)
+    texts = ["cats x☃", "ö cat"]
+    assert "x☃" in pieces(whole, texts[0])
+    plan = headscope.plan_vocabulary(whole, texts, common=0)
+    cut = headscope.cut_vocabulary(whole, plan)
+    same_as(cut, whole, texts)
+    model = json.loads(cut.tokenizer.backend_tokenizer.to_str())["model"]
+    gone = {"▁dog", "▁do"}
+    assert [tuple(item) for item in model["vocab"]][:-1] == [
+        item for item in dict(SCORES).items() if item[0] not in gone
+    ]
+    assert model["unk_id"] == 3
+    assert pieces(cut, "dogs")[1:-1] == ["▁", "d", "o", "g", "s"]
+    # The class of transformers builds the tokenizer anew from the file.
+    headscope.save(cut, tmp_path / "small")
+    again = AutoTokenizer.from_pretrained(tmp_path / "small")
+    assert again(texts)["input_ids"] == cut.tokenizer(texts)["input_ids"]
+
+
+# ------------------------------------------------------------------------------------------------
+# The demo model
+
+REAL = [
+    "A plane is taking off.",
+    "Three men are playing chess, said the committee's spokesperson.",
+    "Naïve café-goers paid 12,50 € in Zürich.",
+]
+OTHER = [
+    "An extravagant archaeologist photographed hieroglyphs.",
+    "Jurassic amphibians 北京 обожают Übermut.",
+]
+
+
+@pytest.fixture(scope="module")
+def small(demo):
+    plan = headscope.plan_vocabulary(demo, REAL, common=300)
+    return plan, headscope.cut_vocabulary(demo, plan, share=True)
+
+
+def embedded(loaded: Any, texts: list[str]) -> torch.Tensor:
+    ids, mask = loaded.pad(loaded.tokenizer(texts)["input_ids"])
+    with torch.no_grad():
+        return loaded.pooling.embed(loaded.forward(ids, mask), mask)
+
+
+def test_the_demo_model_reads_its_calibration_as_before(demo, small):
+    plan, cut = small
+    assert plan.rows_before == 30522 > 3000 > plan.rows > 2000
+    assert plan.words > 200
+    same_as(cut, demo, REAL)
+    torch.testing.assert_close(embedded(cut, REAL), embedded(demo, REAL), atol=1e-6, rtol=0)
+    weights = [model.model.get_input_embeddings().weight for model in (demo, cut)]
+    assert torch.equal(weights[1], weights[0][list(plan.kept)])
+    assert [cut.tokenizer.convert_tokens_to_ids(t) for t in ("[PAD]", "[UNK]", "[CLS]")] == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_other_texts_lose_no_word(demo, small):
+    plan, cut = small
+    every = sorted(demo.tokenizer.get_vocab(), key=demo.tokenizer.get_vocab().get)
+    words = [word for word in every[1996::9] if not word.startswith("##")]
+    missing = [word for word in words if "[UNK]" in pieces(cut, word)]
+    assert missing == [word for word in words if "[UNK]" in pieces(demo, word)]
+    found = tokens_removed(demo, plan, OTHER)
+    assert found.texts_affected == 2
+    expected = [
+        i for text in OTHER for i in demo.tokenizer(text, add_special_tokens=False).input_ids
+    ]
+    assert found.tokens == len(expected)
+    assert found.tokens_affected == sum(i not in plan.kept for i in expected) > 4
+    for text in OTHER:
+        assert "[UNK]" not in pieces(cut, text)
+
+
+def test_saved_it_opens_everywhere(demo, small, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    plan, cut = small
+    folder = headscope.save(cut, tmp_path / "small")
+    config = json.loads((folder / "config.json").read_text())
+    assert config["vocab_size"] == plan.rows
+    assert config["model_type"] == "bert"
+    record = _record(folder)
+    assert record["rows"] == 30522
+    assert from_ranges(record["kept"]) == plan.kept
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for text in (*REAL, *OTHER):
+        assert tokenizer(text).input_ids == cut.tokenizer(text).input_ids
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(REAL, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, embedded(demo, REAL), atol=1e-6, rtol=0)
+    again = headscope.load(str(folder))
+    torch.testing.assert_close(embedded(again, REAL), embedded(demo, REAL), atol=1e-6, rtol=0)
+
+
+def test_what_is_cut_twice_names_the_rows_of_the_first_model(tmp_path):
+    whole = headscope.load(str(tiny_bert(tmp_path / "model")))
+    assert _record(headscope.save(whole, tmp_path / "whole")) is None
+    plan = headscope.plan_vocabulary(whole, TEXTS, common=0)
+    once = headscope.save(headscope.cut_vocabulary(whole, plan), tmp_path / "once")
+    again = headscope.load(str(once))
+    twice = headscope.cut_vocabulary(again, headscope.plan_vocabulary(again, TEXTS[:1], common=0))
+    record = _record(headscope.save_dense(twice, tmp_path / "twice"))
+    left = headscope.plan_vocabulary(whole, TEXTS[:1], common=0)
+    assert left.rows < plan.rows
+    assert (record["rows"], from_ranges(record["kept"])) == (len(VOCABULARY), left.kept)
+    assert AutoModel.from_pretrained(tmp_path / "twice").config.vocab_size == left.rows
+
+
+def test_rows_heads_and_neurons_go_in_any_order(tmp_path):
+    whole = headscope.load(str(tiny_bert(tmp_path / "model")))
+    plan = headscope.plan_vocabulary(whole, TEXTS, common=0)
+    heads = [(0, 1), (1, 2), (1, 3)]
+    neurons = {feed_forwards(whole)[1].name: [0, 5, 7]}
+
+    def rest(loaded: Any) -> Any:
+        return remove_neurons(headscope.remove_heads(loaded, heads), neurons)
+
+    first = rest(headscope.cut_vocabulary(whole, plan))
+    last = headscope.cut_vocabulary(rest(whole), plan)
+    assert first.vocab_size == last.vocab_size == plan.rows
+    assert torch.equal(states(first, TEXTS), states(last, TEXTS))
+    torch.testing.assert_close(states(first, TEXTS), states(rest(whole), TEXTS), atol=1e-6, rtol=0)
+    without = headscope.remove_heads(headscope.cut_vocabulary(whole, plan), heads)
+    saved = headscope.load(str(headscope.save(without, tmp_path / "saved")))
+    torch.testing.assert_close(states(saved, TEXTS), states(without, TEXTS), atol=1e-6, rtol=0)
+    assert from_ranges(_record(tmp_path / "saved")["kept"]) == plan.kept
+
+
+def _record(folder: Path) -> Any:
+    return json.loads((folder / "headscope.json").read_text())["vocabulary"]
+
+
+def test_a_manifest_that_belongs_to_other_weights_is_refused(tmp_path):
+    whole = headscope.load(str(tiny_bert(tmp_path / "model")))
+    plan = headscope.plan_vocabulary(whole, TEXTS, common=0)
+    headscope.save(headscope.cut_vocabulary(whole, plan), tmp_path / "small")
+    path = tmp_path / "small" / "headscope.json"
+    data = json.loads(path.read_text())
+    for kept in ("0-3", "0-99999999999", "x", None, [1]):
+        path.write_text(json.dumps({**data, "vocabulary": {"rows": 90, "kept": kept}}))
+        with pytest.raises(CheckpointError, match=r"does not list the .* rows of the vocabulary"):
+            headscope.load(str(path.parent))
+
+
+def test_ranges():
+    assert as_ranges([3, 4, 5, 9, 11, 12, 0]) == "3-5,9,11-12,0"
+    rows = tuple(sorted(random.Random(0).sample(range(500), 300)))
+    assert from_ranges(as_ranges(rows)) == rows
+
+
+# ------------------------------------------------------------------------------------------------
+# Words to keep, and what is refused
+
+
+def test_common_words_stay_capitalised_where_case_counts():
+    words = ["the", "The", "to", "To", "and", "And"]
+    assert common_words("en", 3) == words[::2]
+    spelled = [*"theoandTOA", *(f"##{char}" for char in "theoandTOA")]
+    ids = {p: i for i, p in enumerate(dict.fromkeys(["[UNK]", *words, *spelled]))}
+    backend = Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    whole = model_with(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
+    plan = headscope.plan_vocabulary(whole, ["a"], common=2)
+    gone = {whole.tokenizer.convert_ids_to_tokens(i) for i in range(len(ids)) if i not in plan.kept}
+    assert gone == {"and", "And"}
+
+
+def test_common_words_in_another_script_do_no_harm():
+    pieces = {"[UNK]": 0, "д": 1, "дж": 2, "щж": 3}
+    backend = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    whole = model_with(PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]"))
+    plan = headscope.plan_vocabulary(whole, ["", "дж"], common=5)
+    assert (plan.words, plan.texts + plan.spelling) == (0, 3)
+
+
+def test_a_language_without_words_is_refused():
+    with pytest.raises(InputError, match="no words of the language 'ga'"):
+        common_words("ga", 5)
+
+
+def test_tokenizers_that_cannot_be_renumbered_are_refused():
+    whole = model_with(tiny_tokenizer())
+
+    def refused(tokenizer: Any, why: str) -> None:
+        with pytest.raises(InputError, match=why):
+            headscope.plan_vocabulary(dataclasses.replace(whole, tokenizer=tokenizer), ["a"])
+
+    refused(None, "has no tokenizer, so it is not known")
+    refused(object(), "is not a fast one")
+    without = Tokenizer(models.WordPiece({"a": 0, "##a": 1}, unk_token="[UNK]"))
+    refused(PreTrainedTokenizerFast(tokenizer_object=without), r"special token \[UNK\], for which")
+    beyond = tiny_tokenizer()
+    beyond.add_special_tokens({"bos_token": "<a>", "extra_special_tokens": [*"ÄÖÜß"]})
+    refused(beyond, r"special token Ü, for which the vocabulary of .* rows has none")
+    with pytest.raises(InputError, match="no calibration text to tell"):
+        headscope.plan_vocabulary(whole, [" "])
+    plan = headscope.plan_vocabulary(whole, ["a"], common=0)
+    smaller = headscope.cut_vocabulary(whole, plan)
+    with pytest.raises(
+        InputError, match=r"plan was made for a vocabulary of .* rows, and in memory"
+    ):
+        headscope.cut_vocabulary(smaller, plan)
+    with pytest.raises(InputError, match="plan was made for a vocabulary"):
+        tokens_removed(smaller, plan, ["a"])
