@@ -192,7 +192,7 @@ def ablation(context: Context) -> Ranking:
     before = _quality(context, ())
     for unit in range(n):
         drops.append(before - _quality(context, (unit,)))
-        context.progress("choosing heads", unit + 1, n)
+        context.progress("ablation", unit + 1, n)
     values = torch.tensor(drops, dtype=torch.float64)
     return Ranking(values, passes={"forward": n + 1, "backward": 0}, size=abs(before))
 
@@ -224,7 +224,7 @@ def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
         now = open_probability(logits.detach()) > 0.5
         unchanged = unchanged + 1 if bool((now == before).all()) else 0
         before = now
-        context.progress("choosing heads", epoch, EPOCHS)
+        context.progress("gates", epoch, EPOCHS)
         if unchanged >= PATIENCE and epoch > PATIENCE:
             break
     return Ranking(logits, passes={"forward": epoch, "backward": epoch})

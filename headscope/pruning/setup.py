@@ -135,8 +135,14 @@ class Pruner:
         """
         rankings, names = {}, self.options.scored
         for i, name in enumerate(names):
-            self.options.tell("choosing heads", i, len(names))
-            rankings[name] = rank(name, self.context, normalise=self.options.normalise)
+
+            def tell(_: str, done: int, total: int, i: int = i) -> None:
+                share = round(1000 * (i + done / max(total, 1)))
+                self.options.tell("choosing heads", share, 1000 * len(names))
+
+            tell(name, 0, 1)
+            context = dataclasses.replace(self.context, progress=tell)
+            rankings[name] = rank(name, context, normalise=self.options.normalise)
         return rankings
 
     def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
@@ -176,7 +182,6 @@ def prepare(inputs: Inputs, options: PruneOptions) -> Pruner:
         use_labels=options.labels,
         largest=max(inner, default=n),
         seed=options.seed,
-        progress=options.tell,
     )
     roles = inputs.roles.by_place
     measure = Measurer(loaded, inputs.evaluation, units, options.seed, roles)

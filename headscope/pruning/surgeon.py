@@ -45,7 +45,7 @@ class SurgeonRanking(Ranking):
 
     def __init__(self, context: Context) -> None:
         self._model = model = _refitted(context)
-        self._units, self._progress = _units_of(context, model.layers), context.progress
+        self._units = _units_of(context, model.layers)
         n = len(context.units)
         self._layers, sizes = model.layers, sorted({n * i // PARTS for i in range(PARTS)})
         #: Those that are looked at, at most: no set is larger than the context's largest.
@@ -82,7 +82,6 @@ class SurgeonRanking(Ranking):
                 self._model.set_counts(self._paths[-1], chosen)
             self._paths.append(self._model.paths())
             self._inputs.append([own.A.float() for own in self._model.found])
-            self._progress("choosing heads", i + 1, len(self._sizes))
 
     def _remove(self, count: int) -> tuple[int, ...]:
         self._look(1)

@@ -114,7 +114,7 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     most_lost = change_words("spearman", part["difference"], part["ci"])
     again = from_dict(PruneResult, result)
     facts = facts_of(Results("x", prune=again), ["prune"])
-    named = facts.numbers["prune", "confirmed to cost at most 0.5", "heads removed"]
+    named = facts["prune", "confirmed to cost at most 0.5", "heads removed"]
     assert named.value == len(IDLE)
     for sentence in (card.text, verdict(again)):
         assert most_lost in sentence

@@ -49,7 +49,7 @@ DEFINED = {
     "definitions/tasks": (*TASKS, "mlm", "fidelity"),
     "definitions/roles": [role.key for role in PRIMARY],
     "rank": ("numerical_rank", "stable_rank", "effective_rank", "dims", "overlap"),
-    "spectrum": ("share_at_k", "half_width", "sem"),
+    "spectrum": ("share_at_k", "share_sq_at_k", "curve_sq"),
     "validate": ("calls", "mask_reached", "max_abs_hidden_eager", "max_abs_pattern"),
     "attribute": ("direct", "first_order", "removed", "removed_mean"),
 }

@@ -244,7 +244,7 @@ def test_shares_are_those_of_the_models_own_patterns(family):
         curve = svd_curve(attentions[head.layer][:, head.head])
         np.testing.assert_allclose(head.curve, curve, atol=1e-5)
     assert result.efficient.sequences == min(16, len(windows))
-    assert all(np.isfinite(p.error) for p in result.efficient.points)
+    assert all(np.isfinite(p.error.value) for p in result.efficient.points)
 
 
 PAIRS = [("the cat sat on the mat", "he saw a big dog"), ("a red house", "she ran and sat")] * 8

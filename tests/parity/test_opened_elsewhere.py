@@ -256,8 +256,8 @@ def test_sentence_transformers_opens_every_form(embedder, tmp_path):
 def test_prune_writes_what_its_source_says(embedder, tmp_path):
     """Another pooling is measured than the folder's; the new folder keeps what its source says."""
     off = {"roles": False, "validate": False, "limit": 20, "calibration_limit": 20}
-    to = {"save": tmp_path / "a", "standalone": True}
-    result = headscope.prune(str(embedder), heads="L0H1,L1H*", pooling="max", **to, **off)
+    save = tmp_path / "a"
+    result = headscope.prune(str(embedder), heads="L0H1,L1H*", pooling="max", save=save, **off)
     assert result.saved.measured == pytest.approx(result.saved.value, abs=1e-4)
     assert (tmp_path / "a" / "modeling_headscope.py").is_file()
     assert str(headscope.load(str(tmp_path / "a")).pooling).startswith("cls, dense 32x12")

@@ -288,7 +288,7 @@ def test_a_stack_alone_is_what_it_is_beside_the_others(files):
         assert (alone.curves, alone.scores) == (stack.curves, stack.scores)
         assert (alone.stacks, alone.areas, alone.gaps) == ((), (), ())
     steps = {f"{stack}{step}" for stack in ("", "encoder, ", "decoder, ", "cross, ")
-             for step in ("choosing heads", "ablation", "removing heads")}  # fmt: skip
+             for step in ("choosing heads", "removing heads")}  # fmt: skip
     assert steps < set(bars)
     for name in steps:
         assert bars[name] == sorted(bars[name])
