@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from headscope import classify
 from headscope.analyses.classify.known_roles import KnownRoles, find_roles, read_classification
 from headscope.artefacts.saving import check_saves, trial_folder
 from headscope.core.processes import alone, current
 from headscope.core.serialise import SCHEMA
+from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.curves import (
     Outcome,
     StacksApart,
@@ -18,6 +21,7 @@ from headscope.pruning.max_drop import check_enough, find_most
 from headscope.pruning.options import PruneOptions, needs
 from headscope.pruning.result import DataInfo, PruneResult
 from headscope.pruning.setup import Inputs, open_sources
+from headscope.pruning.sublayers import can_refit
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
@@ -28,7 +32,7 @@ from headscope.tasks.units import units_of
 
 def run(model: Model, options: PruneOptions) -> PruneResult:
     """Choose attention heads to remove, and measure what the model is worth without them."""
-    inputs = _open(model, options)
+    inputs, options = _open(model, options)
     outcome = (run_curves if options.max_drop is None else find_most)(inputs, options)
     apart = run_stacks_apart(inputs, options)
     result = _result(inputs, options, outcome, apart)
@@ -40,8 +44,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     return result
 
 
-def _open(model: Model, options: PruneOptions) -> Inputs:
-    """Read the data, open and validate the model, classify the heads."""
+def _open(model: Model, options: PruneOptions) -> tuple[Inputs, PruneOptions]:
+    """Read the data, open and validate the model, classify the heads; name what is left open."""
     if options.save is not None:
         with trial_folder(options.save):
             pass  # it can be made, so a long run will not end without it
@@ -50,6 +54,7 @@ def _open(model: Model, options: PruneOptions) -> Inputs:
     loaded = open_for_tasks(model, task=options.task, **options.loading)
     need_tokenizer(loaded, "prune")
     loaded = chosen_stack(loaded, options.stack, options.task)
+    options, note = _named_method(loaded, options)
     if options.save is not None:
         check_saves(loaded)
     evaluation = sources.evaluation_for(loaded)
@@ -63,7 +68,22 @@ def _open(model: Model, options: PruneOptions) -> Inputs:
         options.tell("finding the roles of heads", 0, 1)
         classified = classify(loaded, validate=False, seed=options.seed)
     roles = KnownRoles({}) if classified is None else find_roles(loaded, classified)
-    return Inputs(loaded, sources, evaluation, calibration, roles, validation)
+    sources = dataclasses.replace(sources, warnings=(*sources.warnings, *note))
+    return Inputs(loaded, sources, evaluation, calibration, roles, validation), options
+
+
+def _named_method(
+    loaded: LoadedModel, options: PruneOptions
+) -> tuple[PruneOptions, tuple[str, ...]]:
+    """Name another method than ``surgeon``, unless one was asked for, where it cannot refit W_O."""
+    if options.manual or options.methods or can_refit(loaded):
+        return options, ()
+    repairs = options.repairs or ("scale",)
+    named = dataclasses.replace(options, methods=("fisher", "random"), repairs=repairs)
+    return named, (
+        f"surgeon cannot refit the output maps of {loaded.family}, which read more than heads; "
+        "fisher chose the heads instead.",
+    )
 
 
 def _result(

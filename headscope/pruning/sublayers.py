@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.widest import exact
+from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import hooked
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.wrap import as_before, wrap
@@ -100,8 +101,7 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
     found: list[Sublayer] = []
     for site in (site for site in loaded.sites if site.n_heads):
         own = site.projections.out
-        rows = site.n_heads * site.d_head
-        if own.module.weight.dim() != 2 or own.in_features != rows or own.parts != 1:
+        if not _holds_heads_alone(site):
             raise UnsupportedModelError(
                 f"surgeon cannot refit the output map of {loaded.name} ({loaded.family}), into "
                 "which attention writes more than heads; choose another method and repair."
@@ -111,6 +111,17 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
             where = site.name, site.stack, site.layer
             found.append(Sublayer(*where, uses, own.module, site.head_ids, site.d_head))
     return tuple(found)
+
+
+def can_refit(loaded: LoadedModel) -> bool:
+    """Whether every layer's output map reads its heads and nothing else."""
+    return all(_holds_heads_alone(site) for site in loaded.sites if site.n_heads)
+
+
+def _holds_heads_alone(site: AttentionSite) -> bool:
+    own = site.projections.out
+    rows = site.n_heads * site.d_head
+    return own.module.weight.dim() == 2 and own.in_features == rows and own.parts == 1
 
 
 def moments(
