@@ -61,13 +61,9 @@ def test_a_number_is_defined_on_its_page(page, names):
     assert [name for name in names if f"`{name}`" not in text] == []
 
 
-#: ``prune`` is to be shortened with its options.
-LONGER = ("prune.md",)
-
-
 def test_a_page_can_be_read_at_a_sitting():
     sizes = {page.name: page.stat().st_size for page in DOCS.rglob("*.md")}
-    assert [name for name, size in sizes.items() if size > 30_000 and name not in LONGER] == []
+    assert [name for name, size in sizes.items() if size > 30_000] == []
 
 
 def test_every_page_is_in_the_site():
