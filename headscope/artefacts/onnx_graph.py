@@ -7,10 +7,9 @@ becomes, needs opset 23 and was no faster on a CPU.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 
 from headscope.artefacts.opened_again import reason
 from headscope.core.errors import InputError, UnsupportedModelError
-from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import quiet_transformers, use_implementation
 
@@ -29,22 +27,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 #: What it gives: the embedding, or logits where the model has a task head; and the last states.
 EMBEDDING, LOGITS, HIDDEN = "embedding", "logits", "last_hidden_state"
 OPSET = 20
-ATTENTION = "attention."  # Prefix of the names of attention's nodes, by which profiles find them.
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 #: Nodes whose weights become 8-bit integers: linear maps, and the tables that are looked up.
 _QUANTISED = ("MatMul", "Gemm", "Gather")
 #: Largest file that the format holds in one piece, with room for the graph itself.
 _ONE_FILE = (2 << 30) - (64 << 20)
-
-
-def need_packages() -> None:
-    """Refuse to begin if a package of the extra is missing."""
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise InputError(
-            f"Exporting to ONNX needs {' and '.join(missing)}; install the extra with "
-            "pip install 'headscope[export]'."
-        )
 
 
 def check_exportable(loaded: LoadedModel) -> None:
@@ -73,7 +59,7 @@ def write_graph(loaded: LoadedModel, path: Path, *, typed: bool = False) -> None
             _traced(loaded, typed), dynamo=True, opset_version=OPSET, verbose=False
         )
         assert program is not None
-        _name_nodes(program.model, loaded)
+        _name_outputs(program.model, loaded)
         size = sum(parameter.numel() * 4 for parameter in loaded.network.parameters())
         program.save(path, external_data=size > _ONE_FILE)
 
@@ -107,8 +93,8 @@ def _traced(loaded: LoadedModel, typed: bool) -> torch.export.ExportedProgram:
         )
 
 
-def _name_nodes(model: Any, loaded: LoadedModel) -> None:
-    """Name outputs and dynamic sizes, and mark nodes of attention.
+def _name_outputs(model: Any, loaded: LoadedModel) -> None:
+    """Name outputs and dynamic sizes.
 
     The exporter's other notes of each node, such as lines of source code with the paths of the
     machine, are left out of the file.
@@ -116,12 +102,7 @@ def _name_nodes(model: Any, loaded: LoadedModel) -> None:
     import onnx_ir
 
     wanted = (EMBEDDING if loaded.task_head is None else LOGITS, HIDDEN)
-    names = {module: name for name, module in loaded.network.named_modules()}
-    parts = [f"'network.{names[part]}'" for part in attention_parts(loaded.sites)]
     for node in model.graph:
-        scopes = node.metadata_props.get("pkg.torch.onnx.name_scopes", "")
-        if any(part in scopes for part in parts):
-            node.name = f"{ATTENTION}{node.name}"
         node.metadata_props.clear()
         for value in node.outputs:
             value.metadata_props.clear()
@@ -131,16 +112,6 @@ def _name_nodes(model: Any, loaded: LoadedModel) -> None:
         value.name = name
     for value in (*model.graph.inputs, *model.graph.outputs):
         value.shape = onnx_ir.Shape(["batch", "length", *value.shape][: len(value.shape)])
-
-
-def attention_parts(sites: Sequence[AttentionSite]) -> list[nn.Module]:
-    """List the modules that make up attention, none inside another."""
-    parts: list[nn.Module] = []
-    for module, site in {site.module: site for site in sites}.items():
-        parts.append(module)
-        if all(part is not site.projections.out.module for part in module.modules()):
-            parts.append(site.projections.out.module)
-    return parts
 
 
 @contextmanager
