@@ -14,7 +14,7 @@ from headscope.core.serialise import warnings_of
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import class_for
 from headscope.pruning.result import Point, PruneResult
-from headscope.pruning.view import number_of_times, scheme_words, speed_sentence
+from headscope.pruning.sentences import number_of_times, scheme_words, speed_sentence
 from headscope.removal.card import HUB_TASKS, base_model, command_block, inherited_header
 from headscope.removal.metric_words import (
     METRIC_NAMES,

@@ -38,7 +38,7 @@ from headscope.pruning.curves import (
 from headscope.pruning.options import FEWEST, PruneOptions, Repair
 from headscope.pruning.ranking import Ranking
 from headscope.pruning.repair import Repaired
-from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, Near, OneMore
+from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, Near, OneMore, way
 from headscope.pruning.setup import Inputs, Pruner, only_head, prepare
 from headscope.removal.metric_words import percent
 from headscope.stats.confirm import (
@@ -93,9 +93,8 @@ class Candidate(NamedTuple):
 
     @property
     def name(self) -> str:
-        """``fisher + scale``; the method alone where nothing is repaired."""
-        repaired = self.repair is not Repair.none
-        return self.method + (f" + {self.repair.value}" if repaired else "")
+        """Method and repair: ``fisher + scale``."""
+        return way(self.method, self.repair.value)
 
 
 class Search:

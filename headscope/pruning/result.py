@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     import pandas
 
 
+def way(method: str, repair: str) -> str:
+    """Name a method with its repair: ``fisher + scale``; ``surgeon`` repairs what it chose."""
+    if repair == "none":
+        return f"{method} without repair" if method == "surgeon" else method
+    return method if repair == method else f"{method} + {repair}"
+
+
 @dataclass(frozen=True)
 class Draw:
     """One random set of heads and what the model is worth without it."""
@@ -65,8 +72,8 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """``fisher + scale``; the method alone where nothing was repaired."""
-        return self.method if self.repair == "none" else f"{self.method} + {self.repair}"
+        """Method and repair: ``fisher + scale``."""
+        return way(self.method, self.repair)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from headscope.core.files import sha256_of_file
 from headscope.core.serialise import from_dict
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
-from headscope.pruning.view import verdict
+from headscope.pruning.sentences import verdict
 from headscope.removal.metric_words import change_words, number
 from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results

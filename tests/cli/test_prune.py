@@ -14,7 +14,7 @@ import headscope
 from headscope.core.serialise import from_dict
 from headscope.pruning import view as page
 from headscope.pruning.result import PruneResult
-from headscope.pruning.view import stacks_sentence
+from headscope.pruning.sentences import stacks_sentence
 from headscope.show.blocks import Text
 
 PAIRS = [

@@ -11,7 +11,8 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.core.errors import InputError
 from headscope.pruning.options import METHODS
-from headscope.pruning.view import blocks, changed_sentence
+from headscope.pruning.sentences import changed_sentence
+from headscope.pruning.view import blocks
 from headscope.show.blocks import Table
 
 TEXTS = [f"the {a} {b} on the {c}" for a in ("cat", "dog", "mat", "house") for b in ("sat", "ran",

@@ -16,7 +16,7 @@ from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.card import model_card
 from headscope.pruning.result import DropLook, DropPart, MaxDrop, PruneResult, SpeedResult
-from headscope.pruning.view import verdict
+from headscope.pruning.sentences import verdict
 from headscope.stats.estimate import Estimate
 
 SOURCE_CARD = "---\nlicense: apache-2.0\nlanguage: en\ntags: [x]\n---\n# The full model\n"

@@ -13,7 +13,8 @@ from headscope.core.serialise import from_dict, to_json
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning import result as results
 from headscope.pruning.result import PruneResult
-from headscope.pruning.view import blocks, key_numbers, leading_point, verdict
+from headscope.pruning.sentences import leading_point, verdict
+from headscope.pruning.view import blocks, key_numbers
 from headscope.show.blocks import Text
 from headscope.show.view import view_of
 
