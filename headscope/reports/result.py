@@ -93,8 +93,7 @@ class KeptRoles:
     #: Examples that were not measured, as heads had been classified on a sentence of theirs.
     left_out: int = 0
     #: How many different sets have as many heads in every layer as the kept ones: random sets are
-    #: drawn of these (2**53 stands for more). None in results of earlier versions, which drew from
-    #: all heads of the model alike.
+    #: drawn of these (2**53 stands for more). None where no random set was drawn.
     sets: int | None = None
 
 
