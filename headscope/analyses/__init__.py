@@ -1,1 +1,1 @@
-"""One folder for each analysis: its options, stated once."""
+"""One folder for each analysis: its options, measurement, result and view."""

@@ -70,7 +70,7 @@ def _config_of(config_dict: dict[str, Any], **kwargs: Any) -> Any:
         raise CheckpointError(f"{path} names {family!r} as {FAMILY}, which is no known family.")
     parts_in_config(config_dict, path)
     own = {key: config_dict[key] for key in (FAMILY, *LEFT) if key in config_dict}
-    # what counts layers is stated as it is now; a model is built with what it was before
+    # config.json states the number of layers left; the model is built with the original number
     now = {key: config_dict.get(key) for key in _settings_before(config_dict)}
     return _kinds(family).from_dict({**family_config(config_dict), **now, **own}, **kwargs)
 
@@ -110,7 +110,7 @@ class _CompactModel:
             drop_layers(self, kept.kept_layers)
         kept.check(attention_modules(base))
         kept.check_neurons(base)
-        # transformers builds models without memory for weights; which rows go is computed for real.
+        # transformers builds models on the meta device, but the rows to cut need real tensors.
         with torch.device("cpu"):
             cut_modules(self, kept.of)
             cut_neurons(base, kept.neurons)

@@ -1,4 +1,4 @@
-"""Open a folder that was just written with the class that users have, and compare what it gives."""
+"""Open a folder that was just written as a user would, and compare its outputs with the model's."""
 
 from __future__ import annotations
 

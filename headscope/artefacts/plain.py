@@ -22,7 +22,7 @@ _WIDTHS = {
 
 
 def plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
-    """Return settings of config.json with which the family's own class is the pruned model.
+    """Return config.json settings that make the family's own class build the pruned model.
 
     A family whose configuration has one number of heads for all layers, and apart from it the
     width of a head, can describe a model that lost equally many heads in every layer; most can
@@ -56,13 +56,13 @@ def plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any]
 
 
 def is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
-    """Whether the family's own class, built by ``stated``, takes these weights and computes so."""
+    """Whether the family's class, built from ``stated``, has these weights and the same outputs."""
     kind, state = class_for(whole.task_head), network.state_dict()
     try:
         config = CONFIG_MAPPING[stated["model_type"]].from_dict(dict(stated))
         with torch.device("meta"):
             shell = kind.from_config(config)
-    except Exception:  # each family refuses in its own way what it cannot be
+    except Exception:  # families refuse impossible settings with all kinds of errors
         return False
     shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
     if shapes[0] != shapes[1]:

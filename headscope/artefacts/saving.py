@@ -205,7 +205,7 @@ def kept_and_removed(site: AttentionSite) -> dict[str, list[int]]:
 def _write_config(
     loaded: LoadedModel, folder: Path, compact: bool, standalone: bool
 ) -> tuple[str, dict[str, Any]]:
-    """Let config.json describe the weights: what opens the folder, and settings now replaced.
+    """Let config.json describe the weights; return what opens the folder, and settings replaced.
 
     A dense folder has zeros where heads were removed, so its config.json stays plain.
     """
@@ -312,7 +312,7 @@ def whole_folder(folder: str | Path) -> Iterator[Path]:
                 f"The folder {folder} cannot be made ({error.strerror}); choose another."
             ) from None
         yield temporary
-        for path in (temporary, *temporary.rglob("*")):  # what is temporary is its owner's alone
+        for path in (temporary, *temporary.rglob("*")):  # temporary files are private until here
             path.chmod(0o755 if path.is_dir() else 0o644)
 
 

@@ -46,7 +46,7 @@ _TAKEN = ("*.json", "*.txt", "*.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True)
 class SentenceCopy:
-    """What is to be copied."""
+    """The files to copy into a saved folder."""
 
     #: What ``modules.json`` of the new folder says; empty where there is nothing to copy.
     modules: list[dict[str, Any]]
@@ -126,7 +126,7 @@ def check_embeds(loaded: LoadedModel, folder: Path) -> bool:
 
 
 def _opened(loaded: LoadedModel, folder: Path) -> Any:
-    """Open a folder by the real package, in the type and place of ``loaded``; raises many kinds."""
+    """Open a folder by the real package, in the dtype and on the device of ``loaded``."""
     register()
     package: Any = importlib.import_module("sentence_transformers")
     return package.SentenceTransformer(
@@ -210,7 +210,7 @@ def compare_embeddings(loaded: LoadedModel) -> EmbeddingCheck | None:
 
 
 def _settings(loaded: LoadedModel, folder: Path) -> Iterator[str]:
-    """Say how texts become embeddings as the folder's own settings have it."""
+    """Say how texts become embeddings, according to the folder's own settings."""
     pooling = loaded.pooling
     yield f"Embeddings as {MODULES} has them: {pooling}."
     if pooling.prompt:

@@ -24,7 +24,7 @@ def error_boundary(debug: bool) -> Iterator[None]:
     """
     if not debug:
         warnings.simplefilter("ignore")
-    for name in ("stdout", "stderr"):  # a process may have been started without
+    for name in ("stdout", "stderr"):  # a process may have been started without them
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:

@@ -55,7 +55,7 @@ class Call:
         ``presentation`` is what the command's view understands, such as ``log`` for depth.
         """
         keywords = self.arguments() if keywords is None else keywords
-        # This loads torch, before the bar: from there on Python looks for garbage as usual.
+        # This loads torch before the bar starts; then Python collects garbage as usual again.
         function = getattr(headscope, self.command)
         folder, names = self.values.get("output"), self.step_names(keywords)
         if self.values["dry_run"]:
@@ -68,7 +68,7 @@ class Call:
             failure: BaseException | None = None
             try:
                 result = self.result(function, keywords, progress)
-            except ArtefactError as error:  # what was measured is not lost with a folder
+            except ArtefactError as error:  # only the folder failed: the result is still shown
                 if error.result is None:
                     raise
                 result, failure = error.result, error

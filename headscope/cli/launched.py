@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headscope.core.process_group import Group
 
 SHARED = ("classify", "spectrum", "prune")  # Commands whose work several processes can share.
-_FIRST_WORD = 1.0  # Seconds that a process leaves process 0 to say why the run ends.
+_FIRST_WORD = 1.0  # Seconds that other processes wait for process 0 to report why the run ends.
 _GO_ON = (
     "The run ends with it. Where classify or spectrum was given a folder (-o), the same command "
     "with --resume goes on from what was saved there; prune has to start anew."
@@ -85,7 +85,7 @@ def _stopped(number: int, frame: object) -> NoReturn:
 
 
 def _end(group: Group, why: str | None, error: BaseException) -> NoReturn:
-    """Tell the others that this process ends; raise on if it is the one that says why.
+    """Tell the others that this process ends; re-raise if it is the one that reports why.
 
     ``why`` is None where this process has printed that already.
     """
@@ -98,7 +98,7 @@ def _end(group: Group, why: str | None, error: BaseException) -> NoReturn:
             while group.rank > 0 and time.monotonic() < deadline and not group.spoken():
                 time.sleep(0.02)
         reports, cause = group.speak(), next(iter(group.failures()), str(why))
-    except RuntimeError:  # the store is gone with the process that has it
+    except RuntimeError:  # the process that holds the shared store has ended
         reports, cause = True, str(why)
     group.leave()
     if not reports:

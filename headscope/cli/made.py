@@ -1,6 +1,6 @@
 """From an options class to typer's parameters, and from their values to Python's arguments.
 
-The same way leads from a table of a config file, and from those of a report's sections.
+Tables of a config file, and those of a report's sections, are converted in the same way.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def arguments_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-#: Options that a report sets for all its sections at once, or that keep something.
+#: Options that a report sets for all its sections at once, or that save something.
 _FOR_ALL_SECTIONS = {
     *(
         "figures",

@@ -69,7 +69,7 @@ def print_result(command: str, result: Any, format: Format) -> None:
 
 
 def print_warnings(result: Any, format: Format) -> None:
-    """Print what a result warns of: on stdout for a reader, on stderr beside CSV; JSON holds it."""
+    """Print a result's warnings: on stdout for a reader, on stderr beside CSV; JSON has them."""
     from rich.text import Text
 
     from headscope.core.safe_text import visible
@@ -86,10 +86,10 @@ def print_warnings(result: Any, format: Format) -> None:
 def result_folder(
     command: str, folder: Path | None, presentation: Mapping[str, Any]
 ) -> Iterator[Callable[[Any], None]]:
-    """Make the folder of a result ready; yields what writes the result there.
+    """Make the folder of a result ready; yield the function that writes the result there.
 
-    Of several processes that share the run the first one writes. The others drop what they saved
-    when it has.
+    Of several processes that share the run only the first writes. The others then delete their
+    saved states.
     """
     from headscope.core.processes import current, own_file
     from headscope.show.folders import ready_folder
@@ -138,10 +138,10 @@ def command_line() -> str:
 def shown_progress(
     command: str, quiet: bool, names: Sequence[str] | None
 ) -> Iterator[Progress | None]:
-    """Show on stderr how far a run is: a bar for the step that runs, or in a log a line at times.
+    """Show on stderr how far a run is: a bar for the running step, or now and then a line in a log.
 
-    ``names`` are its steps. Yields what takes in what the run tells; None for a command that tells
-    nothing, or where nothing is shown.
+    ``names`` are its steps. Yields the function that the run reports its progress to; None for a
+    command that reports none, or where nothing is shown.
     """
     from headscope.core.processes import current
     from headscope.core.progress import Steps

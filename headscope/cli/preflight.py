@@ -27,7 +27,7 @@ _LABELLED = {
 def preflight(
     options: type[ModelOptions], values: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> None:
-    """Raise what the run would raise of its own after seconds of loading.
+    """Raise at once what the run itself would raise after seconds of loading.
 
     ``values`` are the flags, ``arguments`` what they mean in Python.
     """

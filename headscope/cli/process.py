@@ -15,7 +15,7 @@ from contextlib import contextmanager
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # From glibc's malloc.h.
 _MIB = 1 << 20
-#: ``OMP_WAIT_POLICY`` is understood by every OpenMP runtime; GNU's takes the spins in numbers.
+#: Every OpenMP runtime reads ``OMP_WAIT_POLICY``; GNU's also takes the number of spins.
 _SHORT_WAITS = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"}
 _RARELY = 100_000  # New containers between two looks for garbage; Python's own number is 700.
 _USUAL = gc.get_threshold()
@@ -24,9 +24,10 @@ _USUAL = gc.get_threshold()
 def bound_memory() -> None:
     """Fix glibc's thresholds and its arenas, so that long runs neither grow nor wait for pages.
 
-    By default the thresholds follow what is freed, and the heap is left with holes. At 1 MiB every
-    tensor of a MiB would be new pages, which costs a run of small batches a third of its time; at
-    these a run keeps up to 64 MiB that it has freed, and a block of 32 MiB goes back at once.
+    By default the thresholds follow the sizes that are freed, and the heap becomes fragmented. With
+    thresholds of 1 MiB every larger tensor would get new pages, which costs a run of small batches
+    a third of its time. With these, a run keeps up to 64 MiB of freed memory, and blocks of 32 MiB
+    or more are returned at once.
     """
     if not sys.platform.startswith("linux"):
         return

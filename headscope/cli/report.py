@@ -40,7 +40,7 @@ def run_report(call: Call) -> None:
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
     folder = call.values["output"] or Path("reports") / name
-    # Insights judges what the other sections measured: of its table thresholds and limit count.
+    # Insights judges what the other sections measured: only its thresholds and its limit apply.
     own = table_of(call.context, "insights")
     table = {key: value for key, value in own.items() if "threshold" in key}
     others = [name for name in SECTIONS if name != "insights"]

@@ -22,9 +22,9 @@ from headscope.reports.reading import Results, load_json, read_results, results_
 #: The file's name in a report's folder.
 BASELINE = "baseline.json"
 _LONGEST = 120  # Characters of a setting
-#: In a result's provenance, and no setting: described apart, or of no importance.
+#: Keys of a result's provenance that are no settings: compared elsewhere, or irrelevant.
 _NO_SETTINGS = ("model", "data", "created", "command", "tokenizer", "warnings")
-#: In a result's model, and not what tells one model from another.
+#: Keys of a result's model that do not tell one model from another.
 _NOT_OF_MODEL = ("id", "revision", "pooling", "pooling_from")
 
 
@@ -46,7 +46,7 @@ def conditions(results: Results, section: str) -> Conditions:
         return value if isinstance(value, Mapping) else {}
 
     def without(values: Mapping[str, object], *names: str) -> dict[str, object]:
-        """Leave some out, and what is null or empty: that is the same as not there."""
+        """Leave out some names, and null or empty values, which count as absent."""
         return {k: v for k, v in values.items() if k not in names and v not in (None, [], {})}
 
     def text(value: object) -> str:
@@ -62,7 +62,7 @@ def conditions(results: Results, section: str) -> Conditions:
         "model id": model.get("id"),
         "model revision": model.get("revision"),
         "data name": data.get("name"),
-        # Unit length at the end changes no cosine, and nothing else is made of embeddings.
+        # Normalising embeddings changes no cosine, and only cosines are computed from them.
         "pooling": str(model.get("pooling") or "mean").removesuffix(", normalize"),
         **{name: value for name, value in origin.items() if name not in _NO_SETTINGS},
         **settings_of(result),
@@ -82,14 +82,14 @@ def conditions(results: Results, section: str) -> Conditions:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of a comparison says."""
+    """One side of a comparison."""
 
     name: str  # As the user gave it
     schemas: dict[str, int]  # By section
     facts: Facts
     conditions: dict[str, Conditions]  # By section
-    not_valid: tuple[str, ...]  # What is not known to equal the model, with the reason
-    metric: str = ""  # What pruning is judged by; empty without it
+    not_valid: tuple[str, ...]  # Results without a passed certificate, with the reason
+    metric: str = ""  # The metric that pruning is judged by; empty without pruning
     #: The results as they were written; nothing where only the facts are known.
     raw: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -108,7 +108,7 @@ def side_of(results: Results) -> Side:
 
 
 def _not_valid(results: Results) -> Iterator[str]:
-    """Say which results are not known to be of the model's own attention."""
+    """Name the results that have no passed certificate, each with the reason."""
     certificates = results.certificates
     if not certificates:
         yield "it carries no certificate"

@@ -221,7 +221,7 @@ def apart(intervals: Iterable[tuple[float, float]]) -> bool:
 
 
 def _size(change: Change) -> float:
-    """How far a number moved, as a share of it; from nothing or to nothing is farthest."""
+    """Return how far a number moved, as a share of it; from or to no value is infinitely far."""
     if change.old is None or change.new is None:
         return math.inf
     return abs(change.new - change.old) / max(1.0, abs(change.old), abs(change.new))

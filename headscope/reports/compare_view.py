@@ -35,7 +35,7 @@ _MOST_ROWS, _MOST_ROWS_MARKDOWN = 18, 20
 _LONGEST_CELL = 160  # Characters of a cell in Markdown
 
 Row = Sequence[str]
-#: What differs about the runs: a caption, in capitals where numbers mean little then, and values.
+#: Differences between the runs: a caption, in capitals if numbers hardly compare, and the values.
 Lines = list[tuple[str, str]]
 
 
@@ -251,7 +251,7 @@ def diff_files(diff: DiffResult, rules: Iterable[object] = ()) -> dict[str, byte
 
 SAME = "The reports were measured in the same way: schema, data, seeds and settings are the same."
 _ACROSS = 3  # Reports that stand side by side in 80 columns
-_MOST_NUMBERS = 8  # That are shown without --verbose
+_MOST_NUMBERS = 8  # Numbers that are shown without --verbose
 _COLUMNS = ("report", "model", "section", "what", "value", "low", "high", "text", "control")
 
 

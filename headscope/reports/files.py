@@ -1,6 +1,6 @@
 """Writing the result folder of a command: every file whole or not at all, the JSON last.
 
-Whoever writes no folder draws no figure, so matplotlib is loaded only when a folder is written.
+Figures are drawn only for a folder, so matplotlib is loaded only when one is written.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def write_report(
 ) -> dict[str, Any]:
     """Write report.html, report.md, report.json, baseline.json, the tables and the figures.
 
-    Returns what report.json holds: everything but what the report says of earlier runs; by section
-    a hash of its content (``digests``), and the SHA-256 of each file that it wrote. ``before`` is
+    Returns the content of report.json: everything but what the report says of earlier runs, a hash
+    of each section's content (``digests``), and the SHA-256 of each file. ``before`` is
     the document of the report that is there already: files of sections that were taken from it are
     kept as they were written, and files of sections that are gone go. Files that are not the
     report's stay as they are. report.md says how the limits came out (``outcomes``) and what
@@ -122,7 +122,7 @@ def _as_written(folder: Path, name: str, sha256: str) -> bytes | None:
 
 
 def _files(document: Mapping[str, Any] | None) -> dict[str, dict[str, str]]:
-    """Read which files an earlier report wrote; nothing from a document that says it badly."""
+    """Read which files an earlier report wrote; nothing from a malformed document."""
     files = (document or {}).get("files")
     return {
         section: {str(name): str(sha256) for name, sha256 in names.items()}

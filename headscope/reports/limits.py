@@ -41,7 +41,7 @@ _Kind = tuple[str, tuple[type, ...], float]
 
 
 class Limit(NamedTuple):
-    """What the value of a limit may be, what looks at results with it, and when it passes."""
+    """What the value of a limit may be, the function that checks results, and when it passes."""
 
     kind: _Kind
     check: Check
@@ -49,7 +49,7 @@ class Limit(NamedTuple):
 
 
 def _validation(limit: float, new: Results) -> str:
-    """Every result carries a certificate that passed."""
+    """Check that every result carries a certificate that passed."""
     if not limit or not new.sections:
         return "there is no result" if limit else ""
     passed = {name: certificate.passed for name, certificate in new.certificates.items()}
@@ -64,7 +64,7 @@ def _of_classify(check: Callable[[ClassifyResult, float], str]) -> Check:
 
 
 def _least_heads(role: str) -> Check:
-    """At least so many heads have this role."""
+    """Return the check that at least so many heads have this role."""
 
     def check(classify: ClassifyResult, least: float) -> str:
         count = sum(role in head.roles for head in classify.heads)
@@ -89,7 +89,7 @@ def _false_positives(classify: ClassifyResult, most: float) -> str:
 
 
 def _metric(percent: int | None, *, drop: bool = False) -> Check:
-    """The metric is at least this (of a loss: at most), or not worse than unpruned by more.
+    """Return the check that the metric is at least (a loss: at most) this, or drops by no more.
 
     ``percent`` of the heads are removed by the method, random heads aside, that keeps most; None is
     the unpruned model.
@@ -175,7 +175,7 @@ def described() -> Iterator[tuple[str, str, str]]:
 
 @dataclass(frozen=True)
 class Constant:
-    """A rule about one report: something of it is held against a constant."""
+    """A rule about one report: some value of it is compared with a constant."""
 
     text: str  # As the list of limits has it
     reason: Callable[[Results], str]  # Why it fails; empty where it passes
@@ -284,7 +284,7 @@ def check_baseline(limits: Limits, baseline: Side) -> None:
 def judged(
     new: Results, limits: Limits, baseline: Results | Side | None = None
 ) -> tuple[tuple[Outcome, ...], DiffResult | None]:
-    """Hold the results against every limit; returns what changed since the baseline too.
+    """Check the results against every limit; also return what changed since the baseline.
 
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """

@@ -51,7 +51,7 @@ def _limits(page: str) -> Iterable[Entry]:
 class Kind(NamedTuple):
     """One kind of thing that can be listed."""
 
-    words: str  # What they are, on one line
+    words: str  # What things of this kind are, on one line
     page: str  # The page of the docs about them
     #: Returns all of them. It loads the list that they are in when it is called, not before.
     entries: Callable[[str], Iterable[Entry]]

@@ -41,7 +41,7 @@ def certificate(report: ReportResult) -> str:
 
 
 def proof(report: ReportResult) -> str:
-    """Say the same in a few words."""
+    """Say in a few words whether our attention equals the model's."""
     text = certificate(report)
     if text.startswith("Validated"):
         return f"✓ equals the model to {text.partition(' to ')[2].partition(' on ')[0]}"

@@ -166,7 +166,7 @@ class InsightsOptions(ClaimsOptions):
     ] = None
 
     def check(self) -> None:
-        """Refuse sections that insights does not run."""
+        """Refuse to skip sections that insights does not run."""
         known = [name for name in section_of("insights").uses if name != "prune"]
         for name in self.skip:
             if name not in known:
@@ -175,7 +175,7 @@ class InsightsOptions(ClaimsOptions):
                 )
 
     def step_names(self) -> tuple[str, ...]:
-        """The parts of the run; where the parts were measured before, only the labelled heads."""
+        """Name the parts of the run; only the labelled heads if the rest was measured before."""
         if self.sections is not None:
             return ("random heads",)
         wanted = [name for name in section_of("insights").uses if name not in ("prune", *self.skip)]
@@ -229,7 +229,7 @@ class ReportOptions(ClaimsOptions):
     ] = None
 
     def check(self) -> None:
-        """Refuse sections that there are not, and a report of none."""
+        """Refuse unknown sections, and a report without any section."""
         for name in (*self.only, *self.skip):
             if name not in SECTIONS:
                 known = ", ".join(SECTIONS)
@@ -238,11 +238,11 @@ class ReportOptions(ClaimsOptions):
             raise InputError("No section is left to run; give fewer to skip.")
 
     def step_names(self) -> tuple[str, ...]:
-        """Every section that is asked for, and the files."""
+        """Name every section that is asked for, and the files."""
         return (*(name for name, _ in self._sections()), "files")
 
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
-        """What the section needs that needs most: they run one after the other."""
+        """Return the needs of the most demanding section, since they run one after the other."""
         found = [(options.needs(weights)[0], name) for name, options in self._sections()]
         most, name = max(found, default=(0.0, ""))
         rest = max((need for need, other in found if other != name), default=0.0)

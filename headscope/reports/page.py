@@ -124,13 +124,13 @@ _MAP_CAPTION = (
     "One picture a head: its mean attention, queries down, keys across; the first and the last row "
     "and column are the special tokens. The frame is its role:"
 )
-#: Sections that the navigation names.
+#: Short names of sections in the navigation.
 _SHORT = {"ranks": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
 
 
 def _clearest(report: ReportResult, cards: list[Card]) -> str:
-    """Name the head that the page opens with: a syntactic or positional one if there is any."""
+    """Name the head that the page selects first: a syntactic or positional one if there is any."""
     if not cards:
         return ""
     order = ("syntactic", "positional", "rare", "monotonic", "duplicate", "special")

@@ -59,7 +59,7 @@ class Sections:
 
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Sections))  # Their names, in order.
-#: Fields that tell the JSON of a section from that of others; where missing, all that are its own.
+#: Fields that tell the JSON of a section from that of others; by default all fields of its own.
 _MARKS = {
     "validate": "passed layers tolerance",
     "explain": "steps sentence patterns",

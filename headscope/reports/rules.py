@@ -18,7 +18,7 @@ _SLACK = 1e-9  # A drop of exactly what is allowed is allowed, whatever its last
 _WRITTEN_ALLOWED_DROP = re.compile(r"(.+?)\s*(%|points?|)", re.IGNORECASE)
 #: A bare number of this share of a metric's scale, or more, was meant in another unit.
 _TOO_MUCH = 0.25
-_TOO_MUCH_OF_A_LOSS = 1.0  # Nats: who guesses 2.7 times as badly as before.
+_TOO_MUCH_OF_A_LOSS = 1.0  # Nats: the right answer becomes 2.7 times less likely.
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class AllowedDrop:
         return (change.worsening or 0.0) > self.amount * unit.get(self.unit, 1.0) + _SLACK
 
     def nonsense(self, metric: str) -> str:
-        """Say why this would never stop what it is to stop, and what would; empty if it would."""
+        """Say why this limit would never stop a bad change, and what would; empty if it would."""
         scale, name = scale_of(metric), visible(metric)
         if scale is None and self.unit == "points":
             return f"a {name} has no points; give a share of it, such as 2%, or nats, such as 0.05"
@@ -80,7 +80,7 @@ class AllowedDrop:
 
 
 def bare_limit(metric: str) -> float:
-    """Return from where on a bare number was surely meant in another unit."""
+    """Return the bare number from which on another unit must have been meant."""
     scale = scale_of(metric)
     return _TOO_MUCH_OF_A_LOSS if scale is None else _TOO_MUCH * scale
 
@@ -205,7 +205,7 @@ def _change(change: Change) -> str:
 
 
 def _drops(diff: DiffResult, limit: AllowedDrop | None) -> Iterator[str]:
-    """Without a limit: what is worse with its interval apart."""
+    """Name the metrics that dropped by more than the limit; without one, beyond their intervals."""
     for change in sorted(diff.metrics, key=lambda row: -(row.worsening or 0.0)):
         drop = change.worsening or 0.0
         moved = drop > 0 and change.beyond

@@ -94,7 +94,7 @@ class _KeepPatterns:
 
 def _sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns, ...]:
     """Run the first short sentences of the built-in sample and keep their patterns."""
-    if loaded.encoder_decoder:  # sentences run no more of it
+    if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []
     for text, ids in handy_sentences(loaded, count):

@@ -226,7 +226,7 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
 
 
 def _options(name: str) -> type[ModelOptions]:
-    """Return the class of what a section can be asked."""
+    """Return a section's class of options."""
     kind: type[ModelOptions] = getattr(headscope, name).options
     return kind
 
@@ -239,7 +239,7 @@ def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
 
 
 def check_settings(name: str, table: Mapping[str, Any]) -> None:
-    """Refuse a section that there is not, and settings that it has not."""
+    """Refuse an unknown section, and settings that it does not have."""
     if name not in SECTIONS:
         raise InputError(f"There is no section {name!r} to set; known are {', '.join(SECTIONS)}.")
     settings = sorted(set(_parameters(name)) - _NO_SETTINGS)

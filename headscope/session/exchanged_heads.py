@@ -71,7 +71,7 @@ class PooledStates:
         self._loaded = loaded
         self._batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
         self.lines = sum(len(ids) for ids, _ in self._batches)
-        # Longer than the model's limit.
+        # Lines longer than the model's limit.
         self.skipped = min(text.n_lines, limit or text.n_lines) - self.lines
         check_measured(text, self.lines)
         self._original = last_states(loaded, self._batches, None, loaded.pooling.embed)
@@ -101,7 +101,7 @@ class Opened:
         seed, limit, text = options.seed, options.limit, as_plain(options.text)
         text = text.first(limit)
         lines_before, examples = text.n_lines, None
-        if options.task is not None:  # no sentence of it may calibrate what it measures
+        if options.task is not None:  # its sentences must not calibrate what they measure
             examples = read_examples(options.task, options.data, limit, seed)
             text = lines_without_shared(text, examples)
         lines = min(options.sentences, text.n_lines)
@@ -200,7 +200,7 @@ class Effects:
         return [self.effect(*pair) for pair in zip(cosines, tasks, strict=True)]
 
     def effect(self, cosines: Array, on_task: TaskEffect | None) -> Effect:
-        """Put together what :meth:`cosines` and :meth:`on_task` say of one version."""
+        """Combine the results of :meth:`cosines` and :meth:`on_task` for one version."""
         effect = Effect(boot(cosines, self._seed))
         return effect if on_task is None else dataclasses.replace(effect, **vars(on_task))
 
@@ -247,7 +247,7 @@ class Effects:
         @contextmanager
         def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
             prefix, embed = Prefix(own.model, own.sites), own.pooling.embed
-            recorded, unchanged = -1, Tensor()  # of which batch, and its embeddings
+            recorded, unchanged = -1, Tensor()  # the recorded batch, and its embeddings
 
             def read(item: tuple[int, int]) -> Array:
                 nonlocal recorded, unchanged

@@ -18,7 +18,8 @@ from headscope.models.run.wrap import wrap
 Model = str | Path | LoadedModel | nn.Module
 
 
-#: Returns the bytes that a run needs beside a model whose weights take so many, and without parts.
+#: From the bytes of a model's weights: the bytes that a run needs besides, and those that it needs
+#: without an option, by that option.
 Needs = Callable[[int], tuple[float, dict[str, float]]]
 
 

@@ -128,7 +128,7 @@ class ModelOptions:
     def needs(self, weights: int) -> tuple[float, dict[str, float]]:
         """Estimate the bytes that the run holds beside a model whose weights take so many.
 
-        Also without the second model, if it can be left out, by what the option for that is called.
+        Also return the bytes without the second model, by the option that leaves it out, if any.
         """
         times, mib = self.held
         alone = times * weights + mib * 2**20
@@ -137,7 +137,7 @@ class ModelOptions:
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What opening the model takes."""
+        """The arguments for opening the model."""
         values = {
             name: getattr(self, name)
             for name, option in options_of(type(self)).items()

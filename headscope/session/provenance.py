@@ -77,7 +77,7 @@ def provenance(
 
 
 def _named(data: Source) -> dict[str, str]:
-    """Name what was read, and say which of its examples, where not all were."""
+    """Name what was read, and which of its examples were used, if not all."""
     drawn = getattr(data, "drawn", "")
     return {"name": data.name, "sha256": data.sha256, **({"drawn": drawn} if drawn else {})}
 

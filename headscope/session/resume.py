@@ -22,14 +22,14 @@ from headscope.core.safe_text import listed, visible
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.provenance import versions
 
-_RARELY = 20  # A run measures at least so many times as long as it saves.
+_RARELY = 20  # A run measures for at least so many times as long as it spends saving.
 
 
 S = TypeVar("S", bound=Sums)
 
 
 class RunState(Generic[S]):
-    """Where a run saves itself, and how often."""
+    """The saved state of a run: where it is written, and how often."""
 
     def __init__(self, path: Path | None, identity: dict[str, Any], *, every: float = 5.0) -> None:
         self.path = path
@@ -124,7 +124,7 @@ class RunState(Generic[S]):
 
 
 def _digest(meta: Mapping[str, str], arrays: Mapping[str, Array]) -> str:
-    """Hash what a state says, so that a damaged one is never gone on from."""
+    """Hash the content of a state, so that a damaged one is never resumed."""
     content = [
         [name, str(array.dtype), array.shape, sha256_of(array.tobytes())]
         for name, array in sorted(arrays.items())

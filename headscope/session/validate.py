@@ -32,8 +32,8 @@ def require_valid(loaded: LoadedModel, wanted: bool) -> ValidationSummary:
 def validating(loaded: LoadedModel, wanted: bool) -> Iterator[Future[ValidationSummary]]:
     """Do what :func:`require_valid` does while the block, which leaves the model alone, runs.
 
-    The result, or the error, is there after the block. On a GPU, whose settings may be a thread's
-    own, it is made before the block.
+    The result or the error is available after the block. On a GPU, whose settings may belong to one
+    thread, validation runs before the block instead.
     """
     if loaded.device != "cpu":
         done = Future[ValidationSummary]()

@@ -50,7 +50,7 @@ NOWHERE = Place(0)
 Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]]
 
 
-#: A control is shown however much there is, as leading sentences and warnings are.
+#: Controls, leading sentences and warnings are always shown, however long the output is.
 Style = Literal["", "lead", "formula", "check", "soft", "control", "passed", "failed", "warning"]
 
 
@@ -161,7 +161,7 @@ class Panels:
     across: int
     size: tuple[float, float]
     alt: str = ""
-    #: What groups of points are: a caption of the colours, and a name for each.
+    #: The groups of points: a caption for their colours, and a name for each.
     groups: tuple[str, Sequence[str]] = ("", ())
     on: Place = NOWHERE
 
@@ -177,7 +177,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Custom:
-    """The way out: what no other block can show."""
+    """Content that no other block can show."""
 
     html: str = ""  # Markup that is safe already.
     text: str = ""

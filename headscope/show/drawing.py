@@ -57,7 +57,7 @@ def figure_files(figures: Mapping[str, Figure]) -> dict[str, bytes]:
             for_paper(figure, style)
         if (engine := figure.get_layout_engine()) is not None:
             engine.execute(figure)
-        figure.set_layout_engine("none")  # placed once, for both files
+        figure.set_layout_engine("none")  # the layout is computed once, for all files
         for kind in style.formats:
             # Fixed ids; text that stays text is a third of the size, and can be searched.
             plain = {"svg.hashsalt": "headscope", "svg.fonttype": "none", "pdf.fonttype": 42}
@@ -158,7 +158,7 @@ def signed_scale(values: Array) -> ScaleBase:
 
 
 def fractions(scale: ScaleBase, values: Array, shown: Array) -> Array:
-    """Say how far up an axis values are that shows all of ``shown``: from 0 to 1."""
+    """Return how far up values lie, from 0 to 1, on an axis that just spans ``shown``."""
     ends = scale.get_transform().transform(np.array([shown.min(), shown.max()]))
     place = scale.get_transform().transform(values) - ends[0]
     return np.asarray(place / ((ends[1] - ends[0]) or 1.0))

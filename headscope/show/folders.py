@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def ready_folder(folder: Path | None) -> Iterator[None]:
-    """Make the folder before a long run starts; take it away again if nothing came of it.
+    """Make the folder before a long run starts; delete it again if it stays empty.
 
-    While the run lasts the folder is its own: another that names it is refused.
+    The folder is locked while the run lasts: another run that names it is refused.
     """
     if folder is None:
         yield
@@ -66,7 +66,7 @@ def write_files(
     """Write every file whole or not at all; none is touched before all have found room.
 
     Of the ``stale`` names, which an earlier run may have left, those not among ``files`` are
-    deleted, not to be taken for this run's. ``mark`` is the one that says that all are there.
+    deleted, not to be taken for this run's. The file ``mark`` says that all the others are there.
     """
     write_set(
         {folder / name: data for name, data in files.items()},

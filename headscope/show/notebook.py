@@ -35,7 +35,7 @@ _STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:
 
 @dataclass(frozen=True)
 class _Bar:
-    """What a notebook shows of a bar."""
+    """A progress bar as a notebook shows it."""
 
     markup: str
 

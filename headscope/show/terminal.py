@@ -53,8 +53,8 @@ def terminal(
 ) -> Iterator[RenderableType]:
     """Draw the blocks that are for the terminal, an empty line between any two if ``spaced``.
 
-    The answer comes first: unless the run is verbose, or ``whole`` is said, what follows the first
-    map or table is left out but for sentences, and counted at the end.
+    The answer comes first: unless the run is verbose or ``whole`` is set, only sentences are shown
+    after the first map or table; what is left out is counted at the end.
     """
     whole = is_verbose() if whole is None else whole
     first, drawn, hidden = True, False, 0
@@ -63,7 +63,7 @@ def terminal(
             continue
         if not whole:
             style = block.style if isinstance(block, Text) else None
-            legend = style == "soft" and block.on != TERMINAL  # of what is left out
+            legend = style == "soft" and block.on != TERMINAL  # explains a block that is left out
             always = isinstance(block, HeadMarks) or (style is not None and not legend)
             if TERMINAL not in block.on or (drawn and not always) or isinstance(block, Details):
                 hidden += style is None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 R = TypeVar("R")
-_WORDS = Estimate(None)  # The number of what is said in words.
+_WORDS = Estimate(None)  # Stands for the number where a key number is given in words.
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class View(Generic[R]):
     more: Callable[[R], Iterable[Details]] = lambda result: ()
     #: The few numbers that a report leads with, each beside its control.
     key_numbers: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
-    #: What ``headscope compare`` puts beside other models' before the key numbers: what a report
-    #: shows in a place of its own.
+    #: What ``headscope compare`` shows for several models before the key numbers, because a report
+    #: shows it elsewhere.
     compared: Callable[[R], Iterable[KeyNumber]] = lambda result: ()
     #: Where the result is described as blocks: its title on the page, and what is shown.
     title: str = ""
@@ -112,7 +112,7 @@ def next_step(result: Any, why: str, command: str) -> Text:
     return Text(f"Next: {why} headscope {command.format(model)}", on=TERMINAL)
 
 
-#: Where views of commands are that are no analysis.
+#: Modules of the views of those commands that are no analysis.
 _HOMES = {
     "prune": "pruning.view",
     "shrink": "shrinking.view",

@@ -1,4 +1,4 @@
-"""What is taken apart: one text or pair, or many of a file, and the texts of the controls."""
+"""Read the texts whose outputs are attributed: one text or pair, or a file, and the controls'."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.session.texts import handy_sentences
 
 CALIBRATION = 64  # Sentences that heads' means are taken over, spread evenly over the text.
-OTHERS = 16  # Texts that one example's are paired with, or exchanged for, as a control.
+OTHERS = 16  # Unrelated texts that a single example is compared with as a control.
 
 
 @dataclass(frozen=True)
 class Opened:
-    """Everything that is run."""
+    """The examples that are run, with their controls and the calibration texts."""
 
     kind: str
     texts: tuple[str, ...]
@@ -54,7 +54,7 @@ class Opened:
 
 
 def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
-    """Read texts or data; returns the stack of the model that they run, and all that is run."""
+    """Read texts or data; return the view of the model that they run, and what to run."""
     kind = _kind(loaded, options)
     if kind != "cosine" and options.against is not None:
         raise InputError(
@@ -292,7 +292,7 @@ def _shuffled(
 
 
 def _others(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
-    """The same logit of other texts; a masked one has its mask in place of a middle token."""
+    """Return the same logit of other texts; a token's logit is read at a masked middle token."""
     if example.kind == "class":
         typed = example.rows[0].types is not None
         return [
@@ -312,7 +312,7 @@ def _searched(
     rows: Sequence[Row],
     options: AttributeOptions,
 ) -> list[Example]:
-    """The example whose heads are searched, and random triples or texts beside it."""
+    """Return the example whose heads are searched, and random triples or texts to compare with."""
     own = examples[0]
     length = sum(map(len, own.rows)) / len(own.rows)
     near = sorted(rows, key=lambda row: abs(len(row) - length))

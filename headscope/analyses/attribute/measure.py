@@ -74,21 +74,21 @@ class Parts:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The parts of one example by source token, (rows, pos) each; beyond a row's end zeros."""
+    """The parts of one example by source token, (rows, pos) each; zeros at padding."""
 
     embeddings: Array
     heads: Array  # (rows, n_layers, n_heads, pos)
     feed_forward: Array
     #: For a cosine (pos of the first, pos of the second): what two tokens' states contribute
-    #: together; what biases take part in is not in it. For a target (target_pos, source_pos): what
+    #: together, without terms that involve biases. For a target (target_pos, source_pos): what
     #: cross-attention read from a source token for the logit of a target's token.
     table: Array | None
 
 
 def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 1) -> Select | None:
-    """Let the head of a language model see the masked position of each row alone.
+    """Return which positions a language model's head reads: only each row's masked one.
 
-    For an embedding, which needs no head, it sees one position.
+    An embedding does not use the head, so there it reads a single position.
     """
     if examples[0].kind == "cosine" and loaded.task_head in TOKEN_HEADS:
         return one_position
@@ -124,7 +124,10 @@ def value_of(example: Example, found: Tensor) -> Tensor:
 
 
 def _gold(example: Example, found: Tensor) -> tuple[Tensor, Tensor]:
-    """Return logits where a target's tokens count, (..., positions, vocabulary), and theirs."""
+    """Return the logits at a target's counted positions, and those of its own tokens there.
+
+    Shapes: (..., positions, vocabulary) and (..., positions).
+    """
     row, places = example.pair, list(example.positions)
     flat = found[..., 0, :]
     logits = flat.reshape(*flat.shape[:-1], len(row.labels), -1)[..., places, :]
@@ -136,7 +139,7 @@ def _gold(example: Example, found: Tensor) -> tuple[Tensor, Tensor]:
 def margin_of(example: Example, found: Tensor) -> Tensor:
     """Return by how much the second text is nearer than the third, or the label is ahead.
 
-    Of a target that is the least of all its tokens that count.
+    For a target this is the smallest margin of its counted tokens.
     """
     if example.kind == "cosine":
         return (found[..., 0, :] * (found[..., 1, :] - found[..., 2, :])).sum(-1)
@@ -168,7 +171,7 @@ def measure_parts(
             _by_example(parts.feed_forward.sum(-1), run, indices),
             _by_example(parts.biases, run, indices),
         ]
-        if lengths is not None:  # a head has half of its products with the other text in the sum
+        if lengths is not None:  # in the sum, products of a head with the other text count half
             shorter = run.contributions(lengths).heads.sum(-1)
             columns.append(2 * heads - _by_example(shorter, run, indices))
         found += [
@@ -181,7 +184,7 @@ def measure_parts(
 
 
 def measure_tokens(loaded: LoadedModel, stream: Anatomy, example: Example) -> Tokens:
-    """Take one output apart by the tokens that heads read, and that the rest stands at."""
+    """Split one output by token: what heads read from each, and what the other parts add there."""
     (_, run, _, parts, _) = next(iter(_runs(loaded, stream, [example], patterns=True)))
     table = None if parts.cross is None else parts.cross[0].cpu().numpy()
     if example.kind == "cosine":
@@ -189,7 +192,7 @@ def measure_tokens(loaded: LoadedModel, stream: Anatomy, example: Example) -> To
         pooled = []
         for row in range(2):
             n = len(example.rows[row])
-            # Pooling and what follows it are linear once held: each source token goes through.
+            # With its statistics held fixed, all from pooling on is linear in each source token.
             own = run.hidden[row : row + 1]
             readout = Readout(embedding(loaded, run.real[row : row + 1]), own)
             pooled.append(_through(readout, states[row], n))
@@ -220,10 +223,10 @@ def _through(readout: Readout, states: Tensor, n: int) -> Tensor:
 def _runs(
     loaded: LoadedModel, stream: Anatomy, examples: Sequence[Example], *, patterns: bool
 ) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions, Tensor | None]]:
-    """Run examples in batches: places, the run, their outputs, and the parts of every row.
+    """Run examples in batches; yield their indices, the run, their outputs and each row's parts.
 
-    Last, of a cosine, a readout of each row's own direction, (rows, pos, d_model): cosine times a /
-    |a|^2, by which a part of a changes the cosine through the length of a.
+    For a cosine the last item is the readout of each row's own direction, (rows, pos, d_model):
+    cosine times a / |a|^2, by which a part of a changes the cosine through the length of a.
     """
     kind = examples[0].kind
     most = AT_ONCE if kind != "target" else min(AT_ONCE, LOGITS // loaded.vocab_size)
@@ -285,7 +288,7 @@ def _by_example(values: Tensor, run: RecordedRun, indices: Sequence[int]) -> Ten
 
 
 def spread(n: int, most: int) -> list[int]:
-    """Choose at most so many places, evenly."""
+    """Return at most ``most`` indices below ``n``, evenly spread."""
     return [i * n // min(n, most) for i in range(min(n, most))]
 
 
@@ -296,7 +299,7 @@ def with_next(examples: Sequence[Example]) -> Iterator[tuple[Example, Example]]:
 
 
 def batches(lengths: Sequence[int], tokens: int = AT_ONCE) -> Iterator[list[int]]:
-    """Group the places of examples by their tokens, the shortest first."""
+    """Yield batches of examples' indices, the shortest examples first."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     part: list[int] = []
     for i in order:

@@ -163,7 +163,7 @@ class AttributeOptions(RunOptions):
                 raise InputError("A text is empty; give at least one word.")
 
     def step_names(self) -> tuple[str, ...]:
-        """What is added up, what is removed, the search, and random weights."""
+        """Name the steps: the exact sum, the removals, the search and the random weights."""
         searched = self.against is not None or bool(self.flip)
         wanted = {"search": searched, "control": self.control}
         return ("parts", "heads removed", *(name for name, asked in wanted.items() if asked))

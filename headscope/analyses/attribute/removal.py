@@ -1,4 +1,4 @@
-"""What an output is without some heads, all versions in batched runs, and sets that reverse it."""
+"""Measure an output without some heads, in batches, and search sets of heads that reverse it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from headscope.models.run.routing import Router
 AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
-Place = tuple[int, int]  # Row of the site, and place of the head in it.
+Place = tuple[int, int]  # Row of the site, and index of the head in it.
 Heads = Sequence[Place]
-Masks = dict[str, tuple[Tensor, Tensor]]  # Of ordinary and special tokens, by stack
+Masks = dict[str, tuple[Tensor, Tensor]]  # By stack: masks of ordinary and of special tokens
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
 
 
 def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
-    """Say at which of a stack's queries ordinary tokens stand, (batch, query_pos)."""
+    """Return which of a stack's queries are ordinary tokens, (batch, query_pos)."""
     marks = []
     for row in rows:
         length, content = len(row.ids), row.content
@@ -94,15 +94,15 @@ def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
 class Versions:
     """One example, run with many sets of heads removed at a time.
 
-    All sets contain the heads ``base``. One run without those alone is kept, and for the sets the
-    layers before their first further head are played back from it.
+    All sets contain the heads ``base``. One run without just those is recorded; for each set, the
+    layers before its first further head are replayed from that run.
     """
 
     def __init__(self, loaded: LoadedModel, example: Example, means: MeanZ | None = None) -> None:
         self._loaded, self._example = loaded, example
         self._texts = [_Text(loaded, example, row, means) for row in example.rows]
         self._base: frozenset[Place] | None = None
-        self._whole: list[Tensor] = []  # Of each text without the heads of the base, (1, d)
+        self._whole: list[Tensor] = []  # Each text's vector without the base heads, (1, d)
 
     def values(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the output without each set of heads, (sets,)."""
@@ -128,7 +128,7 @@ class Versions:
         for i in range(len(sets)):
             if i not in first:
                 found[i] = float(read(self._example, torch.stack(self._whole, 1))[0])
-        # Batches of one size, as a product is compiled for each shape.
+        # All batches have one size, since matrix products are compiled for each shape.
         order = sorted(first, key=lambda i: before(first[i]))
         size = min(TOGETHER, *(text.at_once for text in self._texts))
         for start in range(0, len(order), size):
@@ -142,7 +142,7 @@ class Versions:
 
 
 class _Text:
-    """One text of an example, which no other pads."""
+    """One text of an example, run on its own and so without padding."""
 
     def __init__(
         self, loaded: LoadedModel, example: Example, row: Row, means: MeanZ | None
@@ -159,13 +159,13 @@ class _Text:
         self.at_once = max(1, most)
 
     def start(self, heads: Iterable[Place]) -> Tensor:
-        """Run without some heads, and keep what the layers return; gives the vector, (1, d)."""
+        """Run without some heads and record what the layers return; return the vector, (1, d)."""
         return self._pass([list(heads)], self.prefix.recording)
 
     def run(self, sets: Sequence[Heads], row: int) -> Tensor:
         """Return the vector without each set of heads, (sets, d).
 
-        Layers before the site of this row are played back from the run before.
+        Layers before the site of this row are replayed from the recorded run.
         """
         return self._pass(sets, lambda router: self.prefix.replaying(router, row, len(sets)))
 
@@ -200,7 +200,7 @@ class _Text:
 
 @dataclass(frozen=True)
 class Found:
-    """What a greedy search came to."""
+    """The result of a greedy search."""
 
     places: tuple[Place, ...]  # In the order of their choice
     margins: tuple[float, ...]  # With all heads, and after each choice
@@ -210,8 +210,8 @@ class Found:
 def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
     """Remove the head that lowers the margin most, again and again, until it is below zero.
 
-    Greedy, and lazy: heads are tried in the order of what they lowered it by when they were last
-    tried, as long as that is more than the best head of this round does (Minoux 1978).
+    The greedy search is lazy (Minoux 1978): heads are tried in the order of how much they lowered
+    the margin when last tried, until that is less than this round's best head does.
     """
     chosen: list[Place] = []
     margins = [float(versions.margins([()])[0])]
@@ -228,7 +228,7 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
             best = max(best, *(lowers[place] for place in part))
         chosen.append(max(tried, key=lambda place: lowers[place]))
         del lowers[chosen[-1]]
-        # Checked in a whole run of its own: it is this number that decides.
+        # Measured again in a complete run of its own: this number decides.
         margins.append(float(versions.margins([chosen], chosen)[0]))
     return Found(tuple(chosen), tuple(margins), margins[-1] < 0)
 
@@ -236,7 +236,7 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
 def random_reversals(
     versions: Versions, heads: Sequence[Place], size: int, draws: int, seed: int
 ) -> int:
-    """Count how many of ``draws`` random sets of so many heads turn the margin below zero."""
+    """Count how many of ``draws`` random sets of ``size`` heads turn the margin below zero."""
     rng = np.random.default_rng(seed)
     sets = [
         [heads[i] for i in rng.choice(len(heads), size=size, replace=False)] for _ in range(draws)

@@ -59,8 +59,8 @@ from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import spearman, value_of
 from headscope.stats.statistics import finite, t_half_width
 
-#: Of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules that round to
-#: float32 inside (the norms of some families) 1e-7.
+#: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
+#: that round to float32 inside (the norms of some families) 1e-7.
 TOLERANCE = 1e-6
 Tell = Callable[[str, int, int], None]
 
@@ -133,7 +133,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
 
 def _exact(loaded: LoadedModel) -> LoadedModel:
-    """Return the model in float64; in the process's memory where its device has no float64."""
+    """Return the model in float64; on the CPU where its device has no float64."""
     if widest_type(loaded.device) is torch.float64:
         return cast(loaded, "float64")
     network = copy.deepcopy(loaded.network).cpu().double()
@@ -183,7 +183,7 @@ class Removed:
 
 
 def _mean(values: Array) -> Estimate:
-    """Mean over examples with Student's t; one example says nothing about the next."""
+    """Return the mean over examples with its Student's t interval; one example has none."""
     n = len(values)
     if n == 1:
         return Estimate(float(values[0]))
@@ -210,7 +210,7 @@ def _sums(loaded: LoadedModel, parts: Parts, kind: str) -> tuple[PartSum, ...]:
 
 
 def _agreement(first: Array, second: Array, heads: Sequence[Place]) -> float | None:
-    """Spearman's correlation over heads of two means over examples."""
+    """Return Spearman's correlation over heads of two means over examples."""
     if len(heads) < 3:
         return None
     rows, places = (list(x) for x in zip(*heads, strict=True))
@@ -223,7 +223,7 @@ def _agreement(first: Array, second: Array, heads: Sequence[Place]) -> float | N
 def _of_layer(
     parts: Parts, chosen: Sequence[int], removed: Removed, heads: Sequence[Place]
 ) -> Iterator[float | None]:
-    """Yield how direct parts, and those with lengths counted, agree with removal in a layer."""
+    """Yield one layer's correlation with removal: of direct parts, and with lengths counted."""
     for table in (parts.heads, parts.first_order):
         yield None if table is None else _agreement(table[chosen], removed.zero, heads)
 

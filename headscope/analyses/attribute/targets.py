@@ -1,4 +1,4 @@
-"""What is taken apart of an encoder-decoder: the logits of a target's tokens, given its source."""
+"""Read what is attributed in an encoder-decoder: logits of a target's tokens given its source."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from headscope.tasks.seq2seq import decode_greedily
 
 CALIBRATION = 64  # Pairs that heads' means are taken over, spread evenly over the file
 OTHERS = 16  # Sources that one target is given as a control
-WRITTEN = 16  # Sources of a text without targets: the model has to write those.
-MORE = 10  # Tokens that a written target may have more than its source
+WRITTEN = 16  # Sources read from a text without targets, which the model then generates.
+MORE = 10  # Tokens that a generated target may have more than its source
 
 
 def target_examples(
@@ -134,10 +134,10 @@ def _with_source(example: Example, other: PairRow) -> Example:
 def searched_targets(
     loaded: LoadedModel, own: Example, rows: Sequence[PairRow], options: AttributeOptions
 ) -> list[Example]:
-    """Return the example and others beside it, with the tokens that the model predicts as theirs.
+    """Return the example and others to compare with, the model's predictions as their labels.
 
-    Every token before is the target's own (teacher forcing). The others' targets are about as long,
-    and where one token of the target counts, one counts of theirs.
+    The decoder reads the target itself (teacher forcing). The others' targets are about as long;
+    where only one token of the target counts, only one of theirs does.
     """
     near = sorted(rows, key=lambda row: abs(len(row.labels) - len(own.pair.labels)))
     near = near[: max(options.shuffles, len(rows) // 2)]
@@ -158,7 +158,7 @@ def searched_targets(
 
 
 def _written(loaded: LoadedModel, sources: Sequence[str], ends: Ends) -> Iterator[PairRow]:
-    """Yield each source that fits with the target that the model writes for it, greedily."""
+    """Yield each source that is not too long, with the target that greedy decoding gives it."""
     special = set(loaded.tokenizer.all_special_ids)
     for row in encode_rows(loaded, sources, None):
         if row is None or not row.ids:

@@ -85,7 +85,7 @@ def agreement_sentence(result: AttributeResult) -> str:
 
 
 def _direct(result: AttributeResult) -> int:
-    """Count the heads that have a part: those of an encoder have none of a decoder's logit."""
+    """Count the heads with a direct part: an encoder's heads have none in a decoder's logit."""
     return sum(head.direct.value is not None for head in result.heads)
 
 
@@ -140,7 +140,7 @@ def _shuffled(result: AttributeResult) -> str:
 
 
 def _heads_of(result: AttributeResult) -> str:
-    """Name the heads whose part is told: of a decoder those that read the source."""
+    """Name the heads whose part is shown: in a decoder, those that read the source."""
     return "cross-attention" if result.kind == "target" else "heads"
 
 
@@ -301,7 +301,7 @@ def _next(result: AttributeResult) -> b.Text:
 
 
 def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
-    """What each head of the first stack contributes, and what is lost without it."""
+    """Yield a card for each head of the first stack: its part, and what is lost without it."""
     for head in result.heads:
         if head.stack != result.heads[0].stack:
             continue

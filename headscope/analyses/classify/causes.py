@@ -1,8 +1,8 @@
-"""What removing each head alone does to a model's output, and whether heads with a role lose more.
+"""What removing each head alone costs the model, and whether heads with a role cost more.
 
-Heads of one layer are similar whatever their roles, so heads are not independent: only what labels
-dealt anew inside the layers do not explain is put down to a role. The same with labels dealt over
-all layers is given as well.
+Heads of one layer are similar whatever their roles, so heads are not independent: a difference
+counts as a role's only if labels permuted within layers do not explain it. The same test with
+labels permuted over all layers is given as well.
 
 References
 ----------
@@ -62,14 +62,14 @@ LEVEL = 0.05  # Adjusted p below which two kinds of heads are told apart.
 
 @dataclass(frozen=True)
 class CauseSource:
-    """What the removal of heads is measured on, read but not yet tokenised."""
+    """The examples that removals are measured on, read but not yet tokenised."""
 
-    task: str  # What the model is measured by
+    task: str  # The task whose metric the model is measured by
     data: str  # The name of what was read
     measured: Examples  # The half on which losses are measured
-    calibration: Examples  # The half of which means and gradients are taken; shares no sentence
+    calibration: Examples  # The half that gives means and gradients; they share no sentence
     limit: int  # Most examples of each half
-    seed: int  # Of the halves and all that is drawn
+    seed: int  # Of the split into halves and of everything drawn at random
 
     @classmethod
     def read(cls, task: str, data: str | Path | None, limit: int, seed: int) -> CauseSource:
@@ -156,7 +156,7 @@ def _remove_each(
     seed: int,
     progress: Progress,
 ) -> Iterator[dict[str, Loss]]:
-    """Take every unit out in every way, and yield its losses against the whole model."""
+    """Remove each unit in each way, and yield its losses relative to the full model."""
     metric, better = task.table[task.metric], task.higher_is_better
     generator = torch.Generator().manual_seed(seed)
     few = one_position if loaded.task_head in TOKEN_HEADS else None
@@ -203,11 +203,11 @@ def _remove_each(
 def mean_loss(
     losses: Sequence[float], downs: Sequence[float], ups: Sequence[float], *, heads: int
 ) -> Loss:
-    """Average losses that rotations drawn at random gave, and say how sure the mean is.
+    """Return the mean loss over random rotations, with its intervals.
 
-    Examples and rotations err independently, so the two parts of either half of the interval add
-    up as squares (Zou & Donner 2008): that over examples, mean over rotations, and Student's t of
-    the rotations. At the level for all heads the first grows as normal quantiles do.
+    Examples and rotations err independently, so both contributions to a half-width add as squares
+    (Zou & Donner 2008): the half-width over examples, averaged over rotations, and Student's t over
+    rotations. For the interval of all heads the first is widened by the ratio of normal quantiles.
     """
     rotated = np.array(losses)
     error = rotated.std(ddof=1) / np.sqrt(len(rotated)) if len(rotated) > 1 else 0.0
@@ -225,12 +225,12 @@ def mean_loss(
 def _estimate(
     loaded: LoadedModel, task: Task, units: Units, means: Means | None, seed: int
 ) -> Tensor:
-    """Estimate the loss without each unit, (n_units,), from gradients at the whole model.
+    """Estimate the loss without each unit, (n_units,), from gradients at the full model.
 
-    A gate's derivative is the sum over tokens of (z - what is left in its place) . d/dz. With
-    labels that of the loss is the estimate. Without, the loss is a cosine distance, whose own
-    derivative is zero at the whole model; but d = 1 - cos = |e - e'|^2 / 2 of embeddings e of unit
-    length, and e - e' has a first order: its square is estimated along random directions.
+    A gate's derivative is the sum over tokens of (z - its replacement) . d/dz. With labels, the
+    derivative of the loss is the estimate. Without labels the loss is a cosine distance, whose
+    derivative is zero at the full model. But d = 1 - cos = |e - e'|^2 / 2 for unit embeddings e,
+    and e - e' has a first-order term, whose square is estimated along random directions.
     """
     calibration = TaskCalibration(loaded, task, means)
     if not task.has_labels:
@@ -269,7 +269,7 @@ def role_tests(
     everywhere = np.zeros_like(layers)
     tests = []
     for removal in losses:
-        # Heads that change nothing lose nothing, but for rounding.
+        # Heads whose removal changes nothing are tied, though rounding tells their losses apart.
         values, rng = tied(losses[removal], size=size), np.random.default_rng(seed)
         within = {role: dealt(values, has, layers, rng) for role, has in compared.items()}
         anywhere = {role: dealt(values, has, everywhere, rng) for role, has in compared.items()}
@@ -309,11 +309,11 @@ def role_tests(
 def _p_values(
     compared: Mapping[str, tuple[float, Array] | None],
 ) -> dict[str, tuple[float, float]]:
-    """Two-sided p and adjusted p of one removal's roles, where they could be compared."""
+    """Return two-sided p and adjusted p of one removal's roles, where they could be compared."""
     p = {}
     for role, result in compared.items():
         if result is not None:
-            # Labels at least as far from one half; the labels as they are count as one.
+            # Permutations at least as far from one half; the observed labels count as one of them.
             beyond = np.abs(result[1] - 0.5) >= abs(result[0] - 0.5) - 1e-12
             p[role] = float((1 + beyond.sum()) / (1 + DEALS))
     adjusted = adjust(np.array(list(p.values()))).tolist()
@@ -323,7 +323,7 @@ def _p_values(
 def dealt(
     values: Array, has: Array, groups: Array, rng: np.random.Generator
 ) -> tuple[float, Array] | None:
-    """Return the superiority inside groups, and those of labels dealt at random inside them."""
+    """Return the superiority within groups, and those of labels permuted within groups."""
     wins, pairs, random = 0.0, 0, np.zeros(DEALS)
     for group in np.unique(groups):
         inside = groups == group
@@ -338,7 +338,7 @@ def dealt(
 
 
 def _bootstrapped(ours: Array, theirs: Array, rng: np.random.Generator) -> tuple[float, ...]:
-    """95% interval of the superiority, over the heads of both groups."""
+    """Return the bootstrap 95% interval of the superiority, over the heads of both groups."""
     wins = (ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)
     counts = [
         rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES) for n in (len(ours), len(theirs))
@@ -347,5 +347,5 @@ def _bootstrapped(ours: Array, theirs: Array, rng: np.random.Generator) -> tuple
 
 
 def _middle(values: Array) -> tuple[float, ...]:
-    """Where 95% of the values lie."""
+    """Return the interval that holds the middle 95% of the values."""
     return tuple(np.quantile(values, (0.025, 0.975)).tolist())

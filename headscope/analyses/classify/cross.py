@@ -39,15 +39,15 @@ FEWEST = 3  # Content queries, and content keys, of a pair that can show an orde
 class CrossHeads(QueryMeans):
     """Sums over pairs of what the cross-attention heads of a model do.
 
-    Sites of other stacks are passed over. As it holds nothing but sums, a second one can take a
-    second pass: the control in which every target is given another pair's source.
+    Attention of other stacks is ignored. A second instance takes the pass of the control, in which
+    every target is given another pair's source.
     """
 
     quantities = (
         *("diagonal", "confidence", "entropy", "relative_entropy"),
         *("special_mass", "first_special_mass", "last_special_mass", "long_entropy"),
     )
-    #: For ``diagonal`` a key drawn at random, as uniform attention has no largest weight.
+    #: For ``diagonal`` the baseline is a random key, as uniform attention has no largest weight.
     baselines = ("diagonal", "confidence", "special_mass")
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -162,7 +162,7 @@ class _Shared:
         )
 
     def of_rows(self, rows: slice) -> _Shared:
-        """The same of some pairs of the batch."""
+        """Return the same for some pairs of the batch."""
         return _Shared(**{name: value[rows] for name, value in vars(self).items()})
 
     def near_line(self, key: Tensor, query: Tensor) -> Tensor:
@@ -172,7 +172,7 @@ class _Shared:
 
 
 def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-    """Spearman correlation of whole numbers with their positions, average ranks for ties.
+    """Return the Spearman correlation of whole numbers with their positions; ties share ranks.
 
     Shapes: ``values`` (rows, heads, pos), int64, 0 or more; ``place`` (rows, pos), int64, the
     position from 0 among those that count; ``counted`` (rows, pos), float64, 1 at those. Returns

@@ -54,7 +54,7 @@ def _row_names(result: ClassifyResult) -> list[str]:
 
 
 def cause_map(result: ClassifyResult) -> Figure:
-    """Losses of removed heads: by layer, and beside those of noise of the same size.
+    """Draw the losses of removed heads by layer, and against those of noise of the same size.
 
     Heads of a layer stand beside each other, so that no dot hides another.
     """

@@ -50,7 +50,7 @@ def classification_of(
 ) -> ClassifyResult | None:
     """Take the classification of this very model: the one that was named, or one in a folder.
 
-    One that merely lies in the folder is passed over where it cannot be used.
+    One that was not named but only found in the folder is ignored where it cannot be used.
     """
     if source is None:
         path = Path(folder or "") / FILE

@@ -105,7 +105,7 @@ def judge(
     fields, labels = {}, defaultdict[Place, list[Label]](list)
     for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
-        numbers.pop("diagonal", None)  # stands in the alignment
+        numbers.pop("diagonal", None)  # the alignment holds it already
         fields[place] = _EMPTY | numbers
     for place, name, score, earned in chain(*kinds, _means(means, exists, thresholds, stack)):
         fields[place] |= {name: score} if name else {}
@@ -143,7 +143,7 @@ def judge_swapped(
 
 
 def _existing(shape: tuple[int, ...], head_ids: HeadIds) -> Array:
-    """Which places of sums of this shape, (n_layers, n_heads), hold a head."""
+    """Return which entries of sums of this shape, (n_layers, n_heads), belong to a head."""
     exists = np.zeros(shape, dtype=bool)
     for layer, ids in enumerate(head_ids):
         exists[layer, : len(ids)] = True
@@ -241,7 +241,7 @@ def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]
 
 
 def _alignment(sums: CrossHeads) -> tuple[Array, tuple[Array, Array]]:
-    """Mean alignment and its interval, within [-1, 1]; what is not known reaches both ends."""
+    """Return mean alignments and their intervals; an unknown interval is all of [-1, 1]."""
     mean, error = sums.alignments()
     half = np.nan_to_num(t_half_width(error, sums.units), nan=np.inf, posinf=np.inf)
     centre = np.nan_to_num(mean)

@@ -56,7 +56,7 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
 
 
 def _norms(result: ClassifyResult) -> Iterator[b.Block]:
-    """Which labels are left when keys count by what they contribute."""
+    """Show which labels remain when keys count by the norm of what they contribute."""
     roles = result.norms.roles if result.norms else ()
     several, survivors = len(result.stacks) > 1, []
     for stack in result.stacks:
@@ -98,7 +98,7 @@ def _norms(result: ClassifyResult) -> Iterator[b.Block]:
 
 
 def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
-    """Where the tokens of repeated sequences look."""
+    """Show where the tokens of repeated sequences look."""
     prefix = result.prefix
     if prefix is None:
         return
@@ -144,7 +144,7 @@ def ends(interval: Sequence[float] | None) -> str:
 
 
 def _removals(result: ClassifyResult) -> Iterator[b.Block]:
-    """What removing heads costs, and whether roles say which ones cost most."""
+    """Show what removing heads costs, and whether roles tell which heads cost most."""
     causes = result.causes
     rows = [(head, head.cause) for head in result.heads if head.cause is not None]
     rows.sort(key=lambda row: -row[1].zero.loss)
@@ -208,7 +208,7 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
 def _role_tests(
     tests: Mapping[tuple[str, str], CauseTest], of_zero: Sequence[CauseTest]
 ) -> Iterator[b.Block]:
-    """Whether heads with a role cost more than the others of their layer; the page has more."""
+    """Show whether heads with a role cost more than others of their layer; the page has more."""
 
     def share(removal: str) -> Callable[[Any], float | None]:
         return lambda test: tests[test.role, removal].within

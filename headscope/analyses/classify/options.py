@@ -203,7 +203,7 @@ class ClassifyOptions(ResumableOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse a task that nothing would be measured by."""
+        """Refuse task and data where ablate, which measures by them, is off."""
         super().check()
         if not self.ablate and (self.data is not None or self.task != "fidelity"):
             raise UnusedOptionError(
@@ -212,6 +212,6 @@ class ClassifyOptions(ResumableOptions):
             )
 
     def step_names(self) -> tuple[str, ...]:
-        """One pass; with controls a second; with causes a pass for each head."""
+        """Name the passes: one, a second with controls, and with causes one for each head."""
         wanted = {"control": self.control, "removing heads": self.ablate}
         return ("model", *(name for name, asked in wanted.items() if asked))

@@ -93,7 +93,7 @@ class Batches(Generic[Raw, Item]):
 
     @property
     def size(self) -> int:
-        """The work that this process has to do: an equal share, as good as."""
+        """Return the work of this process: about an equal share of the whole."""
         return max(1, round(sum(self.sizes) / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
@@ -163,7 +163,7 @@ class Run:
 
                 yield read
 
-        index, cross = done, "cross" in stacks  # which is added to the sums as it is observed
+        index, cross = done, "cross" in stacks  # cross-attention is added to the sums at once
         # Of an interrupted run the first batches are already in the sums.
         read = side_by_side(loaded, batches.after(done), reading, alone=cross)
         for index, (seen, additions) in enumerate(read, start=done + 1):
@@ -205,7 +205,7 @@ class Reading:
     def label(self, loaded: LoadedModel, run: Run, name: str) -> Iterator[StackLabels]:
         """Measure a whole model and label the heads of these stacks.
 
-        Only the model itself has controls of other trees and other sources.
+        The controls with swapped trees and swapped sources are run on the model itself only.
         """
         sums = run.measure(loaded, self.stacks, self.batches, name + self.name, self._measured)
         skipped, thresholds = self.batches.n_items - self._measured(sums), run.thresholds

@@ -80,7 +80,7 @@ class Repeats:
         """Draw random tokens of the built-in sample; None where there is room for too few.
 
         Tokens that occur in text have trained embeddings, which not every number of a vocabulary
-        has. A sequence has no token twice but by the copy.
+        has. No token occurs twice within a copy.
         """
         special = set(loaded.tokenizer.all_special_ids)
         kinds = sorted(set(token_stream(loaded, sample_plain())) - special)
@@ -137,7 +137,7 @@ def with_prefix_matching(
     stacks: Sequence[str],
     seed: int,
 ) -> ClassifyResult:
-    """Add the scores on repeated random tokens, of the stack that sentences run.
+    """Add the scores on repeated random tokens, for the stack that reads sentences.
 
     ``twin`` is the same architecture with random weights.
     """

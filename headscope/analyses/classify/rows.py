@@ -1,4 +1,4 @@
-"""From patterns to a few numbers per query row: the only place of classify with n x n things.
+"""Reduce patterns to a few numbers per query row; nothing else in classify holds n x n arrays.
 
 Every measurement of ``classify`` needs the same few facts of a pattern row (where its largest
 content weight lies, its entropy, its mass on special tokens, ...). They are computed once per chunk
@@ -40,8 +40,8 @@ class RowSummary:
     entries of its share are 0. Sums are over content queries, in float64.
     """
 
-    #: (batch, n_layers * n_heads, pos): position of the largest weight on a content key; ties, also
-    #: those to rounding: the lowest
+    #: (batch, n_layers * n_heads, pos): position of the largest weight on a content key; ties, up
+    #: to rounding, go to the lowest position
     argmax: Tensor
     #: The same shape, at first pieces: first piece of the word attended to most, itself excluded;
     #: attention to a word is the sum over its pieces, attention from a word the mean over its own
@@ -65,7 +65,7 @@ class RowSummary:
 
 
 def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Which tokens a head's mean attention is drawn of: the first SIDE - 1 and the last one.
+    """Return which tokens the picture of a head shows: the first SIDE - 1 and the last one.
 
     ``mask`` (batch, pos) is 1 at tokens. Returns their positions and whether there is such a token,
     both (batch, SIDE); the last token of a short sentence stands in the last place alone.
@@ -86,14 +86,14 @@ class RowMeasure(Accumulator):
 
 
 class QueryMeans(Accumulator):
-    """Means over content queries, with sums by sequence: the unit that was sampled.
+    """Means over content queries, from sums by sequence.
 
-    So an interval can treat the sentence or the pair, not the token, as what was drawn.
+    Intervals can then treat the sentence or the pair, not the token, as the sampled unit.
     """
 
     #: What is averaged; ``long_entropy`` only over queries that see LONG tokens or more.
     quantities: ClassVar[tuple[str, ...]]
-    baselines: ClassVar[tuple[str, ...]]  # Those of which it is known what uniform attention gives.
+    baselines: ClassVar[tuple[str, ...]]  # Quantities whose value under uniform attention is known
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         #: (n_layers, n_heads, quantities), over sequences: of the sequence's sum, of its square,

@@ -61,7 +61,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         require_valid(opened, options.validate)
     stacks = stacks_for(opened, options.stack, pairs=read.n_pairs > 0)
     with validating(opened, options.validate) as certificate:
-        if words is None or read is not corpus:  # which takes as long as the certificate
+        if words is None or read is not corpus:  # counting takes as long as the certificate
             words = find_frequencies(read, *chosen)
     validation = certificate.result()
     loaded = opened.whole or opened

@@ -91,9 +91,9 @@ class Positional(RowMeasure):
 class Profile(QueryMeans, RowMeasure):
     """How sharp a head is, how broad, and how much goes to special tokens and punctuation.
 
-    Under a causal mask every row is held against the keys that it may see: uniform attention, the
-    ln n of relative entropies, and earlier copies of a token (Voita et al. 2019, arXiv:1905.09418,
-    confidence; Clark et al. 2019, arXiv:1906.04341, section 3).
+    Under a causal mask uniform attention, the ln n of relative entropies, and copies of a token
+    count only the keys that a row may see (Voita et al. 2019, arXiv:1905.09418, confidence; Clark
+    et al. 2019, arXiv:1906.04341, section 3).
     """
 
     #: Fields of a HeadResult; ``duplicate_rate`` is a mean over queries whose token occurs again,
@@ -134,7 +134,7 @@ class Profile(QueryMeans, RowMeasure):
 
 
 def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
-    """What uniform attention gives, in the order of ``Profile.baselines``.
+    """Return what uniform attention gives, in the order of ``Profile.baselines``.
 
     Summed over the queries of each sentence, or by query under a causal mask.
     """
@@ -252,7 +252,7 @@ class HeadMeasures:
     ) -> RowReducer:
         """Return the observer that feeds these sums, from the sites of one stack if it is given.
 
-        Or hands each batch's summary over, for :meth:`update` to be called later.
+        With ``hand_over`` each batch's summary goes there instead, for a later :meth:`update`.
         """
         n_layers, n_heads = self.rare.hits.shape
         return RowReducer(n_layers, n_heads, hand_over or self.update, stack)
@@ -295,7 +295,7 @@ class StackSums:
     ) -> list[RowReducer | CrossHeads]:
         """Return what observes some stacks; ``later`` gets each :data:`Addition` to these sums.
 
-        Only what is measured of cross-attention is added at once.
+        Cross-attention alone is added to the sums at once.
         """
 
         def reducer(stack: str, part: HeadMeasures) -> RowReducer:

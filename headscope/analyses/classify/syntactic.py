@@ -187,11 +187,11 @@ class Kernel(RowMeasure):
 
 
 def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
-    """Where heads with nothing but their kernels K (n_heads, offsets) would look in a batch.
+    """Return where heads that follow only their kernels K (n_heads, offsets) would look.
 
-    (batch, n_heads, pos), at first pieces: the attended word's first piece; 0 elsewhere.
+    Returns (batch, n_heads, pos): at first pieces the attended word's first piece; 0 elsewhere.
     """
-    # An even kernel, or one that does not tell near from far, has no largest entry of its own.
+    # Entries of K that differ only by rounding are ties, in an even kernel for example.
     kernel = torch.from_numpy(tied(kernel.cpu().numpy()))
     n_words = batch.first_piece.sum(dim=1)
     result = torch.zeros(batch.size[0], len(kernel), batch.size[1], dtype=torch.int64)
@@ -241,7 +241,7 @@ class _Counts:
         }
 
     def at(self, place: tuple[int, int]) -> dict[str, Any]:
-        """One head's values: what a SyntacticScore and a Confirmation have in common."""
+        """Return one head's values for the fields that SyntacticScore and Confirmation share."""
         low, high = self.interval
         return {
             "accuracy": float(self.accuracy[place]),
@@ -252,7 +252,7 @@ class _Counts:
         }
 
     def p_value(self) -> Array:
-        """Largest p of the paired tests against offset, first, last and uniform."""
+        """Return the largest p of the paired tests against offset, first, last and uniform."""
         exact = [
             mcnemar_p(self.hits - self.joint[name], self.baselines[name] - self.joint[name])
             for name in _POSITIONAL
@@ -262,7 +262,7 @@ class _Counts:
         return np.asarray(np.max([*exact, over_uniform], axis=0))
 
     def exceeds(self, accuracy: Array, names: Sequence[str], thresholds: Thresholds) -> Array:
-        """Which heads' accuracies exceed all these baselines by the margin."""
+        """Return which heads' accuracies exceed all these baselines by the margin."""
         passed = np.ones(accuracy.shape, dtype=bool)
         for baseline in (self.rates[name] for name in names):
             margin = thresholds.syntactic * (baseline if thresholds.syntactic_relative else 1.0)
@@ -285,7 +285,7 @@ class SyntacticTest:
     p_adjusted: Array  # 1 where not selected
 
     def score(self, place: tuple[int, int]) -> SyntacticScore:
-        """Everything about one head."""
+        """Return the score of one head."""
         whole, confirmation = self.whole.at(place), None
         if self.selected[place]:
             held_out = self.held_out.at(place)
@@ -316,7 +316,7 @@ def judge_syntactic(
     A), the accuracy of piece means exceeds the positional baselines too, and the paired tests
     against offset, first word, last word and uniform attention are significant: the largest of the
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
-    a label. Relations with too few trials in either half are not asked.
+    a label. Relations with too few trials in either half are not tested.
 
     ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks where heads are.
     """

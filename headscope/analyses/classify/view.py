@@ -420,7 +420,7 @@ def _signed_interval(ends: Sequence[float]) -> str:
 
 
 def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Roles, labels with their baselines, and scores of every head of the first stack."""
+    """Yield a card for each head of the first stack: roles, labels with baselines, scores."""
     for head in (head for part in parts_of(result)[:1] for head in part.heads):
         yield Card(
             head.layer,
@@ -456,7 +456,7 @@ def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
-    """The lines of a head's card."""
+    """Yield the lines of a head's card."""
     if head.positional is not None:
         at = f" ({text})" if (text := _offset_text(head)) else ""
         yield "Best offset", f"{decimal(head.positional.score)}{at}"
@@ -493,7 +493,7 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
-    """How often a head with a role costs more than one without in its layer."""
+    """Yield how often a head with a role costs more than one of its layer without."""
     for test in result.causes.tests_of("zero")[:1] if result.causes else ():
         yield KeyNumber(
             "pairs in one layer in which the head with a role costs more when removed",

@@ -9,13 +9,13 @@ rows are equal, ``1 mean(H)^T``::
 The ratio is 0 when every token has the same state (rank one), whatever that state is.
 
 A layer is re-run without some of its parts. A *variant* names the parts that stay; attention is
-always one of them. What a part protects, after a number of layers, is the share of the full model's
-residual that it makes the difference to, window by window::
+always one of them. What a part protects after a number of layers is its effect on the residual as a
+share of the full model's, window by window::
 
     removed  = (ratio(full) - ratio(full without the part)) / ratio(full)
     added    = (ratio(attention and the part) - ratio(attention)) / ratio(full)
 
-Trends are what the claim about the collapse is decided by, window by window too::
+The claim about the collapse is decided by trends, again window by window::
 
     of start   = ratio(l) / ratio(0)                        attention alone, attention with skip
     layernorm  = (ratio - ratio without LayerNorm) / ratio(0)               of attention alone

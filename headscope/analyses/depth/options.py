@@ -73,5 +73,5 @@ class DepthOptions(RunOptions):
     ] = None
 
     def step_names(self) -> tuple[str, ...]:
-        """The model, and random weights."""
+        """Name the steps: the model, and random weights."""
         return ("model", "control") if self.control else ("model",)

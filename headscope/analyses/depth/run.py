@@ -99,7 +99,7 @@ def _windows(loaded: LoadedModel) -> int:
 
 
 def _floor(loaded: LoadedModel) -> float:
-    """Ratios up to this are what the dtype's rounding leaves of equal rows."""
+    """Return the ratio up to which rows differ only by the dtype's rounding."""
     return float(10 * torch.finfo(DTYPES[loaded.dtype]).eps)
 
 

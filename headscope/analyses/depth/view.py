@@ -88,7 +88,7 @@ def _table(
     columns: Mapping[str, Callable[[DepthCurves, int], str]],
     first: int = 0,
 ) -> b.Table:
-    """One row per point from the first on, and one for the end of random weights."""
+    """Make a table with a row per point, and one for the last point of random weights."""
     rows: list[tuple[str, DepthCurves, int]] = [
         (name, result, point) for point, name in enumerate(_points(result)) if point >= first
     ]
@@ -108,7 +108,7 @@ def _points(result: DepthResult) -> list[str]:
 
 
 def _ratio(name: str, curves: DepthCurves, point: int) -> str:
-    """A ratio and its spread; what is too small for three digits stands without."""
+    """Write a ratio and its spread; one too small for three digits stands without."""
     text = ratio_text(curves.variants[name][point])
     spread = None if "e" in text else curves.std[name][point]
     return plus_minus(text, spread, ".2f").replace("+-0.", "+-.")
@@ -124,7 +124,7 @@ def _share(part: str, way: str, curves: DepthCurves, point: int) -> str:
 
 
 def _ratios(result: DepthResult, log: bool) -> b.Chart:
-    """Ratio by layer, one line a variant with a band of one standard deviation; control dashed."""
+    """Draw ratios by layer: a line and a band of one deviation per variant; control dashed."""
     series = []
     for name, (title, _, colour) in VARIANTS.items():
         mean, x = result.variants[name], range(len(result.variants[name]))
@@ -152,7 +152,7 @@ def _ratios(result: DepthResult, log: bool) -> b.Chart:
 
 
 def _protected(result: DepthResult) -> b.Panels:
-    """Share that each part keeps by layer, with 95% intervals; control dashed."""
+    """Draw the share that each part keeps by layer, with 95% intervals; control dashed."""
     panels: list[b.Chart] = []
     for way, title in WAYS.items():
         series = []
@@ -250,7 +250,7 @@ def control_sentence(result: DepthResult) -> str:
 
 
 def _key_numbers(result: DepthResult) -> Iterator[KeyNumber]:
-    """What is left after the last layer, of attention alone and of the full model."""
+    """Yield what is left after the last layer, of attention alone and of the full model."""
     for name in ("attention", "full"):
         std, windows = result.std[name][-1], result.sequences
         half = None if std is None or windows < 2 else Z * std / math.sqrt(windows)

@@ -204,7 +204,7 @@ class Walk:
         return mix(self.ours.attended.z, self.ours.weights, self.convolved)
 
     def check(self, what: str, ours: Tensor, own: Tensor | None, kind: str = "out") -> StepCheck:
-        """Compare a tensor with the model's own; without one it differs without bound."""
+        """Compare a tensor with the model's own; where that is None the difference is infinite."""
         every = torch.ones(len(ours), dtype=torch.bool, device=ours.device)
         gap = largest_gap([(ours, own, every)])
         return StepCheck(what, math.inf if gap is None else gap, self.tolerance[kind])
@@ -230,7 +230,7 @@ class Walk:
 
 
 Numbers = dict[str, float | None]
-#: What a step has: numbers, matrices and checks.
+#: The content of a step: numbers, matrices and checks.
 _Made = tuple[Numbers, Sequence[Matrix], Sequence[StepCheck]]
 
 
@@ -344,7 +344,7 @@ def _scores(walk: Walk) -> _Made:
 
 
 def _mask(walk: Walk) -> _Made:
-    """Padding, and what the other direction would change: the future hidden, or seen."""
+    """Show what padding changes, and what hiding later tokens (or seeing them) would change."""
     ours, h, n = walk.ours.attended, walk.head, len(walk.tokens)
     later = torch.ones(n, n, dtype=torch.bool, device=walk.x.device).triu(1)
     other = masked_softmax(ours.scores[h], None if walk.layer.site.causal else ~later)

@@ -66,13 +66,13 @@ class ExplainOptions(CertifiedOptions):
 
     @property
     def place(self) -> tuple[int | None, int | None]:
-        """Layer and head; None for what headscope chooses."""
+        """Return layer and head; None for what headscope chooses."""
         if isinstance(self.head, str):
             return parse_head(self.head)
         return self.layer, self.head
 
     def check(self) -> None:
-        """Refuse a head of no layer, and a name that is none."""
+        """Refuse a head without its layer, a malformed name, and one of another layer."""
         if isinstance(self.head, str):
             try:
                 layer, _ = parse_head(self.head)

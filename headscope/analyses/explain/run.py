@@ -39,7 +39,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     layer, head = options.place
     loaded = whole = open_model(model, **options.loading)
     need_tokenizer(loaded, "explain")
-    if loaded.encoder_decoder:  # a sentence runs no more of it
+    if loaded.encoder_decoder:  # a single sentence runs only the encoder
         loaded = loaded.only("encoder")
     sentence = _read(loaded, options.sentence)
     validation = require_valid(loaded, options.validate)
@@ -49,7 +49,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     site = by_layer[first if layer is None else layer]
     ids = sentence.ids
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore", MaskedRowWarning)  # of padded queries: nobody looks
+        warnings.simplefilter("ignore", MaskedRowWarning)  # rows of padding are never read
         run = run_sentence(loaded, site, ids, 0)
         heads = tuple(_every_head(loaded, run, sentence))
         asked = [h for h in heads if layer in (None, h.layer) and head in (None, h.head)]
@@ -113,7 +113,7 @@ class _Sentence:
 
 
 def _read(loaded: LoadedModel, sentence: str | None) -> _Sentence:
-    """Tokenise a sentence; without one the first that the page of a report shows as well."""
+    """Tokenise a sentence; without one, the first that a report's page shows."""
     if sentence is None:
         handy = handy_sentences(loaded, 1)
         if not handy or len(handy[0][1]) > LONGEST:

@@ -346,14 +346,14 @@ def _ffn(result: ExplainResult, step: ExplainStep) -> list[str]:
 
 
 def _cards(result: ExplainResult, places: Sequence[Place]) -> Iterator[Card]:
-    """How each head spreads its attention on the sentence."""
+    """Yield a card for each head: how it spreads its attention on the sentence."""
     for head in result.heads:
         text = f"{head.entropy:.2f} bits (evenly spread {head.even:.2f})"
         yield Card(head.layer, head.head, facts=[("Entropy on the explained sentence", text)])
 
 
 def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
-    """How the explained head spreads its attention, beside attention that is spread evenly."""
+    """Yield how the explained head spreads its attention, beside evenly spread attention."""
     softmax = result.step("softmax")
     if softmax is not None:
         entropy, even = (softmax.numbers[name] for name in ("entropy", "even"))

@@ -2,8 +2,8 @@
 
 The weight *to* a word is the sum over its pieces, the weight *from* a word the mean over its
 pieces, as everywhere in headscope; a special token is a node of its own. The in-degree of a node is
-what it receives from all words but itself; evenly spread attention gives more to words of many
-pieces, and so is the baseline of everything.
+what it receives from all words but itself. Evenly spread attention gives more to words of many
+pieces, so every number is compared with it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WordNodes:
 
     @property
     def size(self) -> int:
-        """Nodes of the sentence that has most."""
+        """The largest number of nodes in a sentence."""
         return max(map(len, self.names))
 
     @cached_property
@@ -60,7 +60,7 @@ class WordNodes:
 
     @cached_property
     def is_word(self) -> Tensor:
-        """Nodes that are words, (batch, nodes)."""
+        """Whether each node is a word, (batch, nodes)."""
         return torch.einsum("bpn,bp->bn", self.belongs, self.content.float()) > 0
 
     def fold(self, pattern: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -183,14 +183,14 @@ class HubSums:
                 self.chance.append(np.array([names.count(h) / len(names) for h in self._hubs]))
 
     def most_frequent(self) -> list[str]:
-        """Return the node that is most often each head's hub; the first by name where several."""
+        """Return the node that is most often each head's hub; ties go to the first by name."""
         return [min(c, key=lambda name: (-c[name], name)) for c in self._winners]
 
     def most(self, count: int, least: int) -> list[str]:
-        """Name what surely receives more than even attention gives it, most first.
+        """Name the nodes that clearly receive more than even attention gives them, most first.
 
-        By the lower end of the ratio's interval, which has to be above 1; only names that stand in
-        ``least`` sentences or more.
+        They are ordered by the lower end of the ratio's interval, which must be above 1. Only names
+        that occur in ``least`` sentences or more are considered.
         """
         lowest = {}
         for name, sums in self._names.items():

@@ -56,6 +56,6 @@ class FlowOptions(RunOptions):
     ] = None
 
     def step_names(self) -> tuple[str, ...]:
-        """Two passes of the model and of its random twin."""
+        """Name the steps: two passes of the model, and two of its random twin."""
         models = ("model", "control") if self.control else ("model",)
         return tuple(f"{model}, {name}" for model in models for name in ("choosing", "measuring"))

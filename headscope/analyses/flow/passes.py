@@ -30,7 +30,7 @@ from headscope.models.run.routing import Router, routed
 from headscope.models.run.side_by_side import side_by_side
 from headscope.session.texts import counted_batches
 
-_Half = TypeVar("_Half", RecoverySums, HeldOut)  # What a half of the sentences is added up in.
+_Half = TypeVar("_Half", RecoverySums, HeldOut)  # The sums of the first or the second half
 
 
 @dataclass
@@ -137,7 +137,7 @@ def measure(
 
 
 class _Batch(NamedTuple):
-    """Sentences of one half, and what chance and their order decide of them."""
+    """Sentences of one half with their nodes (partly random) and their folds."""
 
     seen: int  # Sentences of the corpus that have been read by then.
     sentences: list[EncodedSentence]
@@ -145,16 +145,16 @@ class _Batch(NamedTuple):
     folds: list[int]  # The fold of each sentence; empty where nothing is fitted.
 
 
-#: With the weights between nodes, (batch, heads of all layers, nodes, nodes).
+#: A batch and its weights between nodes, (batch, heads of all layers, nodes, nodes).
 _Seen = tuple[_Batch, Tensor]
 
 
 def _run(
     reader: Reader, loaded: LoadedModel, recovery: _Half, half: int, seed: int, name: str
 ) -> Iterator[_Seen]:
-    """Yield what the model shows of every batch of one half, and add it to ``recovery``.
+    """Yield the graphs of every batch of one half, and add the batch to ``recovery``.
 
-    Batches are read side by side and added up in their order, so that sums do not depend on the
+    Batches run in parallel and are added up in their order, so that sums do not depend on the
     number of threads.
     """
     random = np.random.default_rng([seed % 2**63, half])
@@ -191,7 +191,7 @@ class _Observer(Generic[_Half]):
         self._first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
 
     def read(self, router: Router, batch: _Batch) -> tuple[_Seen, _Half]:
-        """Run the model on a batch; returns what the batch adds to the sums, too."""
+        """Run the model on a batch; return its graphs, and what it adds to the sums."""
         nodes = self._nodes = batch.nodes
         ids, mask = self._loaded.pad([s.ids.tolist() for s in batch.sentences])
         shape = (len(batch.sentences), int(self._first[-1]), nodes.size, nodes.size)
@@ -201,7 +201,7 @@ class _Observer(Generic[_Half]):
         return (batch, self._graph), self._recovery
 
     def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
-        """Keep what the values of a layer are made from."""
+        """Keep the states that a layer's values are computed from."""
         self._x = inputs.x_v
 
     def observe(self, site: Activations) -> None:

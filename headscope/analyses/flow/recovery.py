@@ -1,4 +1,4 @@
-r"""How much of what a head reads a linear map finds again in what it passes on.
+r"""How much of what a head reads can be recovered linearly from what it passes on.
 
 Row vectors. At query i a head reads the mixture ``a_i = sum_j P_ij x_j`` of the layer's inputs,
 and passes on ``z_i = a_i W_V + b_V``. Ridge maps are fitted on half of the sentences and judged on
@@ -57,7 +57,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class LayerSpaces:
-    """What the values of one layer read, and what random ones would."""
+    """The subspaces that the values of one layer read, and those that random ones would."""
 
     G: Tensor  # (n_heads, d_in, d_v). Random directions.
     U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
@@ -99,7 +99,7 @@ class _Words:
         self.heads = range(site.heads.start, site.heads.stop)
 
     def pairs(self, head: int, spaces: LayerSpaces) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return by target what a map of one head is given, and what it should give."""
+        """Return, by target, the (predictor, target) of one head's map."""
         i = head - self._first
         G, U, V = (part[head].to(self._x) for part in (spaces.G, spaces.U, spaces.V))
         a = (self._pattern[:, i] @ self._x)[self.row, self._query]
@@ -131,13 +131,13 @@ class RecoverySums:
             self._sums.append((RidgeSums(*sizes, (d_v, d_v)), RidgeSums(*sizes, (d_v,))))
 
         nbytes = sum(part.nbytes for sums in chain(*self._sums) for part in sums.parts)
-        #: Whether they are so large that batches are read one by one, and added where they are.
+        #: Whether sums are so large that batches run one by one and are added in place.
         self.alone = nbytes > SUMS
 
     def of_batch(self, nodes: WordNodes, folds: Sequence[int]) -> RecoverySums:
-        """Begin the sums of a batch, where they are held once for all batches that are read.
+        """Return empty sums for a batch; with ``alone`` they are these sums themselves.
 
-        ``folds`` are those that its sentences belong to.
+        ``folds`` are the folds of the batch's sentences.
         """
         own = copy(self) if self.alone else RecoverySums(self._spaces)
         own._fold = torch.tensor(folds, device=nodes.content.device)
@@ -165,7 +165,7 @@ class RecoverySums:
                 sums.add(head, sizes, pairs[names[0]][0], targets, space.sketch)
 
     def fitted(self) -> HeldOut:
-        """Fit all maps, and forget the sums; what the maps are worth is measured elsewhere."""
+        """Fit all maps, drop the sums, and return what measures the maps on the other half."""
         spaces, maps = self._spaces, list[list[RidgeMap]]()
         while self._sums:
             a, b = self._sums.pop(0)
@@ -191,7 +191,7 @@ class HeldOut:
         self._batch = torch.zeros(0)
 
     def forget_maps(self) -> None:
-        """Keep errors alone, once all is measured."""
+        """Drop the maps once everything is measured; the errors stay."""
         self.maps.clear()
         self._spaces.clear()
 
@@ -204,7 +204,7 @@ class HeldOut:
         return own
 
     def add(self, other: HeldOut) -> None:
-        """Keep what each sentence of a batch adds up to."""
+        """Add the errors of a batch, sentence by sentence."""
         self.sums += list(other._batch.numpy())
 
     def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
@@ -243,10 +243,9 @@ class RidgeMap:
     penalty: Tensor
 
     def errors(self, head: int, predictor: Tensor, target: Tensor) -> Tensor:
-        """Return squared lengths of what the map of a head, and of what its mean, leaves.
+        """Return squared errors of a head's map and of its mean, and the target's squared length.
 
-        Shapes: ``predictor`` (words, d), ``target`` (words, width); returns (3, words), the last of
-        the target itself.
+        Shapes: ``predictor`` (words, d), ``target`` (words, width); returns (3, words).
         """
         x, y, weight = (part[head].to(predictor) for part in (self.x, self.y, self.weight))
         of_mean = target - y
@@ -255,9 +254,9 @@ class RidgeMap:
 
 
 class RidgeSums:
-    """What maps from one predictor of each of a layer's heads to several targets are made from.
+    """Sums for fitting maps from one predictor of each of a layer's heads to several targets.
 
-    The first two targets have ``d_in`` numbers. Folds see them through a sketch.
+    The first two targets have ``d_in`` numbers; cross-validation sees a sketch of them only.
     """
 
     def __init__(self, n_heads: int, d: int, d_in: int, sketch: int, narrow: Sequence[int]) -> None:
@@ -285,7 +284,7 @@ class RidgeSums:
             sums[head] += (predictor.T @ target).cpu()
 
     def solve(self) -> list[RidgeMap]:
-        """Fit a map to each target, of the penalty that errs least on folds left out."""
+        """Fit a map to each target, with the penalty that has the least cross-validation error."""
         total = self._folds.sum(0)
         folds, rest, whole = (
             _Moments(*torch.split(part, self._widths, -1))
@@ -298,7 +297,7 @@ class RidgeSums:
         maps = []
         for i, (errors, size) in enumerate(_left_out(folds, rest, squares)):
             equal = errors <= errors.amin(0) + _EQUAL * size
-            last = equal.to(torch.uint8).flip(0).argmax(0)  # the largest penalty of equal ones
+            last = equal.to(torch.uint8).flip(0).argmax(0)  # ties go to the largest penalty
             penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
             shrunk = spectrum.shrunk(penalty)[:, None]
             weight = spectrum.vectors * shrunk @ spectrum.vectors.mT @ whole.joint(i)
@@ -353,7 +352,7 @@ class _Spectrum:
         x, _ = moments.means()
         square = moments.xx / moments.count.clamp(min=1)[..., None, None]
         values, vectors = torch.linalg.eigh(square - x[..., :, None] * x[..., None, :])
-        # Rounding of a constant is a share of it: along one direction of all that it is made of.
+        # A constant predictor has a variance by rounding, up to this share of its squared length.
         constant = VARIANCE * square.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
         values = torch.where(values > constant, values, 0.0)
         return cls(values, vectors, values.mean(-1))
@@ -367,7 +366,7 @@ class _Spectrum:
 def _left_out(
     folds: _Moments, rest: _Moments, squares: Sequence[Tensor]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return errors on each fold of maps fitted on the rest, and what is to be explained.
+    """Return each target's cross-validation errors, and the variation to be explained.
 
     ``squares`` (folds, n_heads) are the sums of each target's. Shapes: (penalties, n_heads) and
     (n_heads,) of each target.
@@ -391,7 +390,7 @@ def _left_out(
 
 
 def _around(x: Tensor, x_sum: Tensor, y: Tensor, y_sum: Tensor, n: Tensor) -> Tensor:
-    """Return what a sum of products exceeds that of the same numbers less x and y by."""
+    """Return what to subtract from a sum of products to centre its factors on x and y."""
     outer = x[..., :, None] * y_sum[..., None, :] + x_sum[..., :, None] * y[..., None, :]
     return outer - n * x[..., :, None] * y[..., None, :]
 

@@ -51,7 +51,7 @@ from headscope.stats.statistics import finite, t_half_width
 
 #: Tokens that a ridge map is fitted on, at least, for each number that it reads.
 TOKENS_PER_PREDICTOR = 20
-#: Where random weights surely explain less than this, maps follow what they were fitted on.
+#: Where random weights clearly explain less than this, the maps overfit.
 COLLAPSED = -0.05
 #: Hubs that are listed, at most, and the sentences that one must stand in to be chosen.
 HUBS, HUB_SENTENCES = 12, 8
@@ -258,7 +258,7 @@ def _mean_recovery(held: HeldOut) -> Recovery:
 
 
 def _over(held: HeldOut, target: str, random: str) -> Estimate:
-    """Subtract from what z recovers what random directions do, mean over heads.
+    """Return what z recovers minus what random directions do, mean over heads.
 
     Each head has random directions of its own, so the spread over heads counts as well.
     """
@@ -267,7 +267,7 @@ def _over(held: HeldOut, target: str, random: str) -> Estimate:
 
 
 def _with_spread(gap: Clustered, drawn: Array) -> Estimate:
-    """Make an interval of a gap wider by that of the mean of what was drawn at random."""
+    """Widen the interval of a gap by the uncertainty of the mean of the random draws."""
     value, half = float(gap.value[0]), float(gap.half_width()[0])
     drawn = drawn[np.isfinite(drawn)]
     if len(drawn) < 2:
@@ -296,7 +296,7 @@ def _top_share(sums: Sums) -> Estimate:
 
 
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
-    """Say what was chosen on the first half and what it is worth on the second."""
+    """Describe what was chosen on the first half, and how it scores on the second."""
     if search is None or not search.chosen or not search.counts.words:
         return None
     names = [head_name(s.layer, head, s.stack) for s in sites for head in s.head_ids]

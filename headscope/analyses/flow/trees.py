@@ -26,7 +26,7 @@ from headscope.core.widest import widest, widest_type
 from headscope.data.sentence import Sentence
 
 DIRECTIONS = ("dep->head", "head->dep")
-#: What needs no attention; ``offset`` is the best of these distances to every word's head.
+#: Trees that need no attention; ``offset`` attaches words at the best distance of OFFSETS.
 BASELINES = ("previous", "next", "offset", "root", "random")
 OFFSETS = tuple(r for r in range(-5, 6) if r != 0)
 SENTENCES = 256  # Sentences, about, that heads are chosen on; their attention is kept in memory.
@@ -66,10 +66,10 @@ class GoldTrees:
 
 
 def trees_of(parts: Sequence[Kept]) -> list[Tensor]:
-    """Return the largest tree of each of some scores, the gold root given.
+    """Return the tree of largest total score for each of some scores, the gold root given.
 
-    Sentences of several lengths share as few searches as may be: shorter ones get words that only
-    the root can be the head of, which change no other edge.
+    Sentences of different lengths share a search where possible: shorter ones are padded with words
+    that can only attach to the root, which changes no other edge.
 
     Shapes: each part's scores (sentences, trees, words, words); returns (sentences, trees, words).
     """
@@ -170,7 +170,7 @@ class TreeSearch:
 
     def update(self, groups: Sequence[SameLength]) -> None:
         """Add sentences, those of equally many words together."""
-        #: What trees are looked for in, by name; the last ones against other trees.
+        #: The gold trees of each group, and the scores by name whose largest trees are compared.
         every: list[tuple[GoldTrees, dict[str, Tensor]]] = []
         kept: list[Kept] = []
         for graph, gold, _ in groups:
@@ -278,10 +278,10 @@ def largest_trees(scores: Tensor, root: Tensor) -> Tensor:
 
 
 def _largest(scores: Tensor, root: Tensor) -> Tensor:
-    """Contract cycles until none is left; a component is known by the lowest of its words.
+    """Contract cycles until none is left; a component is named by its lowest word.
 
-    Scores never change but for what is inside of a component: what entering it costs depends on
-    the word where it is entered alone.
+    Scores between components never change: what it costs to enter a component depends only on the
+    word at which it is entered.
     """
     weight = scores.clone()
     weight.diagonal(dim1=1, dim2=2).fill_(_NEVER)
@@ -290,14 +290,14 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
     label, paid = here, torch.zeros_like(weight[:, 0], dtype=widest_type(weight.device))
     source, target = torch.zeros_like(here), torch.zeros_like(here)
     order = here  # of the words, those of a component together
-    #: What undoes each contraction: the graphs that had a cycle; the component of each word before,
-    #: and the edge that each of these had chosen; what each became a part of.
+    #: For undoing each contraction: the graphs that had a cycle, the component of each word before,
+    #: the edge (source, target) that each component had chosen, and the component it joined.
     levels: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []
     while True:
         top = root[index, None]
         best, from_word, to_word = _best_edges(weight, paid, label, order)
         source[index], target[index] = from_word, to_word
-        # No edge is chosen to the root, nor to what is no component any more.
+        # The root, and words that no longer name a component, get no edge of their own.
         edge = label.gather(1, from_word)
         edge = torch.where((label == here[index]) & (here[index] != top), edge, top)
         leader = _leaders(edge, top[:, 0])
@@ -309,7 +309,7 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
         paid, label, best = paid[cyclic], label[cyclic], best[cyclic]
         whole = torch.where(leader < 0, here[index], leader)
         levels.append((index, label, from_word[cyclic], to_word[cyclic], whole))
-        # To enter a cycle at a component costs what that component gets from the cycle.
+        # Entering a cycle at a component costs the edge that this component has in the cycle.
         paid = paid + best.masked_fill(leader < 0, 0.0).gather(1, label)
         label = whole.gather(1, label)
         order = (label * label.shape[1] + order[cyclic]).argsort(1).argsort(1)
@@ -355,7 +355,7 @@ def _leaders(edge: Tensor, top: Tensor) -> Tensor:
     """
     g, m = edge.shape
     here = torch.arange(m, device=edge.device).expand(g, m)
-    # After m steps everything stands on a cycle, or at the top; what is stood on is the cycle.
+    # After m steps along the edges all are on a cycle or at the top: their targets are the cycles.
     lowest, jump = here, edge
     for _ in range(max(1, (m - 1).bit_length())):
         lowest = torch.minimum(lowest, lowest.gather(1, jump))

@@ -231,7 +231,7 @@ def _compared(chosen: ChosenTrees, trees: Trees) -> str:
 
 
 def _layers(result: FlowResult) -> b.Table:
-    """One row a layer, then random weights and the other controls."""
+    """Make a table with a row per layer, then random weights and the other controls."""
 
     def row(heads: Iterable[HeadFlow]) -> list[float | None]:
         heads = list(heads)
@@ -278,7 +278,7 @@ def _trees(result: FlowResult, trees: Trees) -> b.Table:
 
 
 def _figure(result: FlowResult) -> b.Panels:
-    """Spectra of W_V, and what z holds by layer: a dot for each head, lines of means."""
+    """Draw spectra of W_V, and what z holds by layer: a dot for each head, lines of means."""
     grid = np.linspace(0, 1, 33).tolist()
 
     def cumulative(sigma: Sequence[float]) -> list[float]:
@@ -333,7 +333,7 @@ def _figure(result: FlowResult) -> b.Panels:
 
 
 def _cards(result: FlowResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Width, what z holds, the hub and the trees of every head."""
+    """Yield a card for each head: width of W_V, what z holds, the hub and the trees."""
     for head in result.heads:
         yield Card(
             head.layer,
@@ -377,7 +377,7 @@ def _facts(result: FlowResult, head: HeadFlow) -> Iterator[tuple[str, str]]:
 
 
 def _key_numbers(result: FlowResult) -> Iterator[KeyNumber]:
-    """What z holds of what was read and of the attended word, and the trees."""
+    """Yield what z holds of what was read and of the attended word, and the trees."""
     for name, what, control, random in (
         ("whole", "what a head reads", "random directions", "directions"),
         ("value", "the attended word's state", "Gaussian W_V", "gaussian"),

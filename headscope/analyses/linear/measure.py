@@ -66,7 +66,7 @@ FORMS = (
 )
 EVEN = "even"  # The baseline: the mean of the values that a query may see.
 EVERY = (*FORMS, EVEN)
-#: As it is; with the best scale; with the best scale and offset.
+#: Errors of the form as it is, with the best scale, and with the best scale and offset.
 FITS = ("error", "scaled", "fitted")
 KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
@@ -91,7 +91,7 @@ def linear_attention(
         weights = weights * visible(mask).to(weights)
     if form in (EVEN, FIRST_ORDER) or form.endswith(_NORMALISED):
         total = weights.sum(-1, keepdim=True)
-        # Weights of both signs may cancel: a sum that is their rounding divides nothing.
+        # Weights of both signs may cancel: nothing is divided by a sum that is only rounding.
         none = total.abs() <= 16 * EPS * weights.abs().sum(-1, keepdim=True)
         weights = torch.where(none, 0.0, weights / torch.where(none, 1.0, total))
     return (weights @ v.to(weights)).to(v)
@@ -258,14 +258,14 @@ def correlate(
     if not by_layer:
         return Correlated(UNKNOWN)
     n, size = len(by_layer), np.array(heads, dtype=float)
-    # Among n heads ranks agree by chance now and then: 1 counts as half a step of Spearman's less.
+    # Few heads can be ranked alike by chance: 1 counts as half of Spearman's smallest step less.
     most = 1 - 6 / (size**3 - size)
     z = np.arctanh(np.clip(by_layer, -most, most))
     mean = float(z.mean())
     if n < LAYERS:
         return Correlated(Estimate(float(np.tanh(mean))), layers=n)
     error = float(z.std(ddof=1)) / np.sqrt(n)
-    if error <= ROUNDING * abs(mean):  # all at the bound: what independent heads would vary by
+    if error <= ROUNDING * abs(mean):  # all layers equal: use the spread of independent heads
         error = float(np.sqrt((1 / np.maximum(size - 3, 1)).sum())) / n
     half = float(t_half_width(error, np.array(n)))
     p = 2 * float(stats.t.sf(abs(mean) / error, n - 1)) if error else 1.0
@@ -282,7 +282,7 @@ def _correlation(sides: list[Array], ranks: bool) -> float:
     left = []
     for side in (x, y):
         rest = side - design @ np.linalg.lstsq(design, side, rcond=None)[0]
-        # What a fit explains to the last digit leaves rounding, which correlates with nothing.
+        # A side that the fit explains fully leaves only rounding, whose correlation means nothing.
         if np.linalg.norm(rest) <= ROUNDING * np.linalg.norm(side):
             return np.nan
         left.append(rest / np.linalg.norm(rest))

@@ -71,12 +71,12 @@ def readout_errors(
 ) -> dict[str, Tensor]:
     """Return the error of every readout on given keys, in expectation over the values.
 
-    ``betas`` are of more softmaxes, by name. Shapes: ``unit`` (batch, heads, pos, d_head), ``real``
-    (batch, pos), each of ``betas`` (batch, heads, 1, 1); returns (batch, heads).
+    ``betas`` adds further softmax readouts by name. Shapes: ``unit`` (batch, heads, pos, d_head),
+    ``real`` (batch, pos), each of ``betas`` (batch, heads, 1, 1); returns (batch, heads).
     """
     n = exact(real.sum(-1))[:, None]
     gram, moments = unit @ unit.mT, unit.mT @ unit
-    # The smaller of the two has the same eigenvalues but for zeros.
+    # The smaller of the two has the same non-zero eigenvalues, so the same rank.
     smaller = gram if gram.shape[-1] <= moments.shape[-1] else moments
     rank = torch.linalg.matrix_rank(smaller, hermitian=True, rtol=VARIANCE).double()
     real = real.to(unit.device)
@@ -88,7 +88,7 @@ def readout_errors(
         answers = answers * pairs  # rows of padding have nothing to see
         return (own - answers).square().sum((-2, -1))
 
-    # Keys of length zero store nothing: of them nothing is read back.
+    # Keys of length zero store nothing, so nothing is read back for them.
     stored = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     best = stored.square() / gram.square().sum((-2, -1)).clamp_min(1e-300)
     return {
@@ -112,7 +112,7 @@ def closed_form(readout: str, keys: int, width: int) -> float | None:
 def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, float]:
     """Draw unit keys and unit values, (keys, width) each, and return the error of every readout.
 
-    Values are stored and read for real, so that this is another way to the closed forms.
+    Values are really stored and read, so that this checks the closed forms independently.
     """
     k, v = (
         F.normalize(torch.randn(keys, width, generator=generator, dtype=torch.float64), dim=-1)

@@ -35,5 +35,5 @@ class LinearOptions(EffectOptions):
     control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
 
     def step_names(self) -> tuple[str, ...]:
-        """All heads in every form, then each head alone."""
+        """Name the steps: all heads in every form, then each head alone."""
         return ("all heads", "linear, head by head") if self.alone else ("all heads",)

@@ -47,9 +47,9 @@ from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import resampled
 from headscope.stats.statistics import finite, t_half_width
 
-CONTROLS = 5  # Draws of random weights that values are read back from the keys of.
+CONTROLS = 5  # Draws of random weights under whose keys values are stored and read back.
 ALONE = "linear"  # The form that is put into each head alone.
-KEPT = 4096  # Keys of the model that values are stored under, by head.
+KEPT = 4096  # Keys of each head of the model that values are stored under.
 #: What each correlation is of: the number, the form and fit of the error, what is held constant.
 PAIRS = (
     ("coherence", "linear", "scaled", ""),
@@ -170,7 +170,7 @@ def _of_heads(by_row: Mapping[int, Array], inputs: HeadInputs) -> Tensor:
 def _control(
     loaded: LoadedModel, effects: Effects, resamples: Resamples, seed: int
 ) -> LinearControl:
-    """Measure random weights; of the other draws only what is read back by their keys."""
+    """Measure random weights; for all draws but the first only what their keys read back."""
     draws: list[LinearSums] = []
     for draw in range(CONTROLS):
         twin = random_twin(loaded, seed + draw)
@@ -195,7 +195,7 @@ class Resamples:
     """
 
     def __init__(self, loaded: LoadedModel, sums: LinearSums, seed: int) -> None:
-        # ``resampled`` hands a metric the counts that every metric of a task gets.
+        # The "metric" here is the identity: it returns the counts of each bootstrap resample.
         n = sums.sentences
         drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
         self._counts = counts = np.concatenate([np.ones((1, n)), drawn])
@@ -276,11 +276,10 @@ class Resamples:
             )
 
     def over_random(self, random: Sequence[LinearSums]) -> Estimate:
-        """Compare how much worse the linear sum reads back than a softmax with random weights.
+        """Return by how much more than with random weights the linear sum errs beyond a softmax.
 
-        The interval is the bootstrap's over sentences, wider by what another draw of random
-        weights may differ from the mean of these by (Student's t): a model with random weights
-        must not lie outside.
+        The bootstrap interval over sentences is widened by how far another draw of random weights
+        may lie from the mean of these (Student's t), so that random weights would lie inside.
         """
 
         def worse(stored: Array) -> Array:  # (1 + resamples, heads, readouts)
@@ -322,7 +321,7 @@ class Resamples:
 
 
 def _mean(counts: Array, values: Array) -> Array:
-    """Mean over sentences of (sentences, ...) for each resample; sentences of NaN are left out."""
+    """Average (sentences, ...) over sentences for each resample; NaN is left out."""
     there = np.isfinite(values)
     flat = np.where(there, values, 0.0).reshape(len(values), -1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -331,7 +330,7 @@ def _mean(counts: Array, values: Array) -> Array:
 
 
 def _over_heads(values: Array) -> Array:
-    """Mean over heads of (1 + resamples, heads, ...), of those that have a number."""
+    """Average (1 + resamples, heads, ...) over the heads that have a number."""
     there = np.isfinite(values)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(there, values, 0.0).sum(1) / there.sum(1))

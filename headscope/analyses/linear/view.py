@@ -132,7 +132,7 @@ def _correlations(result: LinearResult) -> b.Table:
 
 
 def _coherence(result: LinearResult) -> b.Panels:
-    """Every head's error against the coherence of its keys, and against its entropy."""
+    """Draw every head's error against the coherence of its keys, and against its entropy."""
     layers = list(dict.fromkeys(head.layer_name for head in result.heads))
     errors = [head.error("linear").scaled.value for head in result.heads]
     groups = [layers.index(head.layer_name) for head in result.heads]
@@ -165,7 +165,7 @@ def _coherence(result: LinearResult) -> b.Panels:
 
 
 def _memory(result: LinearResult) -> Iterator[b.Block]:
-    """Error of reading back N values: measured, closed form, own keys."""
+    """Show the error of reading back N values: measured, closed form, own keys."""
     stored = result.stored
     text = (
         "Values stored under a sentence's own keys come back with an error of "
@@ -221,7 +221,7 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
 
 
 def correlation_sentence(result: LinearResult) -> str:
-    """Does key coherence predict the error within layers? With controls for comparison."""
+    """Say whether key coherence predicts the error within layers, beside the controls."""
     first = result.correlations[0]
     side = "cannot be told to lose more"
     if first.spearman.interval is not None:
@@ -243,7 +243,7 @@ def correlation_text(row: HeadCorrelation) -> str:
 
 
 def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Each head's error without the softmax, and how similar its keys are."""
+    """Yield a card for each head: its error without the softmax, how similar its keys are."""
     for head in result.heads:
         if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
             continue
@@ -267,7 +267,7 @@ def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: LinearResult) -> Iterator[KeyNumber]:
-    """The cosine without the softmax, and the correlation of coherence and error."""
+    """Yield the cosine without the softmax, and the correlation of coherence and error."""
     linear = result.form("linear")
     cosine = linear.whole_scaled.cosine
     yield KeyNumber(

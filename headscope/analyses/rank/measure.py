@@ -1,4 +1,4 @@
-"""Every rank of one layer: each head alone, and all heads concatenated; and what a text adds."""
+"""Measure every rank of one layer, of each head and of all heads together, and what a text adds."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class InputCovariance(Accumulator):
     def moments(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the mean (d_model,) and S^(1/2) (d_model, d_model) of the covariance S, float64.
 
-        What rounding leaves of S below 0 is taken for 0.
+        Eigenvalues of S below 0 are rounding and count as 0.
         """
         mean = self.sum[layer] / self.count[layer]
         covariance = torch.from_numpy(self.outer[layer] / self.count[layer] - np.outer(mean, mean))

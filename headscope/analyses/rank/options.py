@@ -93,12 +93,12 @@ class RankOptions(RunOptions):
 
     @classmethod
     def report_defaults(cls) -> dict[str, Any]:
-        """Read the built-in sample too."""
+        """Return the defaults in a report, which also reads the built-in sample."""
         from headscope.data.corpus import sample_plain
 
         return {"text": sample_plain()}
 
     def step_names(self) -> tuple[str, ...]:
-        """The weights, and what depends on a text."""
+        """Name the steps: the weights, and what depends on a text."""
         wanted = {"text": self.text is not None, "shared projections": bool(self.share_projections)}
         return ("model", *(name for name, asked in wanted.items() if asked))

@@ -181,7 +181,7 @@ def _measure(
     found: Iterator[LayerSpectra],
     progress: Progress,
 ) -> tuple[list[HeadRank], list[LayerRank]]:
-    """Gather the results of all layers; ``found`` is of each distinct object in ``factors``."""
+    """Gather the results of all layers; ``found`` has one for each distinct ``factors`` object."""
     heads: list[HeadRank] = []
     layers: list[LayerRank] = []
     known: dict[int, tuple[list[HeadRank], LayerRank]] = {}  # by the identity of the factors
@@ -205,8 +205,8 @@ def _measure(
 def _fresh(
     loaded: LoadedModel, geometries: Sequence[Factors], biases: bool, read: ReadLayers, seed: int
 ) -> ControlRank | None:
-    """Control of the architecture as its training starts; None where it cannot be built."""
-    give_back()  # what reading the model has left
+    """Return the control of freshly initialised weights; None where they cannot be built."""
+    give_back()  # memory that reading the model has left behind
     try:
         twin = random_twin(loaded, seed)
     except HeadscopeError:

@@ -144,7 +144,7 @@ def truncated_rank(n_heads: int, d_model: int, d_head: int, width: int) -> int:
 
 
 def knee(widths: list[int], errors: list[float]) -> int | None:
-    """Width where the falling error turns flat: farthest below the chord, both axes scaled to 1.
+    """Return the width at the knee: farthest below the chord, with both axes scaled to 1.
 
     Satopaa et al. 2011, "Finding a Kneedle in a Haystack", without its smoothing.
     """

@@ -349,7 +349,7 @@ def _summed(result: RankResult) -> str:
 
 
 def _between(overlap: Sequence[Sequence[float]]) -> float | None:
-    """Mean over pairs of different heads."""
+    """Return the mean over pairs of different heads."""
     return mean_of(v for i, row in enumerate(overlap) for j, v in enumerate(row) if i != j)
 
 
@@ -381,7 +381,7 @@ def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
 
 
 def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> Mapping[str, float]:
-    """Mean dims90 of each control over what was measured: pruned layers meet their own geometry."""
+    """Return each control's mean dims90, for layers with as many heads as the measured ones."""
     means = {name: mean_of(_dims90(result, name, row) for row in rows) for name in result.controls}
     return {name: mean for name, mean in means.items() if mean is not None}
 
@@ -399,7 +399,7 @@ def _dims90(
 
 
 def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
-    """The ranks of every head beside the controls' means, and its asymmetry."""
+    """Yield a card for each head: its ranks beside the controls' means, and its asymmetry."""
 
     def text(value: float | None, digits: int = 1) -> str:
         return decimal(value, digits) if value is None or value >= 0.1 else ratio_text(value)
@@ -425,7 +425,7 @@ def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
-    """dims90 of W_Q W_K^T: mean of the heads, mean of the layers."""
+    """Yield dims90 of W_Q W_K^T: the mean of the heads, and the mean of the layers."""
     kinds: dict[str, Sequence[HeadRank | LayerRank]] = {
         "one head": result.heads,
         "all heads of a layer": result.layers,

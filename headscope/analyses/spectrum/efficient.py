@@ -101,7 +101,7 @@ class CheapForms:
         forms = [form for form in FORMS[:-1] if form not in self.left_out]
         #: Every (form, size); ``uniform`` has size 0.
         self.points = [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
-        # One layer's masks: every chunk of a layer needs them again, the next layer others.
+        # The cache holds one layer's masks: each of its chunks needs them, the next layer others.
         masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
         self._keep = functools.lru_cache(masks)(self._make_keep)
 
@@ -353,7 +353,7 @@ def _measure_heads(
 
 
 def _measuring(errors: CheapErrors, first: int) -> Mechanism:
-    """Attention as it is, with every form measured on the way; the batch starts at ``first``."""
+    """Return unchanged attention that measures every form; the batch starts at ``first``."""
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
@@ -373,7 +373,7 @@ def _measuring(errors: CheapErrors, first: int) -> Mechanism:
 
 
 def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
-    """Every head in one cheap form; windows have no padding that a mask could stand for."""
+    """Return attention with every head in one cheap form; there is no padding to mask."""
     return lambda site, q, k, v, mask, scale: forms.attend(
         form, size, site.row, q, k, v, scale, draw, without_padding(mask)
     )

@@ -117,7 +117,7 @@ class SpectrumOptions(ResumableOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def check(self) -> None:
-        """Refuse two ways of saying how much is measured."""
+        """Refuse two options that both say how much is measured."""
         super().check()
         if self.sequences is not None and self.precision is not None:
             raise InputError(
@@ -126,6 +126,6 @@ class SpectrumOptions(ResumableOptions):
             )
 
     def step_names(self) -> tuple[str, ...]:
-        """The model and the cheap forms of attention; random twins come between."""
+        """Name the steps: the model, random twins, and the cheap forms of attention."""
         cheap = ("cheap forms, head by head", "cheap forms, all heads") if self.efficient else ()
         return ("model", *cheap)

@@ -172,7 +172,7 @@ def _choose_stack(
 class Plan:
     """Which windows are measured in which order, and when it is enough.
 
-    They are spread evenly for a fixed number of sequences, in random order for a precision.
+    A fixed number of windows is spread evenly; for a given precision they come in random order.
     """
 
     windows: Windows

@@ -317,7 +317,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
     )
 
     def missing(point: CheapPoint, field: str) -> Estimate:
-        """The error of each head alone, or what the whole model's fidelity lacks to 1."""
+        """Return the error of each head alone, or 1 minus the whole model's fidelity."""
         if field == "error":
             return point.error
         return Estimate.around(1.0 - _value(point.fidelity), point.fidelity.half_width)
@@ -330,7 +330,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
         series = []
         for form, (name, colour, marker) in _FORMS.items():
             points = [point for point in efficient.points if point.form == form != "uniform"]
-            # What leaves no error has no place on a logarithmic axis.
+            # An error of 0 has no place on a logarithmic axis.
             values = [(p.cost, y) for p in points if _value(y := missing(p, field)) > 0]
             control = form in efficient.controls
             exact = "" if len(values) == len(points) else ", then 0"
@@ -367,7 +367,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
 
 
 def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
-    """The share of every head beside the controls."""
+    """Yield a card for each head: its share beside the controls'."""
     shares = [
         f"random scores {result.controls['random-logits'].share_at_k:.3f}",
         f"identity {result.controls['identity'].share_at_k:.3f}",
@@ -384,7 +384,7 @@ def _cards(result: SpectrumResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
-    """Share at k, mean of heads."""
+    """Yield the share at k, mean of heads."""
     if not result.heads:
         return
     control = f"random scores {result.controls['random-logits'].share_at_k:.3f}"

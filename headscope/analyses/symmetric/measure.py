@@ -15,15 +15,15 @@ the softmax then does with them unchanged (mask, rows)::
 ``even``       0: every key that may be seen gets the same weight
 =============  =================================================================================
 
-A softmax does not see what is added to a whole row. So ``noise`` and ``shuffled`` are as large as A
-in what it does see: all without their rows' means over the keys that a query sees, in the Frobenius
-norm. ``shuffled`` is there because noise is too weak a control: it leaves S whole, where half of S
-goes as S and S^T are averaged, and it has no columns, keys that all queries attend to. In an
-untrained model S^T is no more than another matrix of that kind, so both move the output as far.
+A softmax does not see what is added to a whole row. So ``noise`` and ``shuffled`` have the
+Frobenius norm of A after each row's mean over the keys that it sees is taken out. Noise alone is
+too weak a control: it leaves S intact, whereas averaging S and S^T removes half of S; and noise has
+no columns, keys that all queries attend to. In an untrained model S^T is just another matrix of the
+same kind, so ``shuffled`` moves the output as far as ``symmetric``.
 
-A causal mask comes after all this: S - A is made of the scores of both directions, of which the
-softmax then uses the one that looks back. What a model adds to a pair that it never sees (a bias by
-distance, say) is taken from the same pair the other way round.
+A causal mask is applied afterwards: S - A is made of the scores of both directions, and the softmax
+then uses those that look back. What a model adds to a pair that it never sees (a bias by distance,
+say) is taken from the same pair the other way round.
 """
 
 from __future__ import annotations

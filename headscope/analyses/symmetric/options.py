@@ -35,5 +35,5 @@ class SymmetricOptions(EffectOptions):
     alone: Annotated[bool, Option(help="Also change each head alone: three passes a head.")] = False
 
     def step_names(self) -> tuple[str, ...]:
-        """All heads, random sets of them, and each alone."""
+        """Name the steps: all heads, random sets of them, and each alone."""
         return ("changed heads",)

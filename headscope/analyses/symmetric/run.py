@@ -37,7 +37,7 @@ from headscope.session.opening import Model
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
-#: The change, and the heads that it is made to; what is measured of a version.
+#: A change with the heads that it is made to, and what is measured of that version of the model.
 Key = tuple[str, str | int]
 Measured = tuple[Array, TaskEffect | None]
 ALONE = ("symmetric", "noise", "removed")  # Changes of each head alone.

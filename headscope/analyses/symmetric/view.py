@@ -129,7 +129,7 @@ def _drawn(effect: DrawnEffect) -> str:
 
 
 def _curves(result: SymmetricResult) -> b.Chart:
-    """Cosine by number of heads, made symmetric and removed; other changes of all at the end."""
+    """Draw the cosine by number of heads made symmetric, or removed; other changes at the end."""
     n = len(result.heads)
     x = [0, *(chosen.heads for chosen in result.sets), n]
     series = []
@@ -163,7 +163,7 @@ def _moved(head: HeadSymmetry, scale: float = 1) -> float | None:
 
 
 def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
-    """What each head alone does with symmetric scores, with noise and without it."""
+    """Yield a card for each head: the output with its scores symmetric, noisy, or without it."""
     for head in result.heads:
         if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
             continue
@@ -179,7 +179,7 @@ def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def _key_numbers(result: SymmetricResult) -> Iterator[KeyNumber]:
-    """The cosine with all scores symmetric, with noise of the same size and without heads."""
+    """Yield the cosine with all scores symmetric, with noise of the same size, without heads."""
     cosines = {name: effect.cosine for name, effect in result.whole.items()}
     control = (
         f"random change {decimal(cosines['noise'].value)}, all heads removed "

@@ -49,7 +49,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
+    """The result of a run."""
 
     curve: tuple[CurvePoint, ...]  # by step
     kept_step: int  # the one with the lowest validation loss
@@ -71,7 +71,7 @@ def fine_tune(
     seed: int,
     check_time: Callable[[], None],
 ) -> Outcome:
-    """Train what ``variant`` says on the first part; keep the step that is best on the second."""
+    """Train the variant's parameters on the first part; keep the step best on the second."""
     generator = torch.Generator().manual_seed(seed)
     reader: Reader = frozen
     trained: list[nn.Parameter] = []

@@ -21,7 +21,7 @@ from headscope.data.sentence import split_words
 from headscope.data.token_rows import Row, encode_rows, pad_rows
 from headscope.models.run.loaded import LoadedModel
 
-#: One of so many training examples validates, and the most that do.
+#: One in VALIDATION training examples is used for validation, at most MOST_VALIDATION of them.
 VALIDATION, MOST_VALIDATION = 5, 100
 FEWEST = 10  # Fewest examples of the training file, and of the test file.
 
@@ -183,7 +183,7 @@ class Frozen:
         self._raw, self._cache = Tuned(loaded), cache
         own = self._of(train, range(len(train)))
         self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
-        # A dimension that differs by rounding alone says nothing, and its noise stays small.
+        # A dimension that varies by rounding alone is not scaled up, so that its noise stays small.
         rounding = ROUNDING * own.abs().max().clamp(min=1e-12)
         unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
         self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)

@@ -128,5 +128,5 @@ class TransferOptions(RunOptions):
     pooling: Annotated[str | None, POOLING] = None
 
     def step_names(self) -> tuple[str, ...]:
-        """Fine-tuning, run after run."""
+        """Name the only step: fine-tuning, run after run."""
         return ("runs",)

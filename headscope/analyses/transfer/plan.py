@@ -24,7 +24,7 @@ RATES: dict[str, tuple[float, ...]] = {
 GROWTH = 5  # Rates that are added to a grid at most, while the best one lies at its edge.
 #: Variants whose spread over seeds and divergence are compared at the smallest size.
 SPREAD = ("attention", "layernorm")
-FACTORS = (3.0, 10.0)  # Times their best rate: where divergence is counted besides.
+FACTORS = (3.0, 10.0)  # Multiples of the best rate at which divergence is counted as well.
 #: Variants that are compared with LayerNorm as equally large ones.
 EQUAL = ("weights", "biases", "lora")
 _LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
@@ -74,14 +74,14 @@ class Plan:
     sizes: tuple[int, ...]  # ascending
 
     def steps(self) -> Iterator[Step]:
-        """Yield what claims need, seed by seed, then the rest: a budget that ends takes seeds."""
+        """Yield what claims need, seed by seed, then the rest: a short budget costs seeds first."""
         compared = [c for c in self.cells if (c.variant, c.weights) in _COMPARED]
         compared = [c for c in compared if c.size == self.sizes[-1]]
         compared.sort(key=lambda c: _COMPARED.index((c.variant, c.weights)))
         smallest = [c for c in self.cells if (c.weights, c.size) == ("pretrained", self.sizes[0])]
         spread = [c for c in smallest if c.variant in SPREAD]
         needed = list(dict.fromkeys([*compared, *spread]))
-        # At multiples of their best rate: in the order of all, and only if both are there.
+        # Cells that also run at multiples of their best rate, only if both variants are there.
         stressed = [c for c in needed if c in spread] if len(spread) == len(SPREAD) else []
         yield from _rounds(needed, stressed)
         yield from _rounds([cell for cell in self.cells if cell not in needed], [])

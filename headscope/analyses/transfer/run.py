@@ -1,4 +1,4 @@
-"""``headscope transfer``: what fine-tuning some of a model's parameters gives, and others."""
+"""``headscope transfer``: what fine-tuning only some of a model's parameters achieves."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
     )
     every = -(-options.steps // VALIDATIONS)
     recipe = Recipe(0.0, options.steps, options.batch, every, options.patience)
-    # Halves have too few digits for small steps.
+    # Half precision has too few digits for small steps.
     half = loaded.dtype in ("float16", "bfloat16")
     wide = cast(loaded, "float32") if half else loaded
     runs = _Runs(wide, data, plan, grid, recipe, seed, Stopwatch(options.budget))
@@ -219,10 +219,9 @@ class _Runs:
     def _nothing_below(
         self, cell: Cell, seed: int, rates: Iterable[float], chosen: float, best: Outcome
     ) -> bool:
-        """Whether the best rate is the lowest and does what a rate of 0 would, step by step.
+        """Whether the best rate is the lowest, and trains as a rate of 0 would at every step.
 
-        That is training the classifier alone; where the classifier alone is what is trained, it is
-        doing nothing.
+        A rate of 0 trains only the classifier; where nothing else is trained, it trains nothing.
         """
         if chosen > min(rates):
             return False
@@ -239,7 +238,7 @@ class _Runs:
 
     def _outcome(self, cell: Cell, seed: int, rate: float, *, counts: bool = True) -> Outcome:
         model, key = self.loaded, (cell.weights, 0)
-        if cell.weights == "random":  # those of its seed
+        if cell.weights == "random":  # each seed has random weights of its own
             if self.twin is None or self.twin[0] != seed:
                 self.twin = seed, random_twin(self.loaded, seed)
             model, key = self.twin[1], (cell.weights, seed)

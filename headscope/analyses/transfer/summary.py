@@ -1,4 +1,4 @@
-"""Intervals of what is repeated with several seeds on the same examples.
+"""Sum up runs with several seeds on the same examples, with intervals.
 
 References
 ----------
@@ -38,7 +38,7 @@ from headscope.stats.statistics import wilson
 
 
 def crossed(values: Array, floor: float = 1.0) -> Estimate:
-    """Return a mean over seeds and examples, whose interval allows for other ones of both.
+    """Return a mean over seeds and examples; its interval covers new seeds and new examples.
 
     Shapes: ``values`` (seeds, examples).
     """
@@ -75,7 +75,7 @@ def spread_ratio(ours: ArrayLike, theirs: ArrayLike, floor: float = 0.0) -> Esti
     a, b = np.asarray(ours, dtype=float), np.asarray(theirs, dtype=float)
     if min(len(a), len(b)) < 2:
         return UNKNOWN
-    # What a spread leaves by rounding is none.
+    # A spread that is only rounding counts as none.
     spreads = (float(x.std(ddof=1)) if above(x.max(), x.min()) else 0.0 for x in (a, b))
     mine, other = (max(spread, floor) for spread in spreads)
     if not mine or not other:
@@ -242,7 +242,7 @@ def spreads(
     bad, other_bad = (sum(c.diverged for c in counts if c.variant == name) for name in SPREAD)
     tries = sum(c.runs for c in counts if c.variant == SPREAD[0])
     several = tries > len(counts) // 2
-    # Twice the interval, as the best of several runs at chance lies above it by one.
+    # Twice the interval, since the best of several runs at chance may exceed it once.
     lows = (done.row.accuracy.low or 0.0 for done in ours)
     yield TransferSpread(
         variant=SPREAD[0],
@@ -276,7 +276,7 @@ def baselines(
 
 
 def _majority(data: Labelled, size: int, seed: int) -> Array:
-    """Which test examples are of the most frequent training class."""
+    """Return which test examples are of the most frequent training class."""
     train = subset(data.train, size, seed)
     most = int(np.bincount(train.labels.numpy()).argmax())
     return np.asarray(data.test.labels.numpy() == most)

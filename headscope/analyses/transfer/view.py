@@ -107,7 +107,7 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
 
 
 def _panels(result: TransferResult) -> list[tuple[int, str]]:
-    """Size and start of every table and panel."""
+    """Return size and start of every table and panel."""
     starts = [(size, weights) for size in result.sizes for weights in ("pretrained", "random")]
     measured = {(cell.size, cell.weights) for cell in result.cells}
     return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
@@ -164,7 +164,7 @@ def wrong_sentence(result: TransferResult) -> str:
 
 
 def _accuracies(result: TransferResult) -> b.Panels:
-    """Accuracy of every variant with its interval, one panel for each size and start."""
+    """Draw every variant's accuracy with its interval, one panel for each size and start."""
     panels: list[b.Chart] = []
     measured = [name for name in VARIANTS if any(c.variant == name for c in result.cells)]
     places = {variant: x for x, variant in enumerate(measured)}
@@ -210,7 +210,7 @@ def _accuracies(result: TransferResult) -> b.Panels:
 
 
 def _curves(result: TransferResult) -> b.Panels:
-    """Validation and training loss by step: mean over seeds, and the range of the seeds."""
+    """Draw validation and training loss by step: mean over seeds, and the range of the seeds."""
     best = [run for run in result.runs if run.factor == 1]
     starts = [run.curve[0] for run in best]
     losses = [v for p in starts for v in (p.train_loss, p.validation_loss) if v is not None]
@@ -246,13 +246,13 @@ def _curves(result: TransferResult) -> b.Panels:
 
 
 def _loss(point: CurvePoint, part: str, top: float) -> float:
-    """A loss of a curve, no higher than the panel; one that is not finite is at the top."""
+    """Return a loss of a curve, at most the panel's top, where one that is not finite lies too."""
     loss: float | None = getattr(point, f"{part}_loss")
     return top if loss is None else min(loss, top)
 
 
 def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:
-    """LayerNorm alone and everything, each with the same from random weights."""
+    """Yield LayerNorm alone and everything, each with the same from random weights."""
     size = result.sizes[-1]
     for variant in ("layernorm", "all"):
         cell = result.cell(variant, "pretrained", size)

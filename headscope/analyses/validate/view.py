@@ -76,7 +76,7 @@ def blocks(result: ValidationResult) -> Iterator[b.Block]:
 
 
 def _of_embeddings(check: EmbeddingCheck) -> Iterator[str]:
-    """Yield sentences about what the folder says of embeddings, and how they compare."""
+    """Yield sentences on the folder's embedding settings, and on how its embeddings compare."""
     yield from check.settings
     if check.not_compared is not None:
         yield f"Not compared with SentenceTransformer.encode: {check.not_compared}."

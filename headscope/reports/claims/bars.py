@@ -27,7 +27,7 @@ class Bar:
 
     @property
     def text(self) -> str:
-        """The number with its interval and its control, in words."""
+        """Write the number with its interval and its control, in words."""
         interval = ""
         if self.low is not None and self.high is not None:
             interval = f" [{self.low:.2g}, {self.high:.2g}]"
@@ -36,7 +36,7 @@ class Bar:
 
     @property
     def markup(self) -> Markup:
-        """A bar of 100 units with both ends of the interval and a red tick for the control."""
+        """Draw a bar of 100 units with both ends of the interval and a red tick for the control."""
         least = -self.most if min(self.value, self.control or 0.0, self.low or 0.0) < 0 else 0.0
 
         def at(value: float) -> str:

@@ -21,7 +21,7 @@ HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "open", "not measured"
 
 
 def above(number: Estimate, limit: float) -> str:
-    """Whether the whole interval lies above a limit, by more than rounding."""
+    """Decide whether the whole interval lies above a limit, by more than rounding."""
     if number.low is None or number.high is None:
         return UNKNOWN
     if rounding.above(number.low, limit):
@@ -30,12 +30,12 @@ def above(number: Estimate, limit: float) -> str:
 
 
 def below(number: Estimate, limit: float) -> str:
-    """Whether the whole interval lies below a limit, by more than rounding."""
+    """Decide whether the whole interval lies below a limit, by more than rounding."""
     return above(negative(number), -limit)
 
 
 def within(number: Estimate, least: float, most: float) -> str:
-    """Whether the whole interval lies between two limits; it fails where all of it is outside."""
+    """Decide whether the whole interval lies between two limits; fails if all of it is outside."""
     if number.low is None or number.high is None:
         return UNKNOWN
     if least <= number.low and number.high <= most:
@@ -44,7 +44,7 @@ def within(number: Estimate, least: float, most: float) -> str:
 
 
 def negative(number: Estimate) -> Estimate:
-    """Turn a difference round."""
+    """Return the difference taken the other way round, with its interval."""
     ends = number.value, number.high, number.low
     return Estimate(*(None if end is None else -end for end in ends))
 
@@ -68,13 +68,13 @@ def mean_estimate(values: Sequence[float]) -> Estimate:
 
 
 def every(outcomes: Sequence[str]) -> str:
-    """Whether all of some things hold: one that does not is enough against it."""
+    """Decide whether all of some outcomes hold; a single one that does not decides against."""
     worst = (outcome for outcome in (FAILS, UNKNOWN, OPEN) if outcome in outcomes)
     return next(worst, HOLDS if outcomes else UNKNOWN)
 
 
 def common(outcomes: Sequence[str]) -> str:
-    """Return the outcome that all of some things share; mixed where they differ."""
+    """Return the outcome that all outcomes share; "mixed" or "open" where they differ."""
     if not outcomes or UNKNOWN in outcomes:
         return UNKNOWN
     if len(set(outcomes)) == 1:

@@ -55,7 +55,7 @@ def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> F
     own, equal, random = sign * kept.value, ROUNDING * abs(kept.value), sign * np.array(kept.random)
     draws, as_well = len(random), int((random >= own - equal).sum())
     p, p_worse = (1 + as_well) / (1 + draws), (1 + int((random <= own + equal).sum())) / (1 + draws)
-    # Of a few sets the labelled heads are one, so that no p could be small enough.
+    # With few possible sets, of which the labelled heads are one, no p could be small enough.
     too_few = kept.sets is not None and 1 / kept.sets > limit
     beats = UNKNOWN if too_few else HOLDS if p <= limit else FAILS
     worse = not too_few and p_worse <= limit
@@ -160,7 +160,7 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     sums = layers[order[:, :k]].sum(axis=1)  # of layers, so whole numbers
 
     def p(total: int) -> float:
-        """Share of random sets whose layers add up to as extreme a number, on the same side."""
+        """Return the share of random sets whose layers add up to as extreme a number, same side."""
         later = total * n >= k * int(layers.sum())
         return float((1 + (sums >= total if later else sums <= total).sum()) / (1 + _DRAWS))
 
@@ -199,9 +199,9 @@ def _joint_curve(pruned: PruneResult | None) -> Curve | None:
 def _needs_its_heads(pruned: PruneResult) -> bool:
     """Whether the whole model is better than the one without any head, by the paired interval.
 
-    An untrained translator with 0.5% of tokens right had all the areas that claim 4 asks for, a
-    fifth of a point apart. True where heads of all stacks were not pruned together, so that nobody
-    looked.
+    The areas alone do not decide claim 4: an untrained translator with 0.5% of tokens right had
+    them in the order asked for, a fifth of a point apart. True where this was not measured, because
+    the heads of all stacks were not pruned together.
     """
     curve = _joint_curve(pruned)
     if curve is None or curve.points[-1].difference_ci is None:

@@ -162,7 +162,7 @@ def _interference_control(rule: Rule, linear: LinearResult) -> str:
         next(row.spearman for row in linear.correlations if (row.number, row.given) == (name, ""))
         for name in ("coherence_centred", "entropy")
     )
-    # It errs by nothing where scores are small.
+    # The error of this form goes to 0 where scores are small.
     errors = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
     random = rule.say("no_random")
     if linear.control is not None:

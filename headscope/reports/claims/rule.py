@@ -36,7 +36,7 @@ _OPENING = "Holds if all of this is so, by the whole 95% interval where there is
 
 @dataclass(frozen=True)
 class PartRule:
-    """One row of a rule: what has to lie where."""
+    """One row of a rule: where an estimate has to lie."""
 
     name: str  # What the part says, as results call it
     rule: str = ""  # What its estimate is; ``{bound}`` is the direction and the bound
@@ -123,7 +123,7 @@ class Rule:
 
     @property
     def sentence(self) -> str:
-        """The rule in words, made of its parts."""
+        """The rule in words, put together from its parts."""
         values = dataclasses.asdict(self.thresholds)
         rows = []
         for part in self.claim.parts.values():

@@ -50,8 +50,8 @@ from headscope.tasks.base import Task
 from headscope.tasks.making import make_task, read_examples
 from headscope.tasks.units import Head
 
-#: Random sets that the labelled heads are compared with, and the fewest: 39 leave room for one that
-#: does as well, 2 / 40 = 5%.
+#: Random sets that the labelled heads are compared with. With 39 one of them may do as well and p
+#: is still 2 / 40 = 5%; with fewer it may not.
 DRAWS = 39
 
 
@@ -186,7 +186,7 @@ def measure_kept_roles(
     if 0 < len(kept) < len(of_name):
         change = measured.change(whole, _outputs_of(measured, loaded, kept), seed=seed)
         value, interval = change.value, change.ci
-        for draw in range(draws):  # as many heads in every layer: where heads lie is no merit
+        for draw in range(draws):  # as many heads in every layer, so that layers give no advantage
             rng = np.random.default_rng([seed, draw])
             chosen = [
                 (layer, head)

@@ -60,7 +60,7 @@ def _human(result: InsightsResult) -> Iterator[RenderableType]:
 
 
 def _verdicts(result: InsightsResult) -> Iterator[KeyNumber]:
-    """Every claim that has a verdict, for comparison with other models."""
+    """Yield every claim that has a verdict, for comparison with other models."""
     for claim in result.insights:
         if claim.verdict != "not measured yet":
             yield KeyNumber(f"{claim.number}. {claim.claim}", claim.verdict)

@@ -124,7 +124,7 @@ def judge_asymmetry(evidence: Evidence, thresholds: InsightThresholds) -> Findin
 
 
 def _every_head_part(rule: Rule, key: str, heads: Mapping[str, Estimate]) -> InsightPart:
-    """Whether every head lies above a limit, with the one that lies lowest."""
+    """Decide whether every head lies above a limit, and name the one that lies lowest."""
     if not heads:
         return rule.part(key, UNKNOWN, rule.say("no_text"))
     least = min(heads, key=lambda head: heads[head].value or 0.0)
@@ -132,7 +132,7 @@ def _every_head_part(rule: Rule, key: str, heads: Mapping[str, Estimate]) -> Ins
 
 
 def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
-    """Whether the model makes use of the asymmetry: by its output with all scores symmetric."""
+    """Decide whether the model uses the asymmetry, by its output with all scores symmetric."""
     if symmetric is None:
         return rule.part("output", "not measured yet", rule.say("open"))
     if not {"symmetric", *_RANDOM} <= symmetric.whole.keys():
