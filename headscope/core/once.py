@@ -16,7 +16,7 @@ _kept: ContextVar[Mapping[int, dict[Hashable, Any]] | None] = ContextVar(
 
 @contextmanager
 def keeping(owner: object) -> Iterator[None]:
-    """Cache what is computed from ``owner``, which must not change, until the outermost block ends."""
+    """Cache what is computed from an unchanging ``owner`` while the outermost block runs."""
     token = _kept.set({id(owner): {}, **(_kept.get() or {})})
     try:
         yield

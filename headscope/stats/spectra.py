@@ -239,8 +239,8 @@ def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> list[Matr
 def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     """Return ``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...).
 
-    In float64: 0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B, NaN
-    for B = 0 (a product of factors whose columns are orthogonal, say).
+    In float64: 0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an
+    antisymmetric B, NaN for B = 0 (a product of factors whose columns are orthogonal, say).
     """
     r = left.shape[-1]
     basis = _triangle(torch.cat([left, right], dim=-1).double())
