@@ -26,8 +26,8 @@ def way(method: str, repair: str) -> str:
 class Draw:
     """One random set of heads and what the model is worth without it."""
 
-    seed: int  # Of the draw
-    #: (layer, head): As many as the point's fraction makes.
+    seed: int  # Seed of the draw
+    #: (layer, head) of each: as many as the point's fraction says.
     heads_removed: tuple[tuple[Any, ...], ...]
     value: float  # The task's metric
 

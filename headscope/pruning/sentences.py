@@ -111,7 +111,7 @@ def _refusal(metric: str, look: DropLook) -> str:
 
 
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
-    """Return the curve and the point that are spoken of; their values have no say in the choice.
+    """Return the curve and the point of the headline, chosen without looking at their values.
 
     The model that is kept; else, of the method and repair that were named first, the point nearest
     to half of the heads. None where nothing was removed anywhere.

@@ -91,7 +91,7 @@ class Ladder:
             self._fewer_layers()
 
     def forget(self) -> None:
-        """Delete what training had written down: the model is saved."""
+        """Delete the saved state of training: the model is saved."""
         if (state := self._state(self.bench.whole, 0)) is not None:
             state.path.unlink(missing_ok=True)
 
@@ -288,7 +288,7 @@ class Ladder:
         return bench.files(model), dataclasses.replace(training, minutes=spent + training.minutes)
 
     def _sets(self, base: LoadedModel, count: int) -> list[tuple[Any, ...]]:
-        """List what may go: the nearest sets first, and with them the one spread evenly."""
+        """List the sets of layers that may go: the nearest first, and the one spread evenly."""
 
         def distance(model: LoadedModel) -> float:
             return self.bench.distance(model, model, most=128)
