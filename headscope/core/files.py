@@ -26,7 +26,8 @@ def write_set(
     """Write several files; no file of an earlier set is touched before all are on the disk.
 
     ``gone`` are files of the earlier set to delete; ``mark`` is the file that says that the set is
-    complete: it is moved aside first and written last."""
+    complete: it is moved aside first and written last.
+    """
     parts: dict[Path, Path] = {}
     try:
         for path, data in files.items():

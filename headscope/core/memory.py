@@ -14,7 +14,7 @@ _GIB = 1 << 30
 
 
 def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None:
-    """Refuse a run that needs more bytes beside the model ``name`` than are free.
+    """Refuse a run that needs more bytes, besides the model ``name`` itself, than are free.
 
     ``without`` maps each part that can be left out to the bytes that the run needs without it.
     """

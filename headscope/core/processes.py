@@ -93,7 +93,7 @@ _SLACK = 0.01  # How far a process may exceed its equal share of the work, as a 
 class Deal:
     """Deals out pieces of work of known sizes, in the same way in every process.
 
-    Every piece goes to the process with the least work so far, of equals to the lowest rank.
+    Every piece goes to the process with the least work so far; ties go to the lowest rank.
     ``total`` is the size of all pieces together.
     """
 

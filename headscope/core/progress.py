@@ -25,7 +25,7 @@ def part_of(name: str, progress: Progress) -> Progress:
 
 
 class Steps:
-    """At which step of how many a run is, and how much of that step is done.
+    """Which of its steps a run is at, and how much of that step is done.
 
     ``names`` are the steps in their order. A report counts for the step of its name, or of the
     name's first part ("classify, model" for "classify"); any other name becomes a step of its own

@@ -53,7 +53,7 @@ def tied(values: ArrayLike, size: float = 0.0) -> Array:
 
     Two neighbours in the order along the last axis are tied if they differ by at most ROUNDING of
     the larger one, plus EPS of the largest of all: the score of a head that does nothing counts as
-    zero beside the others. Sorted by what is returned and then by index, copies of a head stand in
+    zero next to the others. Sorted by what is returned and then by index, copies of a head stand in
     the order of their numbers on any processor. For the scores of heads, not for thousands of
     examples: those lie so close that one tie would lead to the next. NaN stays NaN.
 

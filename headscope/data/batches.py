@@ -120,7 +120,7 @@ class Batch:
     half: Tensor  # (batch,), int64: 0 for even zero-based indices in the corpus, else 1
     pieces: Tensor  # (batch, pos), int64: pieces of each word, at its first piece; 0 elsewhere
     edges: EdgeTrials | None  # None for text without trees
-    #: The same of another sentence's tree with as many words; without trials where there is none.
+    #: The same for the tree of another sentence of as many words; no trials where there is none.
     swapped: EdgeTrials | None
     rare: RareTargets  # without candidates where no frequencies are known
     causal: bool = False  # whether a token sees only itself and what stands before it

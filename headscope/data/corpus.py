@@ -235,7 +235,7 @@ class PlainText:
 def open_plain(path: str | Path | None) -> PlainText:
     """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample.
 
-    Of a table its sentences are read, of translations the sources.
+    In a table the sentences are read, in translations the sources.
     """
     if path is None:
         return sample_plain()

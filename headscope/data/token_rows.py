@@ -254,7 +254,7 @@ def _content(special: Sequence[int]) -> tuple[int, ...]:
 
 
 def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
-    """Yield the tokens all of whose characters belong to words that are punctuation."""
+    """Yield the tokens that consist of punctuation only."""
     marked = punctuation_spans(text)
     for token, (begin, end) in enumerate(encoding.offsets):
         inside = [i for i in range(begin, end) if not text[i].isspace()]

@@ -127,7 +127,7 @@ class Search:
     def settle(self, candidates: list[Candidate]) -> Candidate:
         """Pick the candidate nearest to the unpruned model with half of the heads gone.
 
-        Only calibration data are looked at, and no labels of theirs; ties go to the first, and a
+        Only calibration data are used, without their labels; ties go to the first, and a
         single candidate is not measured.
         """
         if len(candidates) == 1:

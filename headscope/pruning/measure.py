@@ -121,7 +121,7 @@ class Measurer:
         for seed, repaired in draws:
             names = original_names(self._loaded, self._units.heads(repaired.removed))
             outputs = at(self.outputs(repaired, False), self._examples)
-            # Of a single draw no interval is shown.
+            # With a single draw no interval is shown.
             measured.append(Draw(seed, names, self._task.value(outputs)))
         values, first = [draw.value for draw in measured], measured[0].heads_removed
         return Point(

@@ -87,9 +87,10 @@ def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranki
 def importance(kind: str, context: Context, *, normalise: bool = True) -> Ranking:
     """Score heads by the mean absolute derivative of the loss, normalised by layer by default.
 
-    Normalising divides by each layer's l2 norm. By ``token``: mean over real tokens of ``abs(z . dL/dz)``; by ``example``: mean over examples
-    of ``abs(dL/dxi)``. A stack's tokens are those that its queries are made from (of the source for
-    the encoder, of the target for the decoder and cross-attention).
+    Normalising divides by each layer's l2 norm. By ``token``: mean over real tokens of
+    ``abs(z . dL/dz)``; by ``example``: mean over examples of ``abs(dL/dxi)``. A stack's tokens are
+    those that its queries are made from (of the source for the encoder, of the target for the
+    decoder and cross-attention).
     """
     units = context.units
     total = torch.zeros(len(units), dtype=torch.float64)
@@ -115,7 +116,7 @@ def importance(kind: str, context: Context, *, normalise: bool = True) -> Rankin
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
 
-    ``layers`` holds the layer of each unit. Scores that are zero beside another layer's become 0.
+    ``layers`` holds the layer of each unit. Scores negligible next to another layer's become 0.
     """
     squares = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
     norm = squares.sqrt()[layers]

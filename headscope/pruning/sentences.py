@@ -103,7 +103,7 @@ def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
 
 
 def _refusal(metric: str, look: DropLook) -> str:
-    """``41 heads (up to 0.62 points, 95%)``."""
+    """Describe a refused model: ``41 heads (up to 0.62 points, 95%)``."""
     lost = f"up to {amount(look.most_lost, metric)}"
     if look.most_lost < 0:
         lost = f"a gain of {amount(-look.most_lost, metric)} or more"

@@ -113,7 +113,7 @@ class Inputs:
     sources: Sources
     evaluation: Task
     calibration: Task | None  # None where nothing is chosen
-    roles: KnownRoles  # empty where nobody asked
+    roles: KnownRoles  # empty where no classification was asked for
     validation: ValidationSummary
 
 

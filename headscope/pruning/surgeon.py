@@ -99,7 +99,7 @@ class SurgeonRanking(Ranking):
         return tuple(sorted(gone))
 
     def inputs(self, count: int) -> list[Tensor]:
-        """Return A of every layer with ``count`` units gone, interpolated between measured sizes."""
+        """Return A of every layer with ``count`` units gone, interpolated between two sizes."""
         self._look(bisect_left(self._sizes, count) + 1)
         sizes = self._sizes[: len(self._inputs)]
         after = min(bisect_left(sizes, count), len(sizes) - 1)

@@ -191,7 +191,7 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
-    """What a search confirmed, and the point that the headline speaks of against random heads."""
+    """Yield what a search confirmed, and the headline's point compared with random heads."""
     metric = result.metric
     if (search := result.max_drop) is not None:
         part = search.confirmed

@@ -15,7 +15,7 @@ from headscope.removal.confirm_speed import FEWEST, median_interval, ratio_inter
 from headscope.removal.timing import in_turns, passes
 from headscope.stats.estimate import Estimate
 
-_BATCHES, _SECONDS = 3, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
+_BATCHES, _SECONDS = 3, 15.0  # Batches in a round; seconds of all rounds beyond the fewest
 
 
 class Times(NamedTuple):

@@ -35,7 +35,7 @@ from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
 RATE, BATCH = 6e-4, 64
-HELD_OUT, MOST_HELD = 10, 512  # One text of so many is held out, and so many at most.
+HELD_OUT, MOST_HELD = 10, 512  # One in HELD_OUT texts is held out, MOST_HELD at most.
 WARM = 50  # Steps until the full learning rate
 SECONDS = 30.0  # Between two evaluations on the held-out text
 PATIENCE = 4  # Evaluations in a row without progress, after which training ends
@@ -252,7 +252,7 @@ class _Run:
         write_atomically(state.path, file.getvalue())
 
     def resume(self, state: State | None) -> None:
-        """Go on from what the same run left."""
+        """Resume from what the same run saved."""
         if state is not None and (held := state.read()) is not None:
             self._network.load_state_dict(held["network"])
             self._optimiser.load_state_dict(held["optimiser"])

@@ -115,7 +115,7 @@ class Ladder:
             lost = bench.distance(whole, served)
             self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
             self._lost[form] = lost
-            if lost <= RUINED:  # by calibration text: the evaluation data have no say
+            if lost <= RUINED:  # by calibration text: the evaluation data choose nothing
                 self._forms.append(form)
             else:
                 self.refused.append(
@@ -302,7 +302,7 @@ class Ladder:
     def _distilled(
         self, small: LoadedModel, minutes: float, spent: float, state: State | None = None
     ) -> tuple[LoadedModel, Training]:
-        """Train for some of the minutes, after so many that are ``spent``."""
+        """Train for some of the minutes; ``spent`` are those used before."""
         bench, options = self.bench, self.options
 
         def tell(share: float) -> None:
@@ -320,7 +320,7 @@ class Ladder:
         )
 
     def _state(self, base: LoadedModel, count: int) -> State | None:
-        """Return where training is written down, beside the folder that is to be saved."""
+        """Return the file in which training is saved, next to the folder that is to be saved."""
         if self.options.save is None:
             return None
         options, texts, folder = self.options, self.bench.texts, Path(self.options.save)
@@ -373,7 +373,7 @@ class Ladder:
             self.best, self.chosen = files, len(self.models) - 1
             self.stopped = "The smallest model that is tried keeps to it."
 
-    # --- what is held against a target ----------------------------------------------------------
+    # --- comparing with a target ----------------------------------------------------------------
 
     def _choose(self, model: MeasuredModel, files: Files) -> None:
         self.chosen, self.best, self.reached = self.models.index(model), files, True

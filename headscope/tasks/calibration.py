@@ -25,7 +25,7 @@ from headscope.tasks.making import read_examples
 
 _TABLES = (".csv", ".tsv", ".jsonl")  # Files whose columns hold labels; anything else is text.
 #: Tasks that plain text can calibrate, and the endings of files that are no plain text for them; a
-#: folder is none for any.
+#: folder never is.
 _LABELLED = {
     **dict.fromkeys(("classification", "similarity", "retrieval", "rerank"), _TABLES),
     "question-answering": (".json",),

@@ -309,7 +309,7 @@ class Similarity(Task):
     def _squared_error(
         self, gold: Tensor, batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """(cosine - gold)^2 of each pair of a batch whose first half are the first sentences."""
+        """Return (cosine - gold)^2 of each pair; a batch's first half are the first sentences."""
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
         return (cosine(first, second, precise=False) - gold.to(first.dtype)) ** 2
 

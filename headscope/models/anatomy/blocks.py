@@ -46,7 +46,7 @@ from headscope.models.run.watched import Place, kept
 
 @dataclass(frozen=True)
 class Variant:
-    """Which parts of a layer stay beside attention."""
+    """Which parts of a layer stay besides attention."""
 
     name: str  # What results call it.
     skip: bool  # The skip connection around attention.

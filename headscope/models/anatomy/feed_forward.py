@@ -151,7 +151,7 @@ class _Pair:
 
 
 def _pairs(whole: LoadedModel) -> list[_Pair]:
-    """Watch one tiny run: maps that open a width and the map that closes it, after attention."""
+    """List, from one tiny run, the maps that widen the state and the map that leads back."""
     seen = watch(whole)
     inside = {m for site in whole.sites for m in _maps_of(site)}
     writes = sorted(((seen.writes[s.row].start, s) for s in whole.sites), key=lambda w: w[0])

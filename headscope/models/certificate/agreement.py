@@ -22,7 +22,7 @@ from headscope.core.widest import widest
 
 #: Fewest rows and columns, in effect, for which a standard error means anything.
 MIN_ROWS = 16
-#: Query rows looked at in a sequence, evenly spread: more would cost more and tell nothing new.
+#: Query rows compared in a sequence, evenly spread: more would cost more and show nothing new.
 QUERIES = 128
 
 

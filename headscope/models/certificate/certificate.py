@@ -237,7 +237,7 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
 
 
 def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
-    """Say where the scores are not what they ought to be, by layer, else by head, else in all."""
+    """Say where scores or z are off by a factor: in a layer, else in a head, else in all."""
 
     def reason(place: str, what: str, program: str, fit: Scale) -> str:
         value = f"{fit.value:.4f} (standard error {fit.error:.1e})"

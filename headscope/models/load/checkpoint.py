@@ -38,7 +38,7 @@ _POINTER = b"version https://git-lfs"
 
 
 class Checkpoint:
-    """A folder whose config and weight files have been looked at and found usable."""
+    """A folder whose config and weight files have been checked and found usable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -87,7 +87,7 @@ def load_network(
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
     the network has the head that config.json names if the weights hold it, else it is the base
-    model. What the weights hold of the head is returned beside it.
+    model. What the weights hold of the head is returned too.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None
@@ -129,7 +129,7 @@ def _load(
     kept: KeptParts | None,
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Load the base model or one with a head; what was missing or unexpected comes beside it."""
+    """Load the base model or one with a head; return also what was missing or unexpected."""
     kind = checkpoint.config["model_type"]
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         config = _family_config(checkpoint, {} if kept is None else kept.config)

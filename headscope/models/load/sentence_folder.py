@@ -105,7 +105,7 @@ def lower_cases(folder: Path) -> bool:
 
 
 def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
-    """Follow ``modules.json``."""
+    """Build the pooling that ``modules.json`` describes."""
     modules = files.modules()
     settings, reading = files.optional(SETTINGS), files.reading()
     if settings.get("model_type") == "CrossEncoder":

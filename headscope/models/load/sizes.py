@@ -30,8 +30,8 @@ _EXTENTS = re.compile(
 _NO_SIZES = re.compile(r"theta|param|step|sample|seed|_id$")
 #: Sizes that any config may state, whatever the weights.
 _REPEATS_AT_LEAST, _EXTENT_AT_LEAST = 1000, 1 << 20
-#: A network may be so many times as large as what is stored (tied, shared, computed or pruned
-#: weights are stored once or never), and by so many numbers more.
+#: A network may be at most this many times as large as what is stored (tied, shared, computed or
+#: pruned weights are stored once or never), and this many numbers larger.
 _TIMES, _MORE = 16, 1 << 24
 
 
@@ -57,7 +57,7 @@ def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
     try:
         with torch.device("meta"):
             network = build()
-    except Exception:  # whoever builds it for real says what is wrong
+    except Exception:  # building it for real reports what is wrong
         return
     tensors = itertools.chain(network.parameters(), network.buffers())
     needed = sum(tensor.numel() for tensor in tensors)

@@ -240,7 +240,7 @@ class LoadedModel:
         return run_with_task_head(self.network, self.model, inputs, select)
 
     def run_tiny(self) -> None:
-        """Run the base model once on three tokens, for whoever watches its modules."""
+        """Run the base model once on three tokens, for hooks that watch its modules."""
         start = [] if self.start_id is None else [[self.start_id, self.vocab_size // 3]]
         tokens = [[self.vocab_size - 1, 0, self.vocab_size // 2]]
         with torch.no_grad():

@@ -246,7 +246,7 @@ class Pooling:
         return {"pooling": str(self), "weights": weights, "prompt": self.prompt, **skipped}
 
     def __str__(self) -> str:
-        """``mean``, or such as ``cls, dense 384x128 tanh, normalize``."""
+        """Name modes and steps, such as ``mean`` or ``cls, dense 384x128 tanh, normalize``."""
         if self.problem is not None:
             return "unknown"
         return ", ".join(["+".join(self.modes), *map(str, self.steps)])

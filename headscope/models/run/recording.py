@@ -67,11 +67,11 @@ class Probe:
         return (self.attention_mask if last is None else last).bool()
 
     def real_queries(self, stack: str) -> Tensor:
-        """Query positions of a stack that are no padding, (batch, query_pos), boolean."""
+        """Return the query positions of a stack that are not padding, (batch, query_pos), bool."""
         return self.attention_mask.bool() if stack == "encoder" else self.real
 
     def real_keys(self, stack: str) -> Tensor:
-        """Key positions of a stack that are no padding, (batch, key_pos), boolean."""
+        """Return the key positions of a stack that are not padding, (batch, key_pos), bool."""
         return self.attention_mask.bool() if stack == "cross" else self.real_queries(stack)
 
     @property

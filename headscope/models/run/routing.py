@@ -34,7 +34,7 @@ _SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
 
 
 class SiteObserver(Protocol):
-    """Whoever wants to see the activations of attention sites."""
+    """An observer of the activations of attention sites."""
 
     def observe(self, site: Activations) -> None:
         """Look at one chunk of one site; keep no reference to its tensors."""
@@ -273,7 +273,7 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
 
 @contextmanager
 def prepared(model: Any) -> Iterator[None]:
-    """Prepare a model once for many short blocks of :func:`routed`, each of which would do so."""
+    """Prepare a model once for many short blocks of :func:`routed`, which else do so each time."""
     with use_implementation(model, IMPLEMENTATION), fast_products(model):
         yield
 
