@@ -1,1 +1,1 @@
-"""What every other room may use: errors, files, processes; of its modules two need torch."""
+"""What every other package may use: errors, files, processes, progress."""

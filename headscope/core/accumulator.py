@@ -16,7 +16,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def numpy(tensor: Tensor) -> Array:
-    """Move a tensor to NumPy in the process's memory."""
+    """Copy a tensor to the CPU as a NumPy array."""
     array: Array = tensor.detach().cpu().numpy()
     return array
 
@@ -54,18 +54,18 @@ class Keys(Generic[Name]):
 
 
 class Accumulator:
-    """Sums over the corpus: every array that a subclass has as an attribute is one.
+    """Sums over the corpus: every array attribute of a subclass is such a sum.
 
     All are additive, and are added to in place. Subclasses that also have growing tables of names
     override :meth:`merge`.
     """
 
     def state(self) -> dict[str, Array]:
-        """Return the sums by name; enough to go on from."""
+        """Return the sums by name: all that is needed to resume."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from a state that :meth:`state` gave."""
+        """Load a state that :meth:`state` returned."""
         for name in self.state():
             setattr(self, name, state[name].copy())
 

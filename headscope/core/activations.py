@@ -17,7 +17,7 @@ class Activations:
     row: int
     rows: slice  # Which examples of the batch and which heads of the layer this chunk holds.
     heads: slice
-    n_heads: int  # Heads of the layer in all
+    n_heads: int  # All heads of the layer
     #: (rows, heads, pos, d_head): queries at query positions, keys and values at key positions.
     q: Tensor
     k: Tensor
@@ -26,14 +26,14 @@ class Activations:
     z: Tensor  # (rows, heads, query_pos, d_head): ``pattern @ v``, before any gate
 
 
-#: What adds this little to a score hides the key: some models write -10,000 for minus infinity.
+#: A mask entry this low or lower hides the key: some models write -10,000 for minus infinity.
 HIDDEN = -1000.0
 
 
 def visible(mask: Tensor) -> Tensor:
-    """Say which keys a boolean or additive mask leaves, in its own shape.
+    """Return which keys a boolean or additive mask leaves visible, in the mask's shape.
 
-    A softmax gives a key that is lower than all others by 1,000 a weight of exactly 0; whatever
-    is no softmax needs to know.
+    A softmax gives a key whose score lies 1,000 below the others a weight of exactly 0; attention
+    without a softmax has to leave such keys out itself.
     """
     return mask.bool() if not mask.is_floating_point() else mask > HIDDEN

@@ -31,7 +31,7 @@ class UnusedOptionError(InputError, TypeError):
 
 
 class CheckpointError(InputError):
-    """The folder is there but is not a whole, safe, finite checkpoint."""
+    """The folder is there but is not a complete, safe checkpoint with finite weights."""
 
 
 class CorpusError(InputError):
@@ -47,7 +47,7 @@ class ResumeError(HeadscopeError):
 
 
 class ArtefactError(HeadscopeError):
-    """What was written, opened again, is not what was measured, or could not be made."""
+    """A file or folder could not be written, or differs, opened again, from what was measured."""
 
     def __init__(self, text: str, result: object | None = None) -> None:
         super().__init__(text)
@@ -63,7 +63,7 @@ class InterruptedRunError(KeyboardInterrupt):
 
 
 class LostProcessError(HeadscopeError):
-    """Another process of the same run has failed, or is not heard of any more."""
+    """Another process of the same run has failed, or no longer responds."""
 
 
 class CheckFailedError(HeadscopeError):
@@ -81,7 +81,7 @@ class MaskedRowWarning(UserWarning):
 
 
 def nearest(name: str, known: Iterable[str], all_of_them: str) -> str:
-    """Say which known name an unknown one may stand for, or name all: the end of a message."""
+    """Return the end of a message: the known name that was probably meant, or all names."""
     names = list(known)
     return did_you_mean(name, names) or f"{all_of_them} {', '.join(names)}."
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-#: Suffix of a file or folder that is being written, or was by a process that was killed.
+#: Suffix of a file or folder that is being written, or was left half-written by a killed process.
 _PART = ".headscope-part"
 
 
@@ -23,7 +23,11 @@ def write_atomically(path: Path, data: bytes) -> None:
 def write_set(
     files: Mapping[Path, bytes], *, gone: Iterable[Path] = (), mark: Path | None = None
 ) -> None:
-    """Write several files; no file of an earlier set is touched before all are on the disk."""
+    """Write several files; no file of an earlier set is touched before all are on the disk.
+
+    ``gone`` are files of the earlier set to delete; ``mark`` is the file that says that the set is
+    complete: it is moved aside first and written last.
+    """
     parts: dict[Path, Path] = {}
     try:
         for path, data in files.items():
@@ -50,7 +54,7 @@ def write_set(
 
 
 def before_of(mark: Path) -> Path:
-    """Return what the mark of a set is called while another set takes its place."""
+    """Return where the mark of an earlier set lies while :func:`write_set` replaces the set."""
     return mark.with_name(f".{mark.name}.before")
 
 
@@ -92,9 +96,9 @@ def locked(folder: Path) -> Iterator[bool]:
 
 @contextmanager
 def replace_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``folder``, which takes its name once the block has ended.
+    """Yield an empty folder that replaces ``folder`` once the block has ended.
 
-    If the block fails, it is deleted, and what the folder held before is still there.
+    If the block fails, the new folder is deleted and the old one stays as it was.
     """
     # Delete what killed processes left here, unless it may be what the folder held before.
     pattern = f".{glob.escape(folder.name)}.*{_PART}"

@@ -1,7 +1,7 @@
 """A head and its name, ``L3H5``: layer and head count from zero, as before any pruning.
 
-A head of the encoder has no more than that; ``decoder:L3H5`` and ``cross:L3H5`` lie in the other
-stacks of an encoder-decoder model.
+In an encoder-decoder model, heads outside the encoder name their stack too: ``decoder:L3H5``,
+``cross:L3H5``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def place_name(place: Sequence[Any]) -> str:
 
 
 def parse_head(name: str) -> tuple[int, int]:
-    """Return layer and head of a name such as ``L3H5``; the stack before it is not looked at."""
+    """Return layer and head of a name such as ``L3H5``; the stack before it is ignored."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is not the name of a head, such as L3H5")
@@ -52,7 +52,7 @@ def parse_head(name: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Head:
-    """What a row about one head begins with."""
+    """The fields that every result row about one head begins with."""
 
     layer: int  # Zero-based, in the unpruned model.
     head: int

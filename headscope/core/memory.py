@@ -1,4 +1,4 @@
-"""Whether a run fits into the memory that is free, and giving back what was freed."""
+"""Checking that a run fits into free memory, and returning freed memory to the system."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _GIB = 1 << 30
 
 
 def check_memory(name: str, needed: float, without: Mapping[str, float]) -> None:
-    """Refuse a run that needs more bytes beside the model ``name`` than are free.
+    """Refuse a run that needs more bytes, besides the model ``name`` itself, than are free.
 
-    ``without`` are the bytes that it needs without a part, by what the part is called.
+    ``without`` maps each part that can be left out to the bytes that the run needs without it.
     """
     give_back()  # what an earlier run has left
     free = free_memory()
@@ -44,7 +44,7 @@ def free_memory() -> int | None:
 
 
 def give_back() -> None:
-    """Return to the system what was freed between blocks that are in use; only glibc can."""
+    """Return memory freed between blocks in use to the system; only glibc can."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""Work that several parts of a run ask for is done once, and kept until the run ends."""
+"""A cache for one run: what several of its parts ask for is computed once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-#: What is kept of each owner, by its id; the run that keeps it holds the owner.
+#: Cached results of each owner, by its id; the run holds the owner, so the id stays valid.
 _kept: ContextVar[Mapping[int, dict[Hashable, Any]] | None] = ContextVar(
     "headscope_kept", default=None
 )
@@ -16,7 +16,7 @@ _kept: ContextVar[Mapping[int, dict[Hashable, Any]] | None] = ContextVar(
 
 @contextmanager
 def keeping(owner: object) -> Iterator[None]:
-    """Keep what is made of ``owner``, which nobody may change, while the outermost block runs."""
+    """Cache what is computed from an unchanging ``owner`` while the outermost block runs."""
     token = _kept.set({id(owner): {}, **(_kept.get() or {})})
     try:
         yield
@@ -25,7 +25,7 @@ def keeping(owner: object) -> Iterator[None]:
 
 
 def once(owner: object, what: Hashable, make: Callable[[], T]) -> T:
-    """Return what was made of ``owner`` before under this name; where nothing is kept, make it."""
+    """Return what ``make`` gives; computed once for each name where ``owner`` has a cache."""
     kept = (_kept.get() or {}).get(id(owner))
     if kept is None:
         return make()

@@ -17,20 +17,20 @@ from headscope.core.errors import WrongOptionError
 
 
 class OptionError(WrongOptionError):
-    """A value that an option does not take; each surface names the option as it spells it."""
+    """A value that an option does not take; each interface spells the option's name its own way."""
 
     def __init__(self, option: str, why: str) -> None:
         super().__init__(f"{option} {why}")
         self.option, self.why = option, why
 
     def spelled(self, name: str) -> OptionError:
-        """Return the same slip, with the option named as another surface spells it."""
+        """Return the same error, with the option's name as another interface spells it."""
         return OptionError(name, self.why)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What a field's name, type and default do not say; stands in its ``Annotated[...]``."""
+    """What a field's name, type and default do not say; goes into its ``Annotated[...]``."""
 
     help: str
     python_help: str = ""  # The help in Python, where a flag says the opposite.
@@ -41,16 +41,16 @@ class Option:
     below: float | None = None
     why: str = ""
     unit: str = ""
-    # What there is to choose from; of a bool what False and True are called on the command line.
+    # The allowed values; for a bool, what False and True are called on the command line.
     choices: tuple[str, ...] = ()
     #: Python takes other values than the choices of the command line, such as ``cuda:1``.
     others: bool = False
-    # How the command line spells it: ("--length", "-n"); "--no-validate" turns the value round.
+    # How the command line spells it: ("--length", "-n"); "--no-validate" negates the value.
     flags: tuple[str, ...] = ()
     metavar: str | None = None
-    example: str = ""  # Of thresholds, for what is said of a wrong one: ``positional=0.8``.
-    thresholds: str = ""  # The class in ``headscope`` that checks them.
-    kind: Any = None  # The type on the command line, where the field's own does not tell.
+    example: str = ""  # Shown in the error about a wrong threshold: ``positional=0.8``.
+    thresholds: str = ""  # The class in ``headscope`` that checks thresholds.
+    kind: Any = None  # The type on the command line, where the field's own does not say it.
     #: Reads the text of the command line; raises ValueError with a reason.
     read: Callable[[str], Any] | None = None
     #: Several flags for one option: a dataclass of options, of which one may be set, and that has
@@ -60,8 +60,8 @@ class Option:
     argument: bool = False  # An argument of the command line, not a flag.
     required: bool = True  # Whether the command line needs it, if it is an argument.
     panel: str | None = None  # Heading in the help of the command line; None for the common one.
-    python_only: bool = False  # Python alone has it.
-    #: Says how a model is opened, so a model that is in memory does without it.
+    python_only: bool = False  # Whether the command line lacks it.
+    #: Whether it says how a model is opened: a model that is in memory has no use for it.
     loading: bool = False
 
     def bounds(self) -> str:
@@ -148,12 +148,12 @@ def check(options: Any) -> None:
 
 
 def names(text: str) -> list[str]:
-    """Read ``positional,syntactic``."""
+    """Read a list of names such as ``positional,syntactic``."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def numbers(what: str, example: str) -> Callable[[str], tuple[int, ...]]:
-    """Return the reader of a list such as ``48,96``."""
+    """Return a function that reads a list of numbers such as ``48,96``."""
 
     def read(text: str) -> tuple[int, ...]:
         try:

@@ -1,8 +1,8 @@
 """Processes that ``torchrun`` or Slurm started together, joined by ``torch.distributed`` (gloo).
 
 Arrays go from process to process as safetensors, so nothing is ever unpickled. Before they do, the
-processes meet at the launcher's store: whoever waits there sees if another has failed, or is not
-heard of any more, and ends with a sentence in place of waiting for ever.
+processes meet at the launcher's store: a process that waits there notices when another has failed
+or no longer responds, and ends with an error instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headscope.core.errors import InputError, LostProcessError
 from headscope.core.processes import Array, Processes
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # What a launcher sets.
-#: Seconds without a sign of life after which a process counts as lost, unless this variable says.
+#: Seconds without a sign of life after which a process counts as lost; the variable changes it.
 PATIENCE, PATIENCE_VARIABLE = 120.0, "HEADSCOPE_PROCESS_TIMEOUT"
 _ASSEMBLY = 300.0  # Seconds that processes have to come together at the start.
-_LOOK = 0.5  # Seconds between two looks at the others while waiting.
+_LOOK = 0.5  # Seconds between two checks of the others while waiting.
 _FAREWELL = 3.0  # Seconds that the process with the store waits for the others to end before it.
-#: Seconds between two questions whether the others have come: few at first, more when it lasts.
+#: Seconds between two checks whether the others have come: short at first, then longer.
 _SHORTEST_NAP, _LONGEST_NAP = 0.0005, 0.02
 
 
@@ -68,12 +68,12 @@ class Group(Processes):
             beats += 1
             try:
                 self._store.set(f"pulse {self.rank}", str(beats))
-            except RuntimeError:  # the store is gone, and with it whoever would look
+            except RuntimeError:  # the store is gone, and with it every process that would read it
                 return
 
     @classmethod
     def join(cls) -> Group:
-        """Come together with the other processes of this launch."""
+        """Join the other processes of this launch."""
         text = os.environ.get(PATIENCE_VARIABLE)
         try:
             patience = PATIENCE if text is None else float(text)
@@ -95,7 +95,7 @@ class Group(Processes):
                 "that all are started with the same MASTER_ADDR and MASTER_PORT, and that the "
                 "machines reach each other."
             ) from None
-        # ``cuda`` means one GPU for each process of a machine, as far as they go round.
+        # ``cuda`` means a GPU for each process of a machine, as long as there are enough.
         if torch.cuda.is_available():
             local = int(os.environ.get("LOCAL_RANK", "0"))
             torch.cuda.set_device(local % torch.cuda.device_count())
@@ -128,7 +128,7 @@ class Group(Processes):
             self._store.set(keys[self.rank], what)
             self._wait(keys, what)
             said = [value.decode() for value in self._store.multi_get(keys)]
-            # Whoever is here has left the meeting before the last one.
+            # A process that is here has left the meeting before the last one.
             self._store.delete_key(f"meeting {self._meetings - 2} {self.rank}")
         except RuntimeError as error:
             raise LostProcessError(
@@ -182,7 +182,7 @@ class Group(Processes):
         return [why for r in range(self.size) if (why := self.failure_of(r)) is not None]
 
     def speak(self) -> bool:
-        """Ask to be the one process that says why the run ends; only the first may."""
+        """Ask to be the one process that says why the run ends; only the first to ask may."""
         return int(self._store.add("spoken", 1)) == 1
 
     def spoken(self) -> bool:
@@ -190,7 +190,7 @@ class Group(Processes):
         return bool(self._store.check(["spoken"]))
 
     def leave(self) -> None:
-        """Say that this process ends; the one that has the store waits for the others to."""
+        """Announce that this process ends; the process with the store waits for the others."""
         self._leaving.set()
         self._pulse.join()
         # The store ends with this process, unless torchrun keeps it in one of its own.

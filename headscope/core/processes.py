@@ -1,8 +1,8 @@
 """How the processes of one run share its work: each takes some batches, then sums are added.
 
-A process alone is the usual case: it takes every batch, and adding up changes nothing, not even the
-last bit. What runs is the same program in every process. Whatever is decided from sums is decided
-in each of them, from the same numbers.
+A single process is the usual case: it takes every batch, and adding up changes nothing, not even
+the last bit. Every process runs the same program, and whatever is decided from sums is decided in
+each of them, from the same numbers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class Processes:
-    """The processes that share a run; of this class: one, alone."""
+    """The processes that share a run; this class stands for a single process."""
 
     rank: int = 0  # Number of this process, from 0. Process 0 writes and prints.
     size: int = 1  # How many there are.
 
     def gather(self, arrays: Mapping[str, Array], what: str) -> list[dict[str, Array]]:
-        """Return the arrays of every process, by rank; all of them have to ask."""
+        """Return the arrays of every process, by rank; every process has to call it."""
         return [dict(arrays)]
 
     def meet(self, what: str) -> None:
@@ -38,17 +38,17 @@ class Processes:
 
 
 class Sums(Protocol):
-    """Sums that give themselves as named arrays, enough to go on from, and take them back."""
+    """Sums that can be saved as named arrays and loaded again."""
 
     def state(self) -> dict[str, Array]:
         """Return the sums by name."""
 
     def load_state(self, state: dict[str, Array], /) -> None:
-        """Take what :meth:`state` gave."""
+        """Load what :meth:`state` returned."""
 
 
 class AdditiveSums(Sums, Protocol):
-    """Sums that add up too."""
+    """Sums to which those of another part can be added."""
 
     def merge(self, other: Self, /) -> None:
         """Add the sums of another part."""
@@ -83,18 +83,18 @@ def alone() -> Iterator[None]:
 
 
 def share(items: Iterable[T]) -> Iterator[T]:
-    """Yield what this process has to do: every n-th item, the first one at its rank."""
+    """Yield this process's share of the items: every ``size``-th, beginning at its rank."""
     return islice(items, _current.rank, None, _current.size)
 
 
-_SLACK = 0.01  # More than its equal share of all work that a process may be given.
+_SLACK = 0.01  # How far a process may exceed its equal share of the work, as a fraction.
 
 
 class Deal:
     """Deals out pieces of work of known sizes, in the same way in every process.
 
-    Every piece goes to the process that has been given least, the first of equals. ``total`` is the
-    size of all pieces together.
+    Every piece goes to the process with the least work so far; ties go to the lowest rank.
+    ``total`` is the size of all pieces together.
     """
 
     def __init__(self, total: float) -> None:
@@ -102,7 +102,7 @@ class Deal:
         self._most = (1 + _SLACK) * total / _current.size
 
     def fits(self, size: float) -> bool:
-        """Whether a piece as large leaves a process within its share, so need not be divided."""
+        """Whether some process can take a piece of this size whole without exceeding its share."""
         return min(self._given) + size <= self._most
 
     def mine(self, size: float) -> bool:
@@ -184,7 +184,7 @@ def joined_rows(
 
 
 def own_file(path: Path) -> Path:
-    """Name a file that every process has one of; the first process has the path itself."""
+    """Return this process's own version of a path; the first process has the path itself."""
     if _current.rank == 0:
         return path
     return path.with_name(f"{path.stem}.{_current.rank + 1}-of-{_current.size}{path.suffix}")

@@ -25,11 +25,11 @@ def part_of(name: str, progress: Progress) -> Progress:
 
 
 class Steps:
-    """At which step of how many a run is, and how much of that step is done.
+    """Which of its steps a run is at, and how much of that step is done.
 
-    ``names`` are the steps in their order. What a run tells counts as the step of that name, or as
-    the one of its first part ("classify, model" as "classify"); anything else is a step of its own
-    behind the one before it. One thread may tell while another one asks.
+    ``names`` are the steps in their order. A report counts for the step of its name, or of the
+    name's first part ("classify, model" for "classify"); any other name becomes a step of its own
+    after the step before it. One thread may report while another one reads.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The roles that a head can have: THE list, which terminal, page, figures and limits read."""
+"""The roles that a head can have: the one list that terminal, page, figures and limits read."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Role:
 
     @property
     def colour(self) -> str:
-        """Of the figures, ``#RRGGBB``."""
+        """Its colour in figures, ``#RRGGBB``."""
         return _COLOURS[self.key][0]
 
     @property
     def style(self) -> str:
-        """Of the terminal, as rich writes styles."""
+        """Its style in the terminal, as rich writes styles."""
         return _COLOURS[self.key][1]
 
     @property
@@ -67,9 +67,9 @@ ROLES = (
     Role("self", "self", "self", _SELF, "looks at the token itself", _CLARK),
     Role("duplicate", "duplicate-token", "dup", _SELF, _COPY),
 )
-#: Of the figures, of the terminal, and of the page by day and by night. The figures' are a palette
-#: that stays apart for colour-blind readers (Okabe & Ito 2008), and three more that keep away from
-#: it.
+#: Colours of the figures, of the terminal, and of the page in light and in dark mode. The figures'
+#: are a palette that colour-blind readers can tell apart (Okabe & Ito 2008), and three more that
+#: differ clearly from it.
 _COLOURS = {
     "positional": ("#0072B2", "bold blue", "#bcd7ff", "#1d4e89"),
     "syntactic": ("#009E73", "bold green", "#bfe5c5", "#1f5c33"),

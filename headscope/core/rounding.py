@@ -2,12 +2,12 @@
 
 In exact arithmetic a constant has no variance, copies of a head have equal scores, and evenly
 spread attention has no largest weight. In floating point all of these leave a trace of the size of
-the dtype in which the data arrived, and it differs from one processor to the next. So nothing is
-asked whether it is ``> 0`` or the largest, but whether it is so by more than that trace.
+the dtype in which the data arrived, and it differs from one processor to the next. So no test
+asks whether a number is ``> 0`` or the largest, but whether it is so by more than that trace.
 
-A tolerance moves the place where two results part, it cannot remove it: numbers that differ by just
-about the tolerance may still fall on either side. What it does settle, on every processor, is the
-case that models and texts do bring about: numbers that are equal on paper.
+A tolerance only moves the border between two outcomes: numbers that differ by just about the
+tolerance may still fall on either side. What it does settle, on every processor, is the case that
+models and texts do bring about: numbers that are equal on paper.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ EPS = float(np.finfo(np.float32).eps)
 ROUNDING = 64 * EPS
 #: A variance, or another sum of squares, below this share of the mean square is that of a constant.
 VARIANCE = ROUNDING**2
-#: A difference of fractions of counts reaches a bound that it falls short of by no more: on paper
-#: 0.45 - 0.35 is 0.10. Counts are exact, so this is the rounding of a few operations in float64.
+#: A difference of fractions of counts reaches a bound if it falls short of it by at most this: on
+#: paper 0.45 - 0.35 is 0.10. Counts are exact, so this is the rounding of a few operations in
+#: float64.
 FRACTION = 1e-12
 
 
@@ -51,10 +52,10 @@ def tied(values: ArrayLike, size: float = 0.0) -> Array:
     """Give scores that agree to rounding one value, so that they can be sorted, ranked or compared.
 
     Two neighbours in the order along the last axis are tied if they differ by at most ROUNDING of
-    the larger one, plus EPS of the largest of all: a score of a head that does nothing is a zero
-    beside the others. Sorted by what is returned and then by place, copies of a head stand in the
-    order of their numbers on any processor. For the scores of heads, not for thousands of examples:
-    those lie so close that one tie would lead to the next. NaN stays NaN.
+    the larger one, plus EPS of the largest of all: the score of a head that does nothing counts as
+    zero next to the others. Sorted by what is returned and then by index, copies of a head stand in
+    the order of their numbers on any processor. For the scores of heads, not for thousands of
+    examples: those lie so close that one tie would lead to the next. NaN stays NaN.
 
     Shapes: ``values`` (..., n).
     """
@@ -76,9 +77,9 @@ def tied(values: ArrayLike, size: float = 0.0) -> Array:
 
 
 def first_largest(weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest entry along the last axis, and the lowest place of those equal to it.
+    """Return the largest entry along the last axis, and the first index of those equal to it.
 
-    Equal is what reaches it but for ROUNDING of it: the softmax of scores that are equal on paper
+    Entries within ROUNDING of it count as equal: the softmax of scores that are equal on paper
     (evenly spread attention, a word that stands twice where positions do not count) has weights
     that differ in their last digits.
     """

@@ -6,12 +6,12 @@ import re
 import unicodedata
 from collections.abc import Sequence
 
-#: What opens markup in GitHub's Markdown, in a table or outside; and what GitHub makes a link or a
-#: notification of by itself.
+#: Characters that open markup in GitHub's Markdown, in a table or outside; and those that GitHub
+#: turns into a link or a notification by itself.
 _MARKUP = r"[\\`*~|<&\[\]$]|(?<!-)>|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
 _AUTOLINK = r"@|#(?=\w)|(?<=:)//|(?<=www)\.|\bGH-(?=\d)"
 _ACTIVE = re.compile(f"(?P<markup>{_MARKUP})|{_AUTOLINK}", re.IGNORECASE)
-#: A zero-width space keeps GitHub from it.
+#: A zero-width space, which keeps GitHub from making a link or a notification.
 _BREAK = "&#8203;"
 
 
@@ -44,6 +44,6 @@ def markdown(text: object) -> str:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """Name the first of some: ``L0H1, L0H2, L0H3 and 4 more``."""
+    """Return the first names of a list: ``L0H1, L0H2, L0H3 and 4 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

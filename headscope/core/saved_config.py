@@ -26,7 +26,7 @@ NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE = (
     *("kept_neurons", "kept_layers"),
     *("layers_before", "settings_before"),
 )
-#: What describes what is left, of all these.
+#: Those of these keys that describe which parts are left.
 LEFT = (KEPT, BEFORE, NEURONS, LAYERS, LAYERS_BEFORE, SETTINGS_BEFORE)
 #: Further keys of a folder with a modelling file: the shapes, and where the file is.
 SHAPES, SETTINGS, CODE = "tensor_shapes", "module_settings", "auto_map"

@@ -9,8 +9,8 @@ import typing
 from functools import cache
 from typing import Any, TypeVar
 
-#: Counts up when the meaning of a field changes or one goes. 2: labels are confirmed on held-out
-#: sentences; the cheap forms of attention have a bound and no "best" one.
+#: Goes up by one when a field changes its meaning or is removed. 2: labels are confirmed on
+#: held-out sentences; the cheap forms of attention have a bound and no "best" one.
 SCHEMA = 2
 
 #: Counts and indices fit into 64 bits; sums and squares of numbers stay finite.
@@ -39,9 +39,9 @@ def to_json(data: Any, *, indent: int | None = 1) -> str:
 
 
 def from_dict(cls: type[R], data: Any) -> R:
-    """Build a result of class ``cls`` from what :func:`to_dict` gave.
+    """Build a result of class ``cls`` from what :func:`to_dict` returned.
 
-    Fields that ``cls`` does not know are passed over; those with a default may be missing.
+    Fields that ``cls`` does not know are ignored; those with a default may be missing.
     """
     return typing.cast("R", _convert(cls, data, ""))
 
@@ -88,7 +88,7 @@ def _convert(kind: Any, data: Any, where: str) -> Any:
 
 
 def warnings_of(*results: Any) -> tuple[str, ...]:
-    """Return what a reader of some results has to be warned of, each once; nothing of old files."""
+    """Return the warnings of some results, each once; results in old files have none."""
     origins = (getattr(result, "provenance", None) or {} for result in results)
     texts = (str(text) for origin in origins for text in origin.get("warnings") or ())
     return tuple(dict.fromkeys(texts))

@@ -12,7 +12,7 @@ from headscope.core.errors import InputError, nearest
 
 
 def parse_pairs(items: Iterable[str], example: str = "positional=0.8") -> dict[str, str]:
-    """Read ``NAME=VALUE`` items; of the same name the last one counts."""
+    """Read ``NAME=VALUE`` items; where a name is repeated, the last one counts."""
     pairs = {}
     for item in items:
         name, equals, value = item.partition("=")

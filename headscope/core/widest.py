@@ -1,7 +1,8 @@
 """float64 where a device has it; an Apple GPU has none.
 
 Sums over positions are taken by :func:`widest`, in the widest type of the device itself. What has
-to be float64, because it cancels or is decomposed, :func:`exact` moves into the process's memory.
+to be float64 (differences that cancel, matrices that are decomposed) :func:`exact` moves to the
+CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +24,6 @@ def widest(tensor: Tensor) -> Tensor:
 
 
 def exact(tensor: Tensor) -> Tensor:
-    """Return the numbers of a tensor in float64: where it lies, else in the process's memory."""
+    """Return the numbers of a tensor in float64: on its device if possible, else on the CPU."""
     has_none = tensor.device.type in WITHOUT_FLOAT64
     return (tensor.cpu() if has_none else tensor).double()

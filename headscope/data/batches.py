@@ -57,8 +57,8 @@ class EdgeTrials:
     trial: Tensor  # (pairs,): which trial the pair belongs to
     offset_key: Tensor  # (pairs,): index into ``offset_names``
     relation_key: Tensor  # (trials,): index into ``relation_names``
-    first: Tensor  # (trials,), bool: whether the sentence's first word, its last word, would be
-    last: Tensor  # a hit
+    first: Tensor  # (trials,), bool: whether the sentence's first word would be a hit
+    last: Tensor  # The same for its last word
     #: (trials,), float64: probability that evenly spread attention hits: its word-level argmax is
     #: the *other* word with most pieces, any of them where several have as many.
     uniform: Tensor
@@ -120,7 +120,7 @@ class Batch:
     half: Tensor  # (batch,), int64: 0 for even zero-based indices in the corpus, else 1
     pieces: Tensor  # (batch, pos), int64: pieces of each word, at its first piece; 0 elsewhere
     edges: EdgeTrials | None  # None for text without trees
-    #: The same of another sentence's tree with as many words; without trials where there is none.
+    #: The same for the tree of another sentence of as many words; no trials where there is none.
     swapped: EdgeTrials | None
     rare: RareTargets  # without candidates where no frequencies are known
     causal: bool = False  # whether a token sees only itself and what stands before it
@@ -225,7 +225,7 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
         first = np.array(row.decoder_content, dtype=np.int64)
         word_of = np.full(len(ids), -1, dtype=np.int64)
         word_of[first] = np.arange(len(first))
-        words = Sentence(("a",) * len(first))  # words themselves are not looked at
+        words = Sentence(("a",) * len(first))  # the words themselves are not used
         sentences.append(EncodedSentence(ids, word_of, first, words, None))
     batch = collate(sentences, pad_id)
     punctuation = torch.zeros(batch.size, dtype=torch.bool)
@@ -245,7 +245,7 @@ def _padded(arrays: Sequence[Array], fill: int) -> Tensor:
 
 
 def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
-    """Steps that gather a word's pieces at its first one: see :class:`Batch`.
+    """Return the steps that gather a word's pieces at its first one: see :class:`Batch`.
 
     Step s = 1, 2, 4, ... adds piece p + s of a word to its piece p, for every p that is a multiple
     of 2 s.
@@ -265,9 +265,9 @@ def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:
 
 
 def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
-    """Probability that evenly spread attention of ``query`` has its word argmax on ``target``.
+    """Return the probability that evenly spread attention of ``query`` is largest on ``target``.
 
-    ``pieces`` counts those of each word, of two at least; query and target are different words.
+    ``pieces`` counts those of each word, of at least two words; query and target differ.
     """
     longest = pieces == pieces.max()
     n_longest = int(longest.sum())

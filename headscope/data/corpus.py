@@ -32,9 +32,9 @@ _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
 
 Pair = tuple[str, str]  # A source and its target.
-#: Sentences that are read, counted and sorted by length together; of several processes one has all.
+#: Sentences that are read, counted and sorted by length together, by a single process.
 WINDOW = 2048
-_CHARACTERS = 4.0  # Of a token, as a guess before a text is tokenised.
+_CHARACTERS = 4.0  # Characters of a token, a guess for text that is not yet tokenised.
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Corpus:
 def work(tokens: float) -> float:
     """Return how much work a row is, next to others: attention grows with the square of the length.
 
-    It is as much as all else at 250 tokens (the demo model on one core). How long rows can be
+    It costs as much as all else at 250 tokens (the demo model on one core). How long rows can be
     depends on the model, so from 512 tokens on a token costs no more.
     """
     return tokens * (1 + min(tokens, 512.0) / 250)
@@ -235,7 +235,7 @@ class PlainText:
 def open_plain(path: str | Path | None) -> PlainText:
     """Open a UTF-8 text file, one sentence or paragraph a line; None opens the built-in sample.
 
-    Of a table its sentences are read, of translations the sources.
+    In a table the sentences are read, in translations the sources.
     """
     if path is None:
         return sample_plain()

@@ -43,7 +43,7 @@ class EncodedSentence:
     sentence: Sentence  # Its words and tree
     rarity: Rarity | None  # None where the rare-word score skips the sentence
     half: int = 0  # 0 or 1: whether the sentence's zero-based index in the corpus is even or odd
-    #: The one before it in the corpus with as many words, whose tree serves as a control
+    #: The last sentence before it in the corpus with as many words; its tree serves as a control
     swapped: Sentence | None = None
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class Placed(NamedTuple):
 
     sentence: Sentence
     half: int  # As in :class:`EncodedSentence`
-    swapped: Sentence | None  # The same
+    swapped: Sentence | None  # As in :class:`EncodedSentence`
 
 
 def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:

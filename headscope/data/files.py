@@ -52,7 +52,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the filled lines of a text; the columns of a treebank are none."""
+    """Yield the lines of a text that are not blank; refuse the columns of a treebank."""
     rows = 0
     for number, line in read_filled(path):
         cells = line.split("\t")  # A row of CoNLL-U has ten, the first of them a word's number.

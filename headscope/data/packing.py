@@ -65,7 +65,7 @@ class Windows:
         return window * (self.length - self.n_special)
 
     def spread(self, sequences: int | None = None) -> IntArray:
-        """Indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
+        """Return indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
         if sequences is not None and sequences < 1:
             raise InputError(f"{sequences} sequences were asked for; give 1 or more.")
         n = len(self) if sequences is None else min(sequences, len(self))

@@ -13,7 +13,7 @@ _AT_ONCE = 256  # Texts handed to the tokenizer at a time.
 
 
 class Tokenizer(Protocol):
-    """What is asked of the fast tokenizers of transformers."""
+    """The part of transformers' fast tokenizers that headscope uses."""
 
     backend_tokenizer: Any
     model_input_names: list[str]
@@ -27,7 +27,7 @@ class Tokenizer(Protocol):
 
 
 class TextModel(Protocol):
-    """What is asked of a model for which text is encoded."""
+    """The part of a model that headscope needs to encode text for it."""
 
     @property
     def name(self) -> str:
@@ -105,7 +105,7 @@ def tokenise(
 def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
     """Return how many pieces of a text its tokenizer does not know, and how many there are.
 
-    Special tokens around the text are none of them. A tokenizer that spells every byte knows all.
+    Special tokens around the text do not count. A tokenizer that spells every byte knows all.
     """
     backend = tokenizer.backend_tokenizer
     by_model = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
@@ -116,7 +116,7 @@ def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
 
 
 def _check_some_known(model: TextModel, encodings: Sequence[Encoding]) -> None:
-    """Refuse a text of which nothing is left: what would be measured is one token's own."""
+    """Refuse a text whose pieces are all unknown: only the unknown token would be measured."""
     counts = [count_unknown(model.tokenizer, encoding) for encoding in encodings]
     unknown, pieces = (sum(column) for column in zip(*counts, strict=True))
     if 0 < pieces == unknown:
@@ -150,7 +150,7 @@ def encodings_of(
 
 
 def unreadable(model: TextModel, error: Exception) -> CorpusError:
-    """Make one sentence of what a tokenizer that fails has said."""
+    """Return the error for a tokenizer that has failed, in one sentence."""
     said = " ".join(str(error).split()) or type(error).__name__
     return CorpusError(
         f"The tokenizer of {model.name} cannot read the text ({said}); check that its files "
@@ -159,7 +159,7 @@ def unreadable(model: TextModel, error: Exception) -> CorpusError:
 
 
 def _known(model: TextModel, encoding: Encoding) -> Encoding:
-    """Return an encoding all of whose ids the embedding has."""
+    """Return an encoding; refuse ids that the model's embedding does not have."""
     if (highest := max(encoding.ids, default=0)) >= model.vocab_size:
         raise CorpusError(
             f"The tokenizer gives token id {highest}, but the model's embedding has "

@@ -10,8 +10,8 @@ Three forms are read.
 * Scored pairs of sentences (STS-B): the first sentences of pairs with a score of 4 or more are the
   queries, all second sentences the documents, and relevant are those of such pairs.
 
-What a cross-encoder orders for a query are, in the second form, the documents of its rows; in the
-others all documents that were judged for it, and the best ones by BM25 until there are 20.
+In the second form, a cross-encoder orders the documents of a query's rows; in the others, all
+documents that were judged for the query, and the best ones by BM25 until there are 20.
 
 References
 ----------
@@ -63,7 +63,7 @@ def read_retrieval(path: str | Path) -> Examples:
 
 
 def read_rerank(path: str | Path) -> Examples:
-    """Read queries with documents; labels may be missing, and so may what is to be ordered."""
+    """Read queries with documents; labels may be missing, and so may the documents to order."""
     path = Path(path)
     examples = _read(path)
     if examples.relevance is not None:

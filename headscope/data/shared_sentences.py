@@ -34,7 +34,7 @@ class Unshared:
     dropped: int  # Examples, and documents, that hold a shared sentence
     shared: int  # Different sentences of the evaluation data that the calibration data hold
     sentences: int  # Different sentences of the evaluation data
-    #: Whether fewer than two examples would be left: then all are here, for whoever warns of it.
+    #: Whether fewer than two examples would be left; then none was left out, and the caller warns.
     same: bool
 
 

@@ -80,7 +80,7 @@ def encode_rows(
 ) -> Iterator[Row | None]:
     """Yield each text (or pair) as a row, or None where it is longer than allowed; never cut.
 
-    Texts are encoded by :func:`~headscope.data.pieces.tokenise`, whose errors pass.
+    Texts are encoded by :func:`~headscope.data.pieces.tokenise`, whose errors propagate.
     """
     typed = second is not None and "token_type_ids" in model.tokenizer.model_input_names
     for i, encoding in enumerate(tokenise(model, first, pairs=second)):
@@ -201,7 +201,7 @@ class PaddedPairs(Padded):
 
     @property
     def hidden_mask(self) -> Tensor:
-        """The last hidden state is the decoder's."""
+        """1 where the last hidden state, the decoder's, belongs to a token."""
         return self.decoder_mask
 
     def queries_of(self, stack: str) -> Tensor:
@@ -254,7 +254,7 @@ def _content(special: Sequence[int]) -> tuple[int, ...]:
 
 
 def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
-    """Yield the tokens all of whose characters belong to words that are punctuation."""
+    """Yield the tokens that consist of punctuation only."""
     marked = punctuation_spans(text)
     for token, (begin, end) in enumerate(encoding.offsets):
         inside = [i for i in range(begin, end) if not text[i].isspace()]

@@ -1,4 +1,4 @@
-r"""Which heads of one layer go first, and what the output map does once they are gone.
+r"""Which heads of one layer go first, and the best output map once they are gone.
 
 If heads with rows R go and the rows K that stay may change, the best new map and what it costs are,
 with ``H = A^-1`` (see :mod:`headscope.pruning.sublayers`)::
@@ -27,13 +27,13 @@ RIDGE = 1e-2  # Added to the diagonal of A, relative to its mean
 class Elimination:
     """The path of one layer from all of its heads to none."""
 
-    #: Places of its units in the order in which they go; the last that stay are not in it.
+    #: Indices of its units in the order in which they go; those that always stay are not in it.
     order: tuple[int, ...]
     counts: tuple[int, ...]  # Units that are left at each point of the path, descending
     costs: tuple[float, ...]  # Squared change of the model's output at each point, from 0 up
 
     def kept(self, count: int, n_units: int) -> tuple[int, ...]:
-        """Return the places of the units that are left when ``count`` are."""
+        """Return the indices of the units that are left when ``count`` are."""
         gone = set(self.order[: n_units - count])
         return tuple(place for place in range(n_units) if place not in gone)
 

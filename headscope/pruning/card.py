@@ -167,7 +167,7 @@ def _name(metric: str) -> str:
 
 
 def _heads_table(point: Point, loaded: LoadedModel) -> Iterator[str]:
-    """One row per layer of attention: how many heads are left, and which are gone."""
+    """Yield a row per layer of attention: how many heads are left, and which are gone."""
     gone: dict[tuple[str, int], list[int]] = {}
     for *stack, layer, head in point.heads_removed:
         gone.setdefault((stack[0] if stack else "encoder", layer), []).append(head)

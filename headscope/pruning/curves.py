@@ -1,4 +1,4 @@
-"""Runs over curves or named heads, of a whole model and of its stacks apart.
+"""Runs that prune along curves or remove named heads, in a whole model or one stack at a time.
 
 References
 ----------
@@ -62,7 +62,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Swept:
-    """A whole curve, and how its values vary together."""
+    """A curve from no head removed to all, and how its values vary together."""
 
     method: str
     repair: str

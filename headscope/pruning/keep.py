@@ -48,10 +48,10 @@ TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-
 
 
 def choose_version(versions: tuple[Version, ...], inputs: Inputs) -> tuple[Version, KeptModel]:
-    """Pick the candidate that is best on the calibration data; the only one is not measured.
+    """Pick the candidate that is best on the calibration data; a single one is not measured.
 
-    The evaluation data have no say: their values would no longer be those of unseen data. Of equals
-    the first is taken, in the order in which the user named methods and repairs.
+    The evaluation data are not used: their values would no longer be those of unseen data. Ties go
+    to the first, in the order in which the user named methods and repairs.
     """
     best, candidates = versions[0], list[Candidate]()
     if len(versions) > 1:
@@ -75,8 +75,8 @@ def keep(
     Raises
     ------
     ArtefactError
-        With the result that has everything else, where the folder could not be made: then nothing
-        of it is left, and what was there before is as it was.
+        If the folder could not be made; the error has the result with everything else. Nothing of
+        the folder is left then, and what was there before is as it was.
     """
     assert options.save is not None
     folder, result = Path(options.save), dataclasses.replace(result, kept=kept)

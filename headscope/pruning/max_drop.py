@@ -1,4 +1,4 @@
-"""A number of heads that costs at most so much: settled beforehand, tested on all examples.
+"""How many heads can go for a bounded loss: candidates are settled first, then tested.
 
 What is settled on the calibration data, before an example of the evaluation data is looked at:
 
@@ -11,7 +11,6 @@ What is settled on the calibration data, before an example of the evaluation dat
 Then the numbers are tested one after the other, each on all examples, up to the first that is not
 confirmed (:mod:`headscope.stats.confirm` says why no correction is due). Examples that share a
 sentence with what heads were chosen on are left out: on these the models are better than on others.
-
 """
 
 from __future__ import annotations
@@ -128,8 +127,8 @@ class Search:
     def settle(self, candidates: list[Candidate]) -> Candidate:
         """Pick the candidate nearest to the unpruned model with half of the heads gone.
 
-        Only calibration data are looked at, and no labels of theirs; of equals the first is taken,
-        and a single candidate is not measured.
+        Only calibration data are used, without their labels; ties go to the first, and a
+        single candidate is not measured.
         """
         if len(candidates) == 1:
             return candidates[0]
@@ -142,7 +141,7 @@ class Search:
         return candidates[int(tied([near.distance for near in self.near]).argmin())]
 
     def _distance(self, made: Repaired) -> float:
-        """Mean squared distance of a model's outputs to the unpruned one's on calibration data."""
+        """Return the mean squared distance to the unpruned model's outputs on calibration data."""
         pruner = self._pruner
         loaded, first = pruner.inputs.loaded, [heads[0] for heads in pruner.units.members]
         gates = torch.stack([made.gates[place] for place in first])
@@ -170,7 +169,7 @@ class Search:
         return found.allowed
 
     def run(self, candidate: Candidate) -> Stopped:
-        """Go through the numbers; refuses if already the first of them is refused."""
+        """Test the numbers in order; raise if already the first of them is refused."""
         stopped = last_confirmed(self.numbers, lambda number: self.allowed(candidate, number))
         if stopped.confirmed is not None:
             return stopped

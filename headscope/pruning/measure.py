@@ -59,7 +59,7 @@ class Measurer:
         self._measured: dict[int, tuple[Point, Outputs, Array]] = {}
 
     def on(self, examples: Array) -> Measurer:
-        """Return what measures the same models on some of the examples only."""
+        """Return a measurer of the same models on some of the examples only."""
         part = copy.copy(self)
         part._examples = examples
         part._drawn = self._task.resampled(at(self.full, examples), seed=self._seed)
@@ -85,7 +85,7 @@ class Measurer:
     ) -> Point:
         """Measure one pruned model; without ``all_metrics`` those of written texts are left out.
 
-        ``run`` runs it over the evaluation data, where somebody knows a shorter way.
+        ``run`` runs it over the evaluation data, where the caller has a faster way.
         """
         outputs = self.outputs(repaired, all_metrics, run)
         itself = outputs is self.full  # differs by nothing, whatever the examples
@@ -121,7 +121,7 @@ class Measurer:
         for seed, repaired in draws:
             names = original_names(self._loaded, self._units.heads(repaired.removed))
             outputs = at(self.outputs(repaired, False), self._examples)
-            # Of a single draw no interval is shown.
+            # With a single draw no interval is shown.
             measured.append(Draw(seed, names, self._task.value(outputs)))
         values, first = [draw.value for draw in measured], measured[0].heads_removed
         return Point(
@@ -146,7 +146,7 @@ class Measurer:
         return self._task.change(old, new, seed=self._seed, drawn=drawn, values=values)
 
     def judged(self, point: Point, change: Change) -> Point:
-        """Return a point with the change that it was judged by, its resamples known as before."""
+        """Return a point with the change that it was judged by; its resamples stay known."""
         judged = dataclasses.replace(
             point, difference=change.difference, difference_ci=change.ci, level=change.level
         )
@@ -202,7 +202,7 @@ def at(outputs: Outputs, examples: Array | None) -> Outputs:
 
 
 def original_names(loaded: LoadedModel, heads: Sequence[Head]) -> tuple[Name, ...]:
-    """Call heads by what they were born as: (layer, head), or (stack, layer, head).
+    """Return the original names of heads: (layer, head), or (stack, layer, head).
 
     The stack is named in models that have more than an encoder.
     """
@@ -214,7 +214,7 @@ def original_names(loaded: LoadedModel, heads: Sequence[Head]) -> tuple[Name, ..
 
 
 def compact_model(loaded: LoadedModel, units: Units, made: Repaired) -> LoadedModel:
-    """Make the pruned, repaired model for real; it shares what is no attention with ``loaded``."""
+    """Make the pruned, repaired model for real; all but attention is shared with ``loaded``."""
     compact = remove_heads(loaded, original_names(loaded, units.heads(made.removed)), share=True)
     make_permanent(compact, loaded, made.gates, made.maps)
     return compact

@@ -85,11 +85,12 @@ def rank(name: str, context: Context, *, normalise: bool | None = None) -> Ranki
 
 
 def importance(kind: str, context: Context, *, normalise: bool = True) -> Ranking:
-    """Mean absolute derivative of the loss by a head, divided by each layer's l2 norm by default.
+    """Score heads by the mean absolute derivative of the loss, normalised by layer by default.
 
-    By ``token``: mean over real tokens of ``abs(z . dL/dz)``; by ``example``: mean over examples
-    of ``abs(dL/dxi)``. A stack's tokens are those that its queries are made from (of the source for
-    the encoder, of the target for the decoder and cross-attention).
+    Normalising divides by each layer's l2 norm. By ``token``: mean over real tokens of
+    ``abs(z . dL/dz)``; by ``example``: mean over examples of ``abs(dL/dxi)``. A stack's tokens are
+    those that its queries are made from (of the source for the encoder, of the target for the
+    decoder and cross-attention).
     """
     units = context.units
     total = torch.zeros(len(units), dtype=torch.float64)
@@ -115,7 +116,7 @@ def importance(kind: str, context: Context, *, normalise: bool = True) -> Rankin
 def per_layer(values: Tensor, layers: Tensor) -> Tensor:
     """Divide each layer's scores by their l2 norm, so that layers compete on equal terms.
 
-    ``layers`` holds the layer of each unit. Scores that are zero beside another layer's become 0.
+    ``layers`` holds the layer of each unit. Scores negligible next to another layer's become 0.
     """
     squares = values.new_zeros(int(layers.max()) + 1).index_add(0, layers, values**2)
     norm = squares.sqrt()[layers]
@@ -133,7 +134,7 @@ def information(context: Context, directions: int) -> tuple[Tensor, Tensor]:
 
 
 def fisher(context: Context, *, normalise: bool = False) -> Ranking:
-    """Diagonal of the Fisher matrix, refined inside layers when heads are removed.
+    """Score heads by the diagonal of the Fisher matrix, refined in layers when heads are removed.
 
     A unit's value is about what removing it alone adds to the loss; ``normalise`` divides it by its
     layer's l2 norm.
@@ -145,7 +146,7 @@ def fisher(context: Context, *, normalise: bool = False) -> Ranking:
 
 
 class FisherRanking(Ranking):
-    """The lowest ``values``, exchanged inside ``layers`` for the other entries of ``matrix``."""
+    """Removes the lowest ``values``, then swaps units inside ``layers`` by the whole ``matrix``."""
 
     def __init__(self, values: Tensor, matrix: Tensor, layers: Tensor) -> None:
         super().__init__(values, passes={"forward": 1, "backward": 1})
@@ -187,7 +188,7 @@ def exchange(matrix: Tensor, removed: Tensor) -> Tensor:
 
 
 def ablation(context: Context) -> Ranking:
-    """Drop in the calibration metric without each head: n_units + 1 forward passes."""
+    """Score heads by the drop of the metric without each: n_units + 1 forward passes."""
     n, drops = len(context.units), []
     before = _quality(context, ())
     for unit in range(n):
@@ -231,7 +232,7 @@ def gates(context: Context, *, strength: float = STRENGTH) -> Ranking:
 
 
 def open_probability(log_a: Tensor) -> Tensor:
-    """P(gate > 0), elementwise."""
+    """Return P(gate > 0), elementwise."""
     low, high = STRETCH
     return torch.sigmoid(log_a - TEMPERATURE * math.log(-low / high))
 
@@ -274,7 +275,7 @@ def _by_largest(context: Context, value: Callable[[HeadResult], float]) -> Ranki
 
 
 def magnitude(context: Context) -> Ranking:
-    """Frobenius norm of all weights of a head: W_Q, W_K, W_V and W_O together."""
+    """Score heads by the Frobenius norm of their weights: W_Q, W_K, W_V and W_O together."""
     grid = torch.zeros(context.units.shape, dtype=torch.float64)
     for layer, weights in enumerate(context.weights):
         maps = (weights.W_Q, weights.W_K, weights.W_V, weights.W_O)

@@ -1,4 +1,4 @@
-"""What ``headscope prune`` can be asked, its methods and repairs, and what contradicts itself.
+"""The options of ``headscope prune``, its methods and repairs, and which options contradict others.
 
 A field is a flag, a parameter in Python and a line of a config file; what was left open is filled
 in by the properties.
@@ -103,7 +103,7 @@ def needs(methods: Sequence[str], what: str) -> list[str]:
 
 
 def _role_names(text: str) -> list[str]:
-    """Read ``positional,syntactic``; an empty list is a slip, not a wish."""
+    """Read ``positional,syntactic``; an empty list is refused as a mistake."""
     if chosen := names(text):
         return chosen
     raise ValueError("name a role, such as positional")
@@ -400,7 +400,7 @@ class PruneOptions(RunOptions):
             yield from self._problems_of_saving()
 
     def _problems_of_saving(self) -> Iterator[str]:
-        """Find, before a long run, what does not name one model or a folder for it."""
+        """Yield, before a long run, why the options do not name one model and a folder for it."""
         if not self.candidates:
             yield "Random heads are a control and are never saved; name another method."
         if not self.manual and self.max_drop is None:

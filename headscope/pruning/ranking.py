@@ -39,7 +39,7 @@ class Context:
 
     @classmethod
     def of_task(cls, loaded: LoadedModel, task: Task, **fields: Any) -> Context:
-        """Look at a model through the calibration examples of a task."""
+        """Make the context of a model and a task's calibration examples."""
         weights = [site.weights() for site in loaded.sites]
         return cls(units_of(loaded), TaskCalibration(loaded, task), weights, **fields)
 
@@ -68,7 +68,7 @@ class Context:
         )
 
     def distance(self, gates: Tensor) -> float:
-        """Mean squared distance of the outputs at gates (n_units,) to the unpruned model's."""
+        """Return the mean squared distance at gates (n_units,) to the unpruned model's outputs."""
         batches = self.calibration.batches(labels=False)
         return distance_to_full(batches, self.units, gates, self.targets())
 

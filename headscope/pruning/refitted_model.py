@@ -1,7 +1,7 @@
 r"""A model whose heads go step by step, and whose output maps are refitted to those that are left.
 
-The copy keeps its whole shape, zeros for heads that went. Each look runs it over calibration text
-as it stands; every layer's heads are ranked anew, those that went before among them
+The copy keeps its whole shape, zeros for heads that went. At each step it runs over calibration
+text as it stands; every layer's heads are ranked anew, those that went before among them
 (:mod:`headscope.pruning.block_elimination`), and each map is refitted to what the whole layer would
 have put out on the same input.
 """
@@ -50,7 +50,7 @@ class Choice:
 
 
 class RefittedModel:
-    """A model of which heads go; what is called next goes on from where it stands."""
+    """A model whose heads go step by step; each call continues from its current state."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class RefittedModel:
         self.layers = sublayers(self.zeroed)
         self._whole = [item.weights() for item in self.layers]
         self._seed, self._round = seed, 0
-        #: By name of the sublayer: the first look, and its paths, which are always the same.
+        #: Moments and paths of the whole model, by name of the sublayer: computed only once.
         self._at_whole: dict[str, Moments] = {}
         self._first_paths: dict[str, Elimination] = {}
         self.counts = [item.n_units for item in self.layers]
         self._kept = [tuple(range(item.n_units)) for item in self.layers]
 
     def whole(self) -> RefittedModel:
-        """Begin anew with all heads; the first look at the model serves every beginning."""
+        """Begin anew with all heads; the moments of the whole model are measured only once."""
         for item, W in zip(self.layers, self._whole, strict=True):
             item.write(W)
         anew = copy.copy(self)
@@ -81,7 +81,7 @@ class RefittedModel:
         return anew
 
     def paths(self) -> list[Elimination]:
-        """Rank the units of every sublayer where the model stands now."""
+        """Rank the units of every sublayer in the model's current state."""
         self.found = self._moments()
         known = self._first_paths if self._round == 1 else {}
         for item, W, own in zip(self.layers, self._whole, self.found, strict=True):
@@ -90,7 +90,7 @@ class RefittedModel:
         return [known[item.name] for item in self.layers]
 
     def set_counts(self, paths: Sequence[Elimination], counts: Sequence[int]) -> None:
-        """Keep so many units of each sublayer, by the paths that :meth:`paths` gave last."""
+        """Keep this many units of each sublayer, by the paths that :meth:`paths` returned last."""
         self.counts = list(counts)
         self._kept = [
             path.kept(count, item.n_units)
@@ -101,7 +101,7 @@ class RefittedModel:
     def keep(
         self, kept: Sequence[tuple[int, ...]], inputs: Sequence[Tensor] | None = None
     ) -> list[Choice]:
-        """Keep units that are named by their places; the maps are refitted where it stands.
+        """Keep the units at these indices, and refit the maps in the model's current state.
 
         ``inputs`` are the second moments A of every sublayer, where they are known.
         """
@@ -109,7 +109,7 @@ class RefittedModel:
         if inputs is None:
             self.refit()
         else:
-            self._round += 1  # the look that this saves
+            self._round += 1  # the pass that this saves
             self._write(inputs)
         return self.choices()
 
@@ -118,7 +118,7 @@ class RefittedModel:
         self._write([own.A for own in self._moments()])
 
     def choices(self) -> list[Choice]:
-        """Say what stays of each sublayer now."""
+        """Return what stays of each sublayer now."""
         return [
             Choice(item, tuple(item.units[place] for place in kept), item.weights())
             for item, kept in zip(self.layers, self._kept, strict=True)

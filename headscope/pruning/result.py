@@ -26,8 +26,8 @@ def way(method: str, repair: str) -> str:
 class Draw:
     """One random set of heads and what the model is worth without it."""
 
-    seed: int  # Of the draw
-    #: (layer, head): As many as the point's fraction makes.
+    seed: int  # Seed of the draw
+    #: (layer, head) of each: as many as the point's fraction says.
     heads_removed: tuple[tuple[Any, ...], ...]
     value: float  # The task's metric
 
@@ -86,7 +86,7 @@ class DropPart:
     value: float
     difference: float  # Value minus baseline, with its paired interval.
     ci: tuple[float, ...] | None
-    level: float  # Of the interval: 0.95, or more where several models were looked at
+    level: float  # Level of the interval: 0.95, or more where several models were tested
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Near:
     method: str  # How the model was made.
     repair: str
     heads: int  # Heads that it lost: about half
-    #: Mean squared distance of its outputs to the unpruned model's; no labels are looked at.
+    #: Mean squared distance of its outputs to the unpruned model's; labels are not used.
     distance: float
 
 
@@ -155,7 +155,7 @@ class MaxDrop:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What was read."""
+    """The data that were read."""
 
     name: str  # Of the file, and what its examples are for.
     sha256: str
@@ -352,13 +352,13 @@ class PruneResult(Measured):
     warnings: tuple[str, ...] = ()  # Sentences about what a reader should not conclude.
     kept: KeptModel | None = None  # The one that is saved and timed.
     saved: SavedModel | None = None  # The folder that it was written to.
-    speed: SpeedResult | None = None  # Of the model that is kept.
+    speed: SpeedResult | None = None  # Speed of the model that is kept.
     #: Where heads were removed: ``encoder``, ``decoder``, ``cross``, or ``all`` for the heads of
     #: all stacks together.
     stack: Annotated[str, Setting()] = "encoder"
     #: Each stack alone, where all were asked for; empty otherwise.
     stacks: tuple[StackResult, ...] = ()
-    areas: tuple[Area, ...] = ()  # Of the curves of ``stacks``.
+    areas: tuple[Area, ...] = ()  # Areas under the curves of ``stacks``.
     gaps: tuple[AreaGap, ...] = ()  # Between each two of them.
     #: How a number of heads was found that costs at most so much; None unless it was asked for.
     max_drop: MaxDrop | None = None
@@ -381,7 +381,7 @@ class PruneResult(Measured):
         raise KeyError(f"{method} with repair {repair} was not measured")
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per stack, method, repair and fraction (pandas).
+        """Return one row per stack, method, repair and fraction (pandas).
 
         ``value`` is the task's metric; its other metrics are columns by their names, empty for
         random heads.

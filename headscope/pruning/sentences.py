@@ -103,7 +103,7 @@ def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
 
 
 def _refusal(metric: str, look: DropLook) -> str:
-    """``41 heads (up to 0.62 points, 95%)``."""
+    """Describe a refused model: ``41 heads (up to 0.62 points, 95%)``."""
     lost = f"up to {amount(look.most_lost, metric)}"
     if look.most_lost < 0:
         lost = f"a gain of {amount(-look.most_lost, metric)} or more"
@@ -111,7 +111,7 @@ def _refusal(metric: str, look: DropLook) -> str:
 
 
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
-    """Return the curve and the point that are spoken of; their values have no say in the choice.
+    """Return the curve and the point of the headline, chosen without looking at their values.
 
     The model that is kept; else, of the method and repair that were named first, the point nearest
     to half of the heads. None where nothing was removed anywhere.

@@ -113,7 +113,7 @@ class Inputs:
     sources: Sources
     evaluation: Task
     calibration: Task | None  # None where nothing is chosen
-    roles: KnownRoles  # empty where nobody asked
+    roles: KnownRoles  # empty where no classification was asked for
     validation: ValidationSummary
 
 
@@ -131,7 +131,7 @@ class Pruner:
     def rankings(self) -> dict[str, Ranking]:
         """Rank the units by every method that scores them, before anything is measured.
 
-        A method that cannot be run is so refused early.
+        So a method that cannot be run is refused early.
         """
         rankings, names = {}, self.options.scored
         for i, name in enumerate(names):

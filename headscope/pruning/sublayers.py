@@ -96,7 +96,7 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
     Raises
     ------
     UnsupportedModelError
-        If a map is none that headscope can overwrite.
+        If there is a map that headscope cannot overwrite.
     """
     found: list[Sublayer] = []
     for site in (site for site in loaded.sites if site.n_heads):

@@ -1,14 +1,15 @@
 r"""Optimal Brain Surgeon on whole heads: an order of removal, and the refit that belongs to it.
 
-Unlike gates, which can only turn a head up, W_O as a whole may change: what a head wrote is written
-by the others as far as they know it (:mod:`headscope.pruning.block_elimination` has the equations).
-The method walks in eighths of the heads; after each the model is run again as it stands, refitted,
-and *all* heads are ranked anew. It walks only as far as the sets that are asked for: a search that
-ends early pays for no more. The repair refits W_O and b_O of every layer to what attention puts out
-with all heads on the same input. For a set of the walk no pass is needed: the second moments of the
-two looks on either side of its size are known, and those between them are taken to be linear in the
-number of heads gone. Any other set is refitted to what passes through the whole model, and once
-more where the model then stands. No labels are used, and no weight outside W_O and b_O changes.
+Unlike gates, which can only turn a head up, W_O as a whole may change: the other heads write
+what a removed head wrote, as far as their outputs allow
+(:mod:`headscope.pruning.block_elimination` has the equations). The method removes an eighth of the
+heads at a time; after each step the refitted model is run again, and *all* heads are ranked anew.
+It goes only as far as the sets that are asked for: a search that ends early pays for no more. The
+repair refits W_O and b_O of every layer to what attention puts out with all heads on the same
+input. A set chosen on the way needs no pass: its second moments are interpolated linearly, in the
+number of heads gone, between the two measured sizes around it. Any other set is refitted to what
+passes through the whole model, and once more to what passes through the model that this gives. No
+labels are used, and no weight outside W_O and b_O changes.
 
 Hassibi & Stork 1993; of blocks of rows, Kurtic et al. 2023, arXiv:2302.04089.
 """
@@ -28,19 +29,19 @@ from headscope.pruning.refitted_model import RefittedModel
 from headscope.pruning.repair import Repaired
 from headscope.pruning.sublayers import Sublayer
 
-PARTS = 8  # Steps in which the path is walked
+PARTS = 8  # Steps from all heads to none
 _WALK = "surgeon's walk"
 
 
 def surgeon(context: Context) -> Ranking:
-    """Rank heads along the path."""
+    """Rank heads by removing them step by step."""
     return context.remember(_WALK, lambda: SurgeonRanking(context))
 
 
 class SurgeonRanking(Ranking):
-    """A set for each number of units, by the last look at the model with fewer gone.
+    """The units to remove for each count, from the moments measured nearest below that count.
 
-    Scores, by the smallest set that holds a unit, are of the looks that were made by then.
+    A unit's score is the share of units in the smallest set that removes it, as known so far.
     """
 
     def __init__(self, context: Context) -> None:
@@ -48,7 +49,7 @@ class SurgeonRanking(Ranking):
         self._units = _units_of(context, model.layers)
         n = len(context.units)
         self._layers, sizes = model.layers, sorted({n * i // PARTS for i in range(PARTS)})
-        #: Those that are looked at, at most: no set is larger than the context's largest.
+        #: Sizes at which moments may be measured: no set is larger than the context's largest.
         self._sizes = sizes[: bisect_left(sizes, context.largest or n) + 1]
         self._paths: list[list[Elimination]] = []
         #: A of every layer at each size, (n_heads * d_head + 1, same); float32 is enough to keep.
@@ -75,7 +76,7 @@ class SurgeonRanking(Ranking):
         return self._remove(count)
 
     def _look(self, times: int) -> None:
-        """Look at the model at each of the first sizes, where that was not done before."""
+        """Measure the model at each of the first sizes, where that was not done before."""
         for i in range(len(self._paths), min(max(times, 1), len(self._sizes))):
             if i > 0:
                 chosen = exactly(self._layers, self._paths[-1], self._sizes[i])
@@ -98,7 +99,7 @@ class SurgeonRanking(Ranking):
         return tuple(sorted(gone))
 
     def inputs(self, count: int) -> list[Tensor]:
-        """Return A of every layer with ``count`` units gone, between those of two looks."""
+        """Return A of every layer with ``count`` units gone, interpolated between two sizes."""
         self._look(bisect_left(self._sizes, count) + 1)
         sizes = self._sizes[: len(self._inputs)]
         after = min(bisect_left(sizes, count), len(sizes) - 1)
@@ -109,7 +110,7 @@ class SurgeonRanking(Ranking):
 
 
 def exactly(layers: Sequence[Sublayer], paths: Sequence[Elimination], count: int) -> list[int]:
-    """Return how many units each sublayer keeps if ``count`` go and the least is changed.
+    """Return how many units each sublayer keeps if ``count`` go at the least total cost.
 
     By dynamic programming over the layers; exact for the sum of the layers' curves.
     """
@@ -130,7 +131,7 @@ def refitted_maps(context: Context, removed: Sequence[int]) -> Repaired:
     walk, inputs = context.memo.get(_WALK), None
     if isinstance(walk, SurgeonRanking) and walk.remove(len(removed)) == tuple(removed):
         inputs = walk.inputs(len(removed))
-    model = _refitted(context)  # after the walk, which leaves the model where it looked last
+    model = _refitted(context)  # after the ranking, which leaves the model at its last step
     units = _units_of(context, model.layers)
     gone = set(removed)
     kept = [

@@ -36,7 +36,7 @@ from headscope.stats.estimate import Estimate
 
 _COLOURS = (b.BLUE, b.VERMILION, b.GREEN, b.PURPLE, b.ORANGE, b.SKY, b.BLACK, "#B8860B")
 _MOST_ALONE = 8  # Heads named in the table of heads removed alone: those that hurt most.
-#: Metrics beside a task's value that stand in a table of their own.
+#: Metrics besides a task's value that stand in a table of their own.
 _OTHERS = (
     *("exact_match", "bleu", "bleu_characters", "ndcg_at_10", "recall_at_10", "top_10_changed"),
     *("kendall_tau", "word_accuracy"),

@@ -153,7 +153,7 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
 
 
 def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Rank of every known head, when it is removed first, and what the model is without it.
+    """Yield each known head's rank, when it is removed first, and the model's value without it.
 
     The page has a place for each head of one stack: the encoder, or the only one that was pruned.
     """
@@ -191,7 +191,7 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
 
 
 def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
-    """What a search confirmed, and the point that the headline speaks of against random heads."""
+    """Yield what a search confirmed, and the headline's point compared with random heads."""
     metric = result.metric
     if (search := result.max_drop) is not None:
         part = search.confirmed

@@ -1,4 +1,4 @@
-"""How many times as fast a cut model is, and its milliseconds, from runs that had no say in it.
+"""How many times as fast a cut model is, and its milliseconds, from runs not used to choose it.
 
 Whole and cut model run in adjacent pairs, first one and then the other. The estimate is the median
 of the ratio whole / cut over pairs: both runs of a pair see the same machine, and a run that was

@@ -1,4 +1,4 @@
-"""How fast a model is beside the whole one, on batches of the evaluation texts' own lengths."""
+"""How fast a model is compared with the whole one, on batches of the evaluation texts' lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headscope.removal.confirm_speed import FEWEST, median_interval, ratio_inter
 from headscope.removal.timing import in_turns, passes
 from headscope.stats.estimate import Estimate
 
-_BATCHES, _SECONDS = 3, 15.0  # Of a round of timing; and of all rounds, beyond the fewest
+_BATCHES, _SECONDS = 3, 15.0  # Batches in a round; seconds of all rounds beyond the fewest
 
 
 class Times(NamedTuple):
@@ -26,7 +26,7 @@ class Times(NamedTuple):
     ms_of_whole: Estimate
 
     def of_whole(self) -> Times:
-        """Return those of the whole model in torch."""
+        """Return the times of the whole model in torch."""
         return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
@@ -54,10 +54,10 @@ def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times
 
 
 def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
-    """Return batches of places that have the evaluation texts' own mixture of lengths.
+    """Return batches of text indices with the evaluation texts' own mixture of lengths.
 
-    Texts sorted by length and cut into batches, as programs do that pad: of these, a few that lie
-    evenly from the shortest to the longest.
+    Texts are sorted by length and cut into batches, as programs that pad do; a few batches are
+    taken evenly from the shortest to the longest.
     """
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     every = [order[first : first + size] for first in range(0, len(order), size)]

@@ -27,9 +27,9 @@ from headscope.stats.metrics import mean_of
 from headscope.stats.paired_change import Change, interval_of
 from headscope.tasks.base import Task
 
-#: Nearest neighbours, texts that ask for them, and texts that they are looked for among.
+#: Nearest neighbours of each query, queries at most, and fewest texts to find them in.
 NEIGHBOURS, QUERIES, FEWEST_TEXTS = 10, 1000, 100
-CHOOSING = 256  # Texts that forms and layers are chosen by, apart from those of CALIBRATION
+CHOOSING = 256  # Texts by which forms and layers are chosen; none of them is in CALIBRATION
 #: Mean loss on calibration text (1 - cosine, or nats) above which 8 bits have ruined a model.
 RUINED = 0.05
 
@@ -69,7 +69,7 @@ class Bench:
                     "Some evaluation texts no longer fit the model once rare words are spelled in "
                     "more pieces; leave the longest ones out of the data."
                 )
-            task.distance = self.task.distance  # near to the whole model, not to itself
+            task.distance = self.task.distance  # the distance to the whole model, not to itself
             self._tasks[model.vocab_size] = task
         return self._tasks[model.vocab_size]
 
@@ -222,7 +222,7 @@ def _outputs(model: LoadedModel, served: Served, rows: Sequence[Row]) -> Tensor:
 
 
 def nearest(embeddings: Tensor) -> Tensor:
-    """Return the places of the neighbours of the first texts, (queries, neighbours)."""
+    """Return the indices of the neighbours of the first texts, (queries, neighbours)."""
     similarity = embeddings[:QUERIES] @ embeddings.T
     similarity.fill_diagonal_(-torch.inf)
     return similarity.topk(min(NEIGHBOURS, len(embeddings) - 1), dim=1).indices

@@ -35,11 +35,11 @@ from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
 RATE, BATCH = 6e-4, 64
-HELD_OUT, MOST_HELD = 10, 512  # One text of so many is held out, and so many at most.
+HELD_OUT, MOST_HELD = 10, 512  # One in HELD_OUT texts is held out, MOST_HELD at most.
 WARM = 50  # Steps until the full learning rate
-SECONDS = 30.0  # Between two looks at the held-out text
-PATIENCE = 4  # Looks in a row that came no nearer, after which training ends
-_CLEARLY = 0.85  # Of the time of a step in float32
+SECONDS = 30.0  # Between two evaluations on the held-out text
+PATIENCE = 4  # Evaluations in a row without progress, after which training ends
+_CLEARLY = 0.85  # Share of the time of a float32 step below which bfloat16 is clearly faster
 
 
 def output_of(loaded: LoadedModel, batch: Padded) -> Tensor:
@@ -99,10 +99,10 @@ def distil(
     seed : int
         Of the held-out texts and the order of the others.
     state : State, optional
-        Where each half minute is written what is needed to go on; what a run of the same name left
-        there is gone on from.
+        A file to which training is saved every half minute; a run with the same key resumes from
+        it.
     tell, clock : callable
-        Is told which share of the time is over; the clock, for tests.
+        ``tell`` is called with the share of the time that is over; ``clock`` is for tests.
 
     Returns
     -------
@@ -203,7 +203,7 @@ class Lesson:
 
 @dataclass(frozen=True)
 class State:
-    """A file that a run of training goes on from after an interruption."""
+    """A file from which training resumes after an interruption."""
 
     path: Path
     key: str  # Of everything that the run depends on: a file of another run is not read.
@@ -252,7 +252,7 @@ class _Run:
         write_atomically(state.path, file.getvalue())
 
     def resume(self, state: State | None) -> None:
-        """Go on from what the same run left."""
+        """Resume from what the same run saved."""
         if state is not None and (held := state.read()) is not None:
             self._network.load_state_dict(held["network"])
             self._optimiser.load_state_dict(held["optimiser"])

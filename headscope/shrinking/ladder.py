@@ -91,7 +91,7 @@ class Ladder:
             self._fewer_layers()
 
     def forget(self) -> None:
-        """Delete what training had written down: the model is saved."""
+        """Delete the saved state of training: the model is saved."""
         if (state := self._state(self.bench.whole, 0)) is not None:
             state.path.unlink(missing_ok=True)
 
@@ -115,7 +115,7 @@ class Ladder:
             lost = bench.distance(whole, served)
             self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
             self._lost[form] = lost
-            if lost <= RUINED:  # by calibration text: the evaluation data have no say
+            if lost <= RUINED:  # by calibration text: the evaluation data choose nothing
                 self._forms.append(form)
             else:
                 self.refused.append(
@@ -288,7 +288,7 @@ class Ladder:
         return bench.files(model), dataclasses.replace(training, minutes=spent + training.minutes)
 
     def _sets(self, base: LoadedModel, count: int) -> list[tuple[Any, ...]]:
-        """List what may go: the nearest sets first, and with them the one spread evenly."""
+        """List the sets of layers that may go: the nearest first, and the one spread evenly."""
 
         def distance(model: LoadedModel) -> float:
             return self.bench.distance(model, model, most=128)
@@ -302,7 +302,7 @@ class Ladder:
     def _distilled(
         self, small: LoadedModel, minutes: float, spent: float, state: State | None = None
     ) -> tuple[LoadedModel, Training]:
-        """Train for some of the minutes, after so many that are ``spent``."""
+        """Train for some of the minutes; ``spent`` are those used before."""
         bench, options = self.bench, self.options
 
         def tell(share: float) -> None:
@@ -320,7 +320,7 @@ class Ladder:
         )
 
     def _state(self, base: LoadedModel, count: int) -> State | None:
-        """Return where training is written down, beside the folder that is to be saved."""
+        """Return the file in which training is saved, next to the folder that is to be saved."""
         if self.options.save is None:
             return None
         options, texts, folder = self.options, self.bench.texts, Path(self.options.save)
@@ -373,7 +373,7 @@ class Ladder:
             self.best, self.chosen = files, len(self.models) - 1
             self.stopped = "The smallest model that is tried keeps to it."
 
-    # --- what is held against a target ----------------------------------------------------------
+    # --- comparing with a target ----------------------------------------------------------------
 
     def _choose(self, model: MeasuredModel, files: Files) -> None:
         self.chosen, self.best, self.reached = self.models.index(model), files, True

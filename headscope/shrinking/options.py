@@ -1,4 +1,4 @@
-"""What ``headscope shrink`` can be asked."""
+"""The options of ``headscope shrink``."""
 
 from __future__ import annotations
 

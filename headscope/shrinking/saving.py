@@ -27,7 +27,7 @@ SERVED = "served"  # In ``headscope.json``: runtime and precision of the headlin
 def save(
     files: Files, form: Form, result: ShrinkResult, bench: Bench, options: ShrinkOptions
 ) -> ShrinkResult:
-    """Write one folder; nothing of it stays where it does not hold what was measured."""
+    """Write one folder; nothing of it is left if it does not hold what was measured."""
     best, folder = result.best, Path(str(options.save))
     assert best is not None
     with whole_folder(folder) as room:

@@ -62,7 +62,7 @@ class Form:
 
     @property
     def file(self) -> str:
-        """Where it lies in a folder: where sentence-transformers' backends look for it."""
+        """Its path in a folder, where sentence-transformers' backends look for it."""
         ending = {"int8": "_qint8_calibrated", "int8 dynamic": "_qint8_dynamic"}
         if self.runtime == "torch":
             return "model.safetensors"
@@ -73,7 +73,7 @@ class Form:
 
     @property
     def default_file(self) -> str:
-        """Where the one form of a saved folder lies: sentence-transformers opens it unasked."""
+        """Its path as the one form of a saved folder, which sentence-transformers opens unasked."""
         return Form(self.runtime, "float32").file
 
 
@@ -118,10 +118,10 @@ def installed_runtimes() -> tuple[str, ...]:
 
 
 def without_telemetry(name: str) -> Any:
-    """Import openvino or nncf, which would else report each use to a server.
+    """Import openvino or nncf without their reports of each use to a server.
 
-    They do so from processes that they fork while other threads run, and such a process may wait
-    for ever. Both go on where the package that reports is not there.
+    They report from processes that they fork while other threads run, and such a process may wait
+    for ever. Both work without the package that reports.
     """
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     return importlib.import_module(name)

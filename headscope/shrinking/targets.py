@@ -1,4 +1,4 @@
-"""What is held against a target: the bad end of every interval counts."""
+"""Whether a model reaches a target: the bad end of every interval counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far an answer is the right one: exact match and F1 of words, as SQuAD counts them.
+"""How close an answer is to the right one: exact match and F1 of words, as SQuAD counts them.
 
 References
 ----------
@@ -17,20 +17,20 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalised(answer: str) -> str:
-    """Lower case, without punctuation (ASCII) and articles, single spaces between words."""
+    """Return an answer in lower case, without punctuation (ASCII), articles and double spaces."""
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, right: Sequence[str]) -> float:
-    """1 where an answer is one of the right ones once all are normalised, else 0.
+    """Return 1 if an answer is one of the right ones once all are normalised, else 0.
 
-    No right one means that the question has no answer, which the empty answer says.
+    Without a right one the question has no answer, and only the empty answer is right.
     """
     return float(any(normalised(answer) == normalised(other) for other in _gold(right)))
 
 
 def word_f1(answer: str, right: Sequence[str]) -> float:
-    """The best F1 of an answer's normalised words with those of a right one, 0 to 1.
+    """Return the best F1 of an answer's normalised words with those of a right one, 0 to 1.
 
     Where either has no word, it is 1 if the other has none either, else 0.
     """

@@ -1,7 +1,7 @@
 """Markers on the fields of results: what ``headscope diff`` compares, and what must be equal.
 
-``Annotated[float, Compare(interval="ci", better=1)]`` says it where the field stands. A field
-without a marker is looked at only where nothing else differs.
+``Annotated[float, Compare(interval="ci", better=1)]`` says it where the field is defined. A
+field without a marker is compared only where nothing else differs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Compare:
     ``{0}``; ``{key}`` is a row's key in a dict.
     """
 
-    #: What it is called, or what the names of nested fields begin with (a template). None: as the
-    #: field, and for nested fields nothing.
+    #: Its name, or the prefix of the names of nested fields (a template). None means the field's
+    #: own name, and no prefix.
     name: str | None = None
     where: str = ""  # Where nested fields were measured: ``{0.name}`` (a template)
-    interval: str = ""  # The field with its interval, or two: ``low high``
+    interval: str = ""  # Name of the field with its interval, or of two fields: ``low high``
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
     part: str = ""  # The attribute of the value that is compared
-    words: str = ""  # Compared as words: a template
+    words: str = ""  # A template, where it is compared as words
     #: Rows in which this field has this value are not compared.
     unless: tuple[str, str] | None = None
 
@@ -40,8 +40,8 @@ class Compare:
 class Setting:
     """A field that has to be equal for two results to measure the same."""
 
-    name: str = ""  # What it is called; as the field where empty
-    keys: tuple[str, ...] = ()  # Of a dict: only these
+    name: str = ""  # Its name; the field's own where empty
+    keys: tuple[str, ...] = ()  # The only keys of a dict that are compared
 
 
 M = TypeVar("M", Compare, Setting)

@@ -1,4 +1,4 @@
-"""How many may go for a bounded loss: a fixed sequence of tests on all examples.
+"""How many units may be removed for a bounded loss: a fixed sequence of tests on all examples.
 
 The numbers ``k_1 < k_2 < ...`` and all that makes the model of each are settled before an example
 of the test data is looked at. They are tested in that order::
@@ -31,8 +31,8 @@ from typing import NamedTuple
 from headscope.core.rounding import above
 from headscope.stats.paired_change import Change, MetricInterval
 
-LEVEL = 0.95  # Of the intervals, only one end of which counts.
-ALPHA = (1 - LEVEL) / 2  # Of each test, and of all of them together.
+LEVEL = 0.95  # Level of the two-sided intervals, of which only one end counts.
+ALPHA = (1 - LEVEL) / 2  # Error probability of each test, and of all of them together.
 PARTS = 16  # Steps from nothing to everything.
 
 
@@ -40,7 +40,7 @@ def ascending(n: int, parts: int = PARTS) -> tuple[int, ...]:
     """List the numbers that are tested: the multiples of ``n / parts``, to the nearest, below n.
 
     All of 1 to n - 1 where n is at most ``parts``. A refusal ends the sequence, so it begins where
-    little is lost; large steps keep the refusals few that come by chance.
+    little is lost; large steps make refusals by chance rare.
     """
     each = ((2 * i * n + parts) // (2 * parts) for i in range(1, parts))
     return tuple(sorted({k for k in each if 0 < k < n}))
@@ -48,7 +48,7 @@ def ascending(n: int, parts: int = PARTS) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Judged:
-    """What a model loses, and the upper end of that; ``allowed`` if it is at most the bound."""
+    """What a model loses, with the upper end of its interval: ``allowed`` if at most the bound."""
 
     change: Change
     lost: float  # Above 0 for a loss, whichever direction of the metric is better.
@@ -65,8 +65,8 @@ def judged(change: Change, sign: int, bound: float) -> Judged:
 def reaches(interval: MetricInterval, least: float) -> bool:
     """Whether the lower end of an interval is at least ``least``.
 
-    Where the interval is unknown although there are examples enough, every resample showed the same
-    value, and that is taken, as :meth:`~headscope.stats.paired_change.Change.most_lost` does.
+    Where the interval is unknown although there are enough examples, every resample showed the same
+    value, and that is used, as :meth:`~headscope.stats.paired_change.Change.most_lost` does.
     """
     low = interval.value if interval.ci is None else interval.low
     return not bool(above(least, low))
@@ -80,7 +80,7 @@ class Stopped(NamedTuple):
 
 
 def last_confirmed(numbers: Iterable[int], test: Callable[[int], bool]) -> Stopped:
-    """Test numbers in their order up to the first refusal; nothing after it is looked at."""
+    """Test numbers in their order up to the first refusal; later ones are not tested."""
     confirmed = None
     for number in numbers:
         if not test(number):
@@ -90,7 +90,7 @@ def last_confirmed(numbers: Iterable[int], test: Callable[[int], bool]) -> Stopp
 
 
 def examples_needed(found: Judged, bound: float) -> int | None:
-    """Guess how many examples would have allowed it, rounded up to two digits; None if none would.
+    """Estimate how many examples would have confirmed it, to two digits; None if none would.
 
     The interval's half-width falls with the square root of the number of examples.
     """

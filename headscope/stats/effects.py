@@ -12,25 +12,25 @@ from headscope.stats.estimate import Estimate
 
 @dataclass(frozen=True)
 class EffectTask:
-    """The task that changed models are measured by, beside the cosine."""
+    """The task by which changed models are measured besides the cosine."""
 
-    name: str  # Of the task, and of its value.
+    name: str  # Name of the task, and of its value.
     metric: str
     higher_is_better: bool  # False for a loss
     data: dict[str, Any]  # Name and SHA-256 of what it was measured on
-    examples: int  # Measured
-    baseline: Estimate  # Of the unchanged model; interval over examples
+    examples: int  # How many were measured
+    baseline: Estimate  # Value of the unchanged model; interval over examples
 
 
 @dataclass(frozen=True)
 class Effect:
-    """A changed model beside the unchanged one."""
+    """A changed model compared with the unchanged one."""
 
     #: Mean cosine of the lines' embeddings to the unchanged model's own; interval by a bootstrap
     #: over lines.
     cosine: Annotated[Estimate, Compare(better=1)]
     metric: float | None = None  # The task's value; None without a task
-    #: Of the metric to the unchanged model's, paired over examples.
+    #: Difference from the unchanged model's value, paired over examples.
     difference: Annotated[Estimate | None, Compare("change of the metric")] = None
 
 

@@ -11,9 +11,9 @@ Z = 1.959963984540054  # Half of a 95% interval of a normal value, in standard e
 class Estimate:
     """A number with its 95% confidence interval.
 
-    Without a value (None) the number is not defined or was not measured; without an interval
-    nobody knows how sure it is. What is unknown is never zero. How the interval was made is said
-    where a result has the field.
+    A value of None means that the number is undefined or was not measured; without an interval its
+    uncertainty is unknown. Neither is ever written as zero. Each result says at its field how the
+    interval was made.
     """
 
     value: float | None
@@ -22,7 +22,7 @@ class Estimate:
 
     @classmethod
     def around(cls, value: float | None, half_width: float | None = None) -> Estimate:
-        """Make one of a number and half of its interval, None where that is unknown."""
+        """Make an estimate from a value and half the width of its interval, None where unknown."""
         if value is None or half_width is None:
             return cls(value)
         return cls(value, value - half_width, value + half_width)
@@ -38,4 +38,4 @@ class Estimate:
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
 
-UNKNOWN = Estimate(None)  # What results of older versions do not hold, and what was not measured.
+UNKNOWN = Estimate(None)  # For what was not measured, or is missing in results of older versions.

@@ -72,13 +72,14 @@ def rate_of(name: str) -> Rate:
     return Rate(lambda outputs: outputs[name])
 
 
-#: Tokens by which a sentence is taken to change where no sentence did. With 1 the interval covered
-#: 76% of 50 sentences of which 3% changed by 1 to 4 tokens, with 3 it covers 95% or more.
+#: Tokens that a changed sentence is assumed to differ in where no sentence changed. With 1 the
+#: interval covered 76% of 50 sentences of which 3% changed by 1 to 4 tokens, with 3 it covers 95%
+#: or more.
 _TOKENS = 3.0
 
 
 class Counted(ABC):
-    """A metric of right and wrong answers that is no rate of examples."""
+    """A metric of right and wrong answers that is not a rate of examples."""
 
     @abstractmethod
     def __call__(self, outputs: Outputs, counts: Array) -> Array:
@@ -88,7 +89,7 @@ class Counted(ABC):
     def with_two_more(
         self, outputs: Outputs, right: tuple[bool, bool], other: Outputs | None = None
     ) -> Outputs:
-        """Add two examples, right or not, as big as what differs from another model."""
+        """Add two examples, right or wrong, as large as those that differ from another model."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ class TokenRate(Counted):
 class CountedF1(Counted):
     """F1 of what is predicted and what is right, 2 TP / (predicted + right), times 100.
 
-    Of an array (n, 3) of each example's true positives, predictions and right ones; 0 where
-    nothing is predicted and nothing right.
+    Computed from an array (n, 3) of each example's true positives, predictions and right ones; 0
+    where nothing is predicted and nothing right.
     """
 
     counts: str  # Name of the array.
@@ -204,7 +205,7 @@ matthews = ClassMetric(_matthews)
 
 
 def spearman(outputs: Outputs, counts: Array) -> Array:
-    """Spearman's rank correlation of ``similarity`` and ``gold``, ties at their mean rank, x100.
+    """Return Spearman's correlation of ``similarity`` and ``gold``, ties at their mean rank, x100.
 
     0 where either side is constant.
     """
@@ -218,7 +219,7 @@ def spearman(outputs: Outputs, counts: Array) -> Array:
 
 
 def _ranks(values: Array, counts: Array) -> Array:
-    """Mean rank of each example's value in every resample: (resamples, n).
+    """Return the mean rank of each example's value in every resample: (resamples, n).
 
     The order of the values is the same in all resamples, so one sort serves them all: a group of
     equal values that was drawn c times after b smaller ones has ranks b + 1 ... b + c. Values are
@@ -256,7 +257,7 @@ def resampled(
 
 
 def _owners(outputs: Outputs) -> Array:
-    """Return the number of what each example is drawn with, from 0; by default its own."""
+    """Return the cluster with which each example is drawn, numbered from 0; by default its own."""
     if CLUSTER not in outputs:
         return np.arange(size_of(outputs))
     return np.unique(outputs[CLUSTER], return_inverse=True)[1]
@@ -268,7 +269,7 @@ def drawn_units(outputs: Outputs) -> int:
 
 
 def value_of(metric: Metric, outputs: Outputs) -> float:
-    """Return the metric itself: every example once."""
+    """Return the metric with every example counted once."""
     return float(metric(outputs, np.ones((1, size_of(outputs))))[0])
 
 
@@ -289,7 +290,7 @@ class RunningMoments(Accumulator):
         self.counts: Array = np.zeros(shape, dtype=np.int64)  # observations of each number
 
     def add(self, values: Array, counted: Array) -> None:
-        """Add observations, (*shape, n); those that are not ``counted`` are passed over."""
+        """Add observations, (*shape, n); those that are not ``counted`` are skipped."""
         n = counted.sum(axis=-1)
         safe = np.maximum(n, 1)
         mean = np.where(counted, values, 0.0).sum(axis=-1) / safe

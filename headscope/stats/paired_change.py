@@ -12,10 +12,10 @@ any other              bootstrap                      bootstrap
 The bootstrap draws the same examples for both models and takes quantiles of the resampled changes.
 Those of n examples are too narrow by sqrt((n - 1) / n), and by the normal quantile in place of
 Student's; so each end lies as far out among the resamples as Student's quantile, times
-sqrt(n / (n - 1)), does in a normal distribution. The p-value turns the same sentence round: the
+sqrt(n / (n - 1)), does in a normal distribution. The p-value is the inverse of this: the
 level at which 0 is an end of the interval, (1 + resamples on the other side) / (1 + resamples) on
-each side. Where 0 lies beyond all resamples these tell no more than that p is small; there the
-normal tail with their standard deviation goes on, so that p can be adjusted over many heads.
+each side. Where 0 lies beyond all resamples, they only show that p is small; p is then taken
+from the normal tail with their standard deviation, so that it can be adjusted over many heads.
 
 An interval of no width is never given. Where it would have none (no resample differs from another,
 beyond rounding), or where examples are fewer than :data:`FEWEST`, it is unknown: from minus to plus
@@ -53,8 +53,8 @@ from headscope.stats.metrics import (
 )
 from headscope.stats.statistics import agresti_coull, tango, tango_p
 
-FEWEST = 8  # Examples below which resamples say nothing.
-_BEYOND = 5  # Resamples that lie beyond either end of an interval, at least.
+FEWEST = 8  # Fewest examples for which an interval is given.
+_BEYOND = 5  # Fewest resamples that must lie beyond either end of an interval.
 _ROUNDING = 4 * EPS  # Two values of a metric are equal within this share of them.
 _ARITHMETIC = 1e-12  # What a sum in float64 leaves of a difference of 0, as a share of the metric.
 
@@ -66,7 +66,7 @@ class MetricInterval:
     value: float
     low: float
     high: float
-    level: float  # Of the interval, such as 0.95.
+    level: float  # Level of the interval, such as 0.95.
 
     @property
     def ci(self) -> tuple[float, float] | None:
@@ -74,7 +74,7 @@ class MetricInterval:
         return None if math.isinf(self.low) or math.isinf(self.high) else (self.low, self.high)
 
     def estimate(self) -> Estimate:
-        """Return it as results hold it."""
+        """Return the value with its interval, as results have it."""
         return Estimate(self.value, *(self.ci or ()))
 
 
@@ -82,20 +82,20 @@ class MetricInterval:
 class Change(MetricInterval):
     """A metric of two models on the same examples; the interval is that of ``difference``."""
 
-    examples: int  # That both were measured on.
-    baseline: float  # The first model's; ``value`` is the other's.
+    examples: int  # Examples that both were measured on.
+    baseline: float  # The first model's value; ``value`` is the other's.
     difference: float  # ``value - baseline``
-    #: Two-sided, of no difference: below 1 - level exactly where the interval leaves 0 out.
+    #: Two-sided p-value of no difference: below 1 - level exactly where the interval excludes 0.
     p_value: float
 
     def estimate(self) -> Estimate:
-        """Return the difference as results hold it."""
+        """Return the difference with its interval, as results have it."""
         return Estimate(self.difference, *(self.ci or ()))
 
     def most_lost(self, sign: int) -> float:
         """Return the upper end of the loss; ``sign`` is 1 if higher is better, else -1.
 
-        Where the interval is unknown although there are examples enough, every resample showed the
+        Where the interval is unknown although there are enough examples, every resample showed the
         same loss, and that is returned; with too few examples it is infinite.
         """
         if self.ci is None and self.examples >= FEWEST:
@@ -179,7 +179,7 @@ def interval_of(
 
 
 def _tail(n: int, level: float) -> float:
-    """Share of resamples beyond each end."""
+    """Return the share of resamples beyond each end."""
     quantile = -stdtrit(n - 1, (1 - level) / 2) * math.sqrt(n / (n - 1))
     return float(ndtr(-quantile))
 

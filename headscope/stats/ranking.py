@@ -1,9 +1,9 @@
 r"""Rankings of documents: nDCG, recall, and how far an order is another one.
 
 Documents are ordered by falling score. nDCG and recall are means over all orders of tied documents,
-so that no order of a file has a say (McSherry & Najork 2008, ECIR); where one order is needed, ties
-have that of the documents. Scores are compared on a grid of 16 EPS of the largest one: those of
-equal texts differ by rounding alone, and so may differ from one processor to the next.
+so that the order of a file does not matter (McSherry & Najork 2008, ECIR); where one order is
+needed, tied documents keep theirs. Scores are compared on a grid of 16 EPS of the largest one:
+those of equal texts differ by rounding alone, and so may differ from one processor to the next.
 
 References
 ----------
@@ -20,7 +20,7 @@ import numpy as np
 from headscope.core.accumulator import Array
 from headscope.core.rounding import EPS
 
-TOP = 10  # Documents that are looked at.
+TOP = 10  # Documents of a ranking that count.
 
 
 def on_grid(scores: Array, largest: float | None = None) -> Array:
@@ -49,7 +49,7 @@ def first_documents(steps: Array, k: int = TOP) -> Array:
 
 
 def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> tuple[float, float]:
-    """Judge the order of one query's documents, as a mean over all orders of tied ones.
+    """Return nDCG and recall of one query's ranking, as means over all orders of tied documents.
 
     nDCG is the discounted gain of the first ``k`` documents, divided by that of the best order: the
     gain is sum_i grade_i / log2(i + 1) over places i = 1 ... k; documents that were not judged, and
@@ -80,7 +80,7 @@ def _worth(steps: Array, places: Array, documents: Array) -> Array:
 
 
 def order_kept(whole: Array, other: Array) -> float:
-    """Kendall's tau between two lists of scores of the same documents, (documents,) of int64.
+    """Return Kendall's tau of two lists of scores of the same documents, (documents,) of int64.
 
     The mean of sign(a_i - a_j) sign(b_i - b_j) over the pairs that ``whole`` does not tie: 1 for
     the same order, -1 for the reverse, and a pair that only ``other`` ties counts 0. 1 where

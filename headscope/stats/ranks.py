@@ -18,7 +18,7 @@ class NumericalRank:
 
 @dataclass(frozen=True)
 class MatrixRank:
-    """The singular values of one matrix and what is read off them."""
+    """The singular values of one matrix and the ranks computed from them."""
 
     #: Descending; as many as the factors' width allows, the rest of the matrix's are 0.
     singular_values: tuple[float, ...]
@@ -50,7 +50,7 @@ class ControlStatistics:
 
 @dataclass(frozen=True)
 class LayerControl:
-    """Controls of one geometry: heads alone, and as many concatenated as the layer has."""
+    """Controls for layers of one shape: single heads, and all heads of a layer concatenated."""
 
     n_heads: int  # Heads of such a layer
     heads: dict[str, ControlStatistics]  # By matrix, as in :data:`MATRICES`.

@@ -1,4 +1,4 @@
-r"""One layer's weights as factors of the products whose rank is asked for.
+r"""One layer's weights as factors of the products whose ranks are measured.
 
 ::
 
@@ -34,7 +34,7 @@ from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, N
 
 @dataclass(frozen=True)
 class Factors:
-    """The four factors of one layer, float64 but for :meth:`stored` ones."""
+    """The four factors of one layer, in float64 except those of :meth:`stored`."""
 
     W_Q: Tensor  # (n_heads, d_in, d_head). d_in is d_model, or d_model + 1 with biases.
     W_K: Tensor
@@ -43,7 +43,7 @@ class Factors:
 
     @property
     def n_heads(self) -> int:
-        """Heads there are."""
+        """Number of heads."""
         return self.W_Q.shape[0]
 
     @property
@@ -53,16 +53,16 @@ class Factors:
 
     @classmethod
     def stored(cls, weights: AttentionWeights) -> Factors:
-        """Take a layer's canonical weights as they are: nothing is held twice."""
+        """Take a layer's canonical weights as they are, without a copy."""
         own = cls(weights.W_Q, weights.W_K, weights.W_V, weights.W_O.mT)
         return own.each(Tensor.detach)
 
     def exact(self) -> Factors:
-        """Return them in float64, on the CPU."""
+        """Return the factors in float64, on the CPU."""
         return self.each(_exact)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Factors:
-        """Change each factor."""
+        """Apply a function to each factor."""
         return Factors(*map(change, (self.W_Q, self.W_K, self.W_V, self.W_O_T)))
 
     def first(self, n_heads: int) -> Factors:
@@ -110,7 +110,7 @@ def fold_gain(weights: AttentionWeights, gain: Tensor, shift: Tensor) -> Attenti
 
 
 def weigh(factors: Factors, root: Tensor, mean: Tensor) -> Factors:
-    """Weigh the query and key factors by what the layer really reads.
+    """Weigh the query and key factors by the statistics of the layer's actual inputs.
 
     ``S^(1/2) W_Q (S^(1/2) W_K)^T = S^(1/2) B S^(1/2)``, inputs written as their mean plus a
     deviation. With biases the query's last row becomes the constant query, ``mean W_Q + b_Q``.
@@ -136,30 +136,30 @@ def random_factors(like: Factors, seed: int) -> Factors:
 
 
 LEVELS = ("90", "95", "99")  # Shares whose dimensions are counted.
-#: A cumulative sum may fall short of a share that it reaches on paper: by more than the arithmetic
-#: in float64 leaves, as the weights themselves were rounded to float32 (an orthogonal map has ten
-#: equal singular values but for that, and 9 of them hold 90%).
+#: A cumulative sum may fall short of a share that it reaches on paper, and by more than float64
+#: rounding, since the weights themselves were rounded to float32 (an orthogonal map has ten equal
+#: singular values but for that, and 9 of them hold 90%).
 _ROUNDING = 8 * EPS
-#: A product of factors is zero below this share of their norms: what float64 leaves of columns that
-#: are orthogonal.
+#: A product of factors counts as zero below this share of their norms: float64 rounding leaves as
+#: much of columns that are orthogonal.
 _ZERO = 64 * torch.finfo(torch.float64).eps
 
 
 def product_singular_values(left: Tensor, right: Tensor) -> Tensor:
-    """Descending singular values of ``left @ right^T`` from factors (..., m, r), (..., n, r)."""
+    """Return the singular values of ``left @ right^T``, descending: (..., m, r), (..., n, r)."""
     sides = _triangle(left.double()), _triangle(right.double())
     sigma: Tensor = torch.linalg.svdvals(sides[0] @ sides[1].mT)
     return sigma * (sigma[..., :1] > _ZERO * _sizes(*sides)[..., None])
 
 
 def _sizes(left: Tensor, right: Tensor) -> Tensor:
-    """Frobenius norm of left times that of right, (..., m, r) and (..., n, r) -> (...)."""
+    """Return the product of both Frobenius norms, (..., m, r) and (..., n, r) -> (...)."""
     size: Tensor = torch.linalg.matrix_norm(left) * torch.linalg.matrix_norm(right)
     return size
 
 
 def _triangle(factor: Tensor) -> Tensor:
-    """Return T of factor = U T; a factor that is not tall is as small as it gets already."""
+    """Return T of factor = U T; a factor that is not tall is returned as it is."""
     if factor.shape[-2] <= factor.shape[-1]:
         return factor
     triangle: Tensor = torch.linalg.qr(factor, mode="r").R
@@ -168,7 +168,7 @@ def _triangle(factor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Reading:
-    """How singular values are read."""
+    """How ranks are computed from singular values."""
 
     share: str = "sigma2"
     eps: float = torch.finfo(torch.float32).eps
@@ -176,7 +176,7 @@ class Reading:
 
     @property
     def rounding(self) -> float:
-        """Relative strength of the directions that rounding to the stored type adds, at most."""
+        """Upper bound on the relative singular values that rounding to the stored type adds."""
         # Independent roundings of a tall matrix have a norm of about 0.3 eps of the matrix's own.
         return 2 * self.eps
 
@@ -185,7 +185,7 @@ class Reading:
         return max(shape) * self.eps if self.rtol is None else self.rtol
 
     def ranks(self, sigma: Tensor, *shape: int) -> list[MatrixRank]:
-        """Read singular values (n, r) of n matrices of one shape."""
+        """Compute the ranks of n matrices of one shape from their singular values (n, r)."""
         return summarise(sigma, rtol=self.tolerance(*shape), share=self.share)
 
 
@@ -206,7 +206,7 @@ def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixR
 
 
 def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> list[MatrixRank]:
-    """Read every kind of rank off the singular values of each matrix, (n, r)."""
+    """Compute every kind of rank from the singular values of each matrix, (n, r)."""
     largest = sigma[:, :1].sum(-1, keepdim=True)  # 0 where there are none
     scaled = sigma / largest  # squares of tiny weights would underflow
     p = scaled / scaled.sum(-1, keepdim=True)
@@ -237,10 +237,10 @@ def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> list[Matr
 
 
 def asymmetry(left: Tensor, right: Tensor) -> Tensor:
-    """``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...), float64.
+    """Return ``||B - B^T||_F / ||B||_F`` of B = left right^T, in [0, 2]: (..., m, r) -> (...).
 
-    0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an antisymmetric B, NaN
-    for B = 0 (a product of factors whose columns are orthogonal, say).
+    In float64: 0 for a symmetric B, about sqrt(2) for independent random factors, 2 for an
+    antisymmetric B, NaN for B = 0 (a product of factors whose columns are orthogonal, say).
     """
     r = left.shape[-1]
     basis = _triangle(torch.cat([left, right], dim=-1).double())
@@ -254,7 +254,7 @@ Basis = tuple[Tensor, Tensor]  # As :func:`column_basis` gives it.
 
 
 def subspace_overlap(left: Basis, right: Basis) -> Tensor:
-    """Mean squared cosine of the principal angles between column spaces, each with each.
+    """Return the mean squared cosine of the principal angles between each two column spaces.
 
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
     if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
@@ -269,14 +269,14 @@ def subspace_overlap(left: Basis, right: Basis) -> Tensor:
 
 
 def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
-    """Overlap of the heads' ``query`` and ``key`` spaces, and of ``query_key``, query with key."""
+    """Return overlaps of the heads' ``query`` and ``key`` spaces, and ``query_key`` of both."""
     query, key = (column_basis(W, reading.rounding) for W in (factors.W_Q, factors.W_K))
     pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
     return {name: subspace_overlap(*pair) for name, pair in pairs.items()}
 
 
 def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
-    """Orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
+    """Return orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
 
     By default directions that rounding to float32 adds do not count (:attr:`Reading.rounding`).
     """
@@ -288,7 +288,7 @@ def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class LayerSpectra:
-    """What is read off one layer: each head alone, and all heads side by side as one."""
+    """The spectra of one layer: of each head alone, and of all heads side by side as one."""
 
     heads: dict[str, list[MatrixRank]]  # As :func:`matrix_ranks` gives them.
     layer: dict[str, list[MatrixRank]]
@@ -298,7 +298,7 @@ class LayerSpectra:
 
 
 def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
-    """Read everything off one layer, in float64."""
+    """Compute the spectra of one layer, in float64."""
     factors = factors.exact()
     whole = factors.concatenated()
     return LayerSpectra(
@@ -310,13 +310,13 @@ def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     )
 
 
-#: Takes factors, or what draws them when their turn comes: at any time few of them are held.
+#: Takes factors, or functions that draw them when their turn comes, so that few are in memory.
 ReadLayers = Callable[[Iterable[Factors | Callable[[], Factors]]], Iterator[LayerSpectra]]
 
 
 @contextmanager
 def reading_layers(reading: Reading) -> Iterator[ReadLayers]:
-    """Yield what reads layers in the background, one a thread, on as many as torch has.
+    """Yield a function that reads layers in the background, one per thread, as many as torch has.
 
     Torch decomposes one matrix at a time, and several threads gain little inside one.
     """
@@ -353,7 +353,7 @@ def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
 
 
 def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
-    """Average ranks over draws; what does not exist in one of them is None."""
+    """Average ranks over draws; a statistic that is undefined in any draw is None."""
     spectra = torch.tensor([rank.singular_values for rank in ranks], dtype=torch.float64)
     sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
     columns: dict[str, list[float | None]] = {

@@ -52,7 +52,7 @@ def agresti_coull(hits: float, trials: int, level: float = 0.95) -> tuple[float,
 
 
 def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
-    """Exact two-sided McNemar test: are the two kinds of disagreement equally frequent?
+    """Return p of the exact two-sided McNemar test that both disagreements are equally frequent.
 
     The arguments count trials that just one of the two hits; p is 1 where they never disagree.
     """
@@ -65,7 +65,7 @@ def mcnemar_p(only_head: ArrayLike, only_baseline: ArrayLike) -> Array:
 def paired_p(
     hits: ArrayLike, both: ArrayLike, expected: float, expected_squared: float, trials: int
 ) -> Array:
-    """One-sided paired z-test: do hits beat a baseline whose chance at each trial is known?"""
+    """Return p of a one-sided paired z-test: do hits beat a baseline of known chances?"""
     h, n = np.asarray(hits, dtype=float), max(trials, 1)
     mean = (h - expected) / n
     mean_square = (h - 2.0 * np.asarray(both) + expected_squared) / n
@@ -74,15 +74,15 @@ def paired_p(
 
 
 def binomial_p(hits: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> Array:
-    """One-sided exact binomial test: probability of at least ``hits`` at rate ``chance``."""
+    """Return p of the exact binomial test: the probability of at least ``hits`` at ``chance``."""
     k, n = np.asarray(hits, dtype=float), np.asarray(trials, dtype=float)
     return np.where(n > 0, betainc(k, n - k + 1, np.asarray(chance, dtype=float)), 1.0)
 
 
 def normal_p(mean: ArrayLike, standard_error: ArrayLike, reference: ArrayLike) -> Array:
-    """One-sided z-test: probability of a mean this far above ``reference``.
+    """Return p of a one-sided z-test: the probability of a mean this far above ``reference``.
 
-    A gap that is nothing but rounding is none, however small its error: p is 1/2.
+    A gap within rounding counts as none, however small its error: p is 1/2.
     """
     mean, reference = np.asarray(mean, dtype=float), np.asarray(reference, dtype=float)
     gap = np.where(above(mean, reference) | above(reference, mean), mean - reference, 0.0)
@@ -99,7 +99,7 @@ def normal_interval(mean: ArrayLike, standard_error: ArrayLike) -> tuple[Array, 
 
 
 def adjust(p: Array, among: Array | None = None) -> Array:
-    """Benjamini-Hochberg adjusted p-values, in the shape of ``p``.
+    """Return Benjamini-Hochberg adjusted p-values, in the shape of ``p``.
 
     ``among`` says which entries make up the family (all by default); the others get 1.
     """
@@ -165,7 +165,7 @@ def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
 
 
 def finite(value: float) -> float | None:
-    """Return a plain number, or None for what is not one: results hold no NaN."""
+    """Return a finite number as it is, and None for any other: results hold no NaN."""
     return float(value) if np.isfinite(value) else None
 
 
@@ -175,7 +175,7 @@ _PRECISION = 1e-12  # How near to the true ends the search comes, as a share of 
 def tango(gained: int, lost: int, n: int, level: float = 0.95) -> tuple[float, float]:
     """Return Tango's score interval of (gained - lost) / n, each end between -1 and 1.
 
-    Of ``n`` examples only the second model has ``gained`` right, and only the first ``lost``.
+    Of ``n`` examples, ``gained`` are right in the second model alone, ``lost`` in the first alone.
     Tango 1998, Statistics in Medicine 17.
     """
     from scipy.optimize import brentq
@@ -214,7 +214,7 @@ def tango_p(gained: int, lost: int) -> float:
 
 @dataclass(frozen=True)
 class CrossedMean:
-    """Means, how sure they are, and how much of that is the draws."""
+    """Means, their uncertainty, and how much of it comes from the random draws."""
 
     mean: Array  # Over sequences and draws.
     sem: Array  # Standard error; NaN for a single sequence.

@@ -171,10 +171,10 @@ class QuestionAnswering(Task):
         return -chances.gather(1, gold[:, None]).mean(dim=(1, 2))
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Roots of the probabilities of where the answer begins and ends, end to end.
+        """Return roots of the probabilities of where the answer begins and ends, end to end.
 
-        Their squared distance is Hellinger's: hundreds of places where no answer could be count as
-        little as they are likely, while log-probabilities would speak of nothing else.
+        Their squared distance is Hellinger's: hundreds of unlikely places count as little
+        as they are likely, while they would dominate a distance of log-probabilities.
         """
         real = batch.attention_mask[..., None]
         roots = (spans(need_logits(logits), batch.attention_mask) / 2).exp() * real
@@ -227,7 +227,7 @@ def _windows(
 
 
 def _no_answer(ids: Sequence[int], marks: Sequence[int], loaded: LoadedModel) -> int:
-    """Return where the token stands that means no answer: cls, else the first special token."""
+    """Return the position that means no answer: that of cls, else of the first special token."""
     cls = getattr(loaded.tokenizer, "cls_token_id", None)
     if cls in ids:
         return ids.index(cls)

@@ -109,7 +109,7 @@ class Task:
         return False
 
     def outputs_of(self, run: Run, batches: Iterable[Padded]) -> dict[str, Array]:
-        """Do the same with anything that runs as :meth:`LoadedModel.run` does."""
+        """Return per-example outputs of anything that runs as :meth:`LoadedModel.run` does."""
         return self.gathered(self.read(run, batch) for batch in batches)
 
     def read(self, run: Run, batch: Padded) -> BatchOutputs:
@@ -252,7 +252,7 @@ class TokenTask(Task):
     """A task whose head predicts a token at each masked or target position."""
 
     needs_head = True
-    same_guess: ClassVar[str]  # what a model does that guesses one token wherever it is asked
+    same_guess: ClassVar[str]  # what a model does that guesses the same token everywhere
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Count each row's tokens and right guesses; keep its least and its greatest guess."""
@@ -272,12 +272,12 @@ class TokenTask(Task):
         return self.same_guess if same else None
 
     def _loss(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Mean cross-entropy of each row's tokens."""
+        """Return the mean cross-entropy of each row's tokens."""
         scores = wide(need_logits(logits)[0])
         return by_row(batch, F.cross_entropy(scores, batch.gold, reduction="none"))
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Log-probabilities where a row is asked, one after the other; shorter rows end in 0."""
+        """Return log-probabilities at a row's positions, end to end; shorter rows end in 0."""
         rows, size = batch.masked[0], len(batch.index)
         count = torch.bincount(rows, minlength=size)
         place = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[rows]
@@ -396,20 +396,20 @@ def at_masks(batch: Padded, hidden: Tensor) -> Tensor:
 
 
 def by_row(batch: Padded, values: Tensor) -> Tensor:
-    """Mean of one value per masked position over each row's positions: (batch,)."""
+    """Average one value per masked position over each row's positions: (batch,)."""
     size = len(batch.index)
     total = values.new_zeros(size).index_add(0, batch.masked[0], values)
     return total / torch.bincount(batch.masked[0], minlength=size).clamp(min=1)
 
 
 def spans(logits: Tensor, mask: Tensor) -> Tensor:
-    """Log-probabilities of where an answer begins and ends, (batch, pos, 2); 0 at padding."""
+    """Return log-probabilities of an answer's begin and end, (batch, pos, 2); 0 at padding."""
     padding = ~mask.bool()[..., None]
     return wide(logits).masked_fill(padding, -torch.inf).log_softmax(dim=1).masked_fill(padding, 0)
 
 
 def _kl(reference: Tensor, other: Tensor) -> Tensor:
-    """KL divergence over the last axis, of log-probabilities."""
+    """Return the KL divergence over the last axis, of log-probabilities."""
     return (reference.exp() * (reference - other)).sum(dim=-1)
 
 
@@ -487,6 +487,6 @@ class LossBatch:
     def _read(self, gates: Tensor, read: Read, select: Select | None) -> Tensor:
         by_row = gates[self._owner] if gates.dim() == 3 else gates
         batch = self._batch
-        # Without gradients to record, the faster products serve.
+        # Without gradients to record, the faster products are used.
         with gated(self._loaded, by_row, gradients=gates.requires_grad, means=self.means) as run:
             return read(batch, *run(*batch.inputs, **batch.decoder_inputs, select=select))

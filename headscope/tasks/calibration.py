@@ -25,7 +25,7 @@ from headscope.tasks.making import read_examples
 
 _TABLES = (".csv", ".tsv", ".jsonl")  # Files whose columns hold labels; anything else is text.
 #: Tasks that plain text can calibrate, and the endings of files that are no plain text for them; a
-#: folder is none for any.
+#: folder never is.
 _LABELLED = {
     **dict.fromkeys(("classification", "similarity", "retrieval", "rerank"), _TABLES),
     "question-answering": (".json",),
@@ -56,7 +56,7 @@ class TaskCalibration:
     def quality(self, gates: Tensor, run: Callable[[Tensor], Outputs] | None = None) -> float:
         """Measure the metric with gates (n_layers, n_heads); higher is better.
 
-        ``run`` gives the outputs with gates, where somebody knows a shorter way to them.
+        ``run`` gives the outputs with gates, where the caller has a faster way to them.
         """
         run = run or partial(self.task.outputs, self.loaded)
         value = self.task.value(run(gates.to(self.loaded.device)))
@@ -66,7 +66,7 @@ class TaskCalibration:
 def chosen_stack(loaded: LoadedModel, stack: str | None, task: str) -> LoadedModel:
     """Return the view of the stack that heads are removed from; by default all that the task runs.
 
-    Refuses a stack that the model has not, or that the task does not run.
+    Refuses a stack that the model does not have, or that the task does not run.
     """
     whole = loaded.whole or loaded
     if stack is None:

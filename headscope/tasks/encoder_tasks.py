@@ -120,12 +120,12 @@ class Fidelity(Task):
 
     @property
     def alone(self) -> bool:
-        """The whole model's outputs are made when they are first asked for, by its own modules."""
+        """Whether batches run one by one: the whole model's outputs are made at first use."""
         return True
 
     @property
     def nearness_of(self) -> str:
-        """What :meth:`nearness` is of: ``cosine`` of embeddings, or ``agreement`` of guesses."""
+        """What :meth:`nearness` measures: ``cosine`` of embeddings, or ``agreement`` of guesses."""
         return "agreement" if self.distance.head in ("classification", "mlm") else "cosine"
 
     def nearness(self, outputs: Outputs, *, seed: int = 0) -> MetricInterval:
@@ -309,11 +309,11 @@ class Similarity(Task):
     def _squared_error(
         self, gold: Tensor, batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """(cosine - gold)^2 of each pair of a batch whose first half are the first sentences."""
+        """Return (cosine - gold)^2 of each pair; a batch's first half are the first sentences."""
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
         return (cosine(first, second, precise=False) - gold.to(first.dtype)) ** 2
 
     def _embed_both(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Both sentences' unit embeddings in one vector."""
+        """Return both sentences' unit embeddings in one vector."""
         unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
         return torch.cat(unit.chunk(2), dim=-1)

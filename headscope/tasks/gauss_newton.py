@@ -78,7 +78,7 @@ def sample(
 
 
 def _pull(out: Tensor, gates: Tensor, by: Tensor, units: Units) -> Tensor:
-    """J^T by, of each example: (size, n_units), float64."""
+    """Return J^T ``by`` of each example: (size, n_units), float64."""
     (gradient,) = torch.autograd.grad(out, gates, by, retain_graph=True)
     return units.contract(exact(gradient)).cpu()
 
@@ -113,7 +113,7 @@ def distance(
     gates: Tensor,
     targets: Targets,
 ) -> float:
-    """Mean of ||e(xi) - e(1)||^2 over examples, at gates (n_units,)."""
+    """Return the mean of ||e(xi) - e(1)||^2 over examples, at gates (n_units,)."""
     total, count = 0.0, 0
     for index, batch in share(enumerate(batches)):
         ones = batch.gates("example").detach()

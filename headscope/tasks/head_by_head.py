@@ -10,7 +10,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Replay
 from headscope.tasks.base import TOKEN_HEADS, Task, one_position
 
-#: Bytes of states that are kept at most; of longer texts every layer runs every time.
+#: Bytes of states that are kept at most; with longer texts every layer runs every time.
 KEPT = 1 << 28
 
 
@@ -29,7 +29,7 @@ class HeadByHead:
         self._fits = states * like.shape[-1] * like.element_size() <= KEPT
 
     def start_at(self, row: int) -> None:
-        """Go on to versions that are the model itself before this row."""
+        """Continue with versions that equal the model before this row."""
         self._start = self._replay.keep(row if self._fits else 0)
 
     def gated(self, gates: Tensor) -> dict[str, Array]:

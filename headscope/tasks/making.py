@@ -25,7 +25,7 @@ from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
 from headscope.tasks.tagging import TokenClassification
 
-#: A task of its own kind.
+#: The classes of tasks.
 _Kind = (
     type[Fidelity | MaskedLM | Classification | Similarity | Seq2Seq]
     | type[Retrieval | Rerank | TokenClassification | QuestionAnswering]

@@ -311,7 +311,7 @@ class Rerank(Task):
         return (scores - self.distance.logits()[batch.index, 0].to(scores)) ** 2
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """The logit, (rows, 1)."""
+        """Return the logit, (rows, 1)."""
         return wide(need_logits(logits))
 
 

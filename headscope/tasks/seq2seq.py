@@ -147,7 +147,7 @@ class Seq2Seq(TokenTask):
         return one_position
 
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Last decoder states at a target's positions, end to end, over the root of their number.
+        """Return the last decoder states at a target, end to end, over the root of their number.
 
         Positions are kept apart: in a mean over them, what a head does to one token cancels what it
         does to another, and heads that matter look harmless. The head of the model is linear in the
@@ -208,7 +208,7 @@ def has_sacrebleu() -> bool:
 
 
 def bleu_unit(references: Sequence[str]) -> str | None:
-    """Choose the tokenizer for which BLEU says something of texts as long as these."""
+    """Choose the tokenizer of BLEU that suits texts as long as these."""
     if sum(len(text.split()) for text in references) >= _ORDER * len(references):
         return WORDS
     letters = sum(len("".join(text.split())) for text in references)
@@ -235,7 +235,7 @@ def bleu_counts(
 
 
 def bleu(outputs: Outputs, counts: Array) -> Array:
-    """Corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words."""
+    """Return corpus BLEU, 0 to 100, of every resample; 0 where no hypothesis has four words."""
     sums = counts @ outputs[COUNTS]
     written, wanted = sums[:, 0], sums[:, 1]
     match, total = sums[:, 2 : 2 + _ORDER], sums[:, 2 + _ORDER :]

@@ -17,7 +17,7 @@ Head = tuple[int, int]  # (layer, head), zero-based, as the loaded model counts 
 
 
 class Units:
-    """The removable units of a model, and the way between them and its grid of heads.
+    """The removable units of a model, and the conversion between them and its grid of heads.
 
     In most models a unit is a head; in ALBERT, which runs one module in every layer, the same head
     of all layers. ``n_heads`` are those of each layer, ``shared`` groups layers by their module.

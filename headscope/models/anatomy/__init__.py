@@ -1,4 +1,4 @@
 """The parts of a layer, found by watching a run and proven by putting them together again.
 
-And what is measured with them: layers without some parts, the residual stream, the readout.
+Also what is measured with them: layers without some parts, the residual stream, the readout.
 """

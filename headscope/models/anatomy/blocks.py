@@ -17,10 +17,10 @@ attention-without-layernorm   a(x)                                    the same
 Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
 equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm.
 
-A norm that is missing, or an RMSNorm in place of LayerNorm, changes nothing in this table. What
-the parts are is watched (:mod:`~headscope.models.anatomy.layers`), and that proves nothing by
-itself: every run holds the full variant against the model's own states (:func:`own_run`). What
-attention reads beside the state, such as a bias by position, is what it was given in that run.
+A norm that is missing, or an RMSNorm in place of LayerNorm, changes nothing in this table. The
+parts are found by watching a run (:mod:`~headscope.models.anatomy.layers`), which proves nothing
+by itself: every run compares the full variant with the model's own states (:func:`own_run`).
+Other inputs of attention, such as a bias by position, are those of that run.
 
 Dong, Cordonnier & Loukas 2021, arXiv:2103.03404, section 3.
 """
@@ -46,7 +46,7 @@ from headscope.models.run.watched import Place, kept
 
 @dataclass(frozen=True)
 class Variant:
-    """Which parts of a layer stay beside attention."""
+    """Which parts of a layer stay besides attention."""
 
     name: str  # What results call it.
     skip: bool  # The skip connection around attention.
@@ -57,7 +57,7 @@ class Variant:
 def attend(layer: Layer, x: Tensor, own: OwnRun, variant: Variant, router: Router) -> Tensor:
     """Run a layer's attention on x (batch, pos, d_model), up to W_O and b_O.
 
-    Whatever else than the state it reads is what it was called with in the model's own run.
+    Its other inputs are those of the model's own run.
     """
     (site,), (attention,) = layer.sites, layer.attention
     x, read = _normed(attention.before, x, variant), own.inputs[site.row]
@@ -96,8 +96,8 @@ def run_variant(
 ) -> Iterator[Tensor]:
     """Yield the embeddings of a run, and then the state after each layer: n_layers + 1 tensors.
 
-    ``shared`` keeps what the first attention makes of them: it is the same for all variants with a
-    norm before it, and for all without.
+    ``shared`` caches the output of the first attention: it is the same for all variants with a norm
+    before it, and for all without.
     """
     shared = {} if shared is None else shared
     router.begin()
@@ -116,7 +116,7 @@ def run_variant(
 
 
 def norm_placement(layers: Sequence[Layer]) -> str:
-    """Say where the norms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
+    """Return where the norms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
     first = {layer.norm_first for layer in layers}
     return "mixed" if len(first) > 1 else "pre" if first.pop() else "post"
 

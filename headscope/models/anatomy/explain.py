@@ -1,7 +1,7 @@
 """What one attention layer does with one sentence in the model's own run, and with what weights.
 
 Everything here is the model's own: its eager attention, its own maps and norms, seen through hooks.
-What headscope computes itself is held against it elsewhere.
+What headscope computes itself is compared with it elsewhere.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class Layer:
         return self.site.layout.bias(self.site, heads, self.inputs)
 
     def beside(self) -> Tensor | None:
-        """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
+        """Return what goes through W_O besides the heads' z (ConvBERT); None in most families."""
         return beside_heads(self.site, self.record.z)
 
 
@@ -166,7 +166,7 @@ def _layer_of(loaded: LoadedModel, site: AttentionSite) -> LayerParts | None:
 
 
 def _rest(layer: LayerParts, record: SiteRecord, seen: Kept, slack: float) -> Rest | None:
-    """Put together what was seen of a layer; None if it is not the plain one that is explained.
+    """Describe what follows attention in a layer; None if it is not the plain kind explained here.
 
     Two LayerNorms, two maps and a function between them, put together, must give its output.
     """

@@ -151,7 +151,7 @@ class _Pair:
 
 
 def _pairs(whole: LoadedModel) -> list[_Pair]:
-    """Watch one tiny run: maps that open a width and the map that closes it, after attention."""
+    """List, from one tiny run, the maps that widen the state and the map that leads back."""
     seen = watch(whole)
     inside = {m for site in whole.sites for m in _maps_of(site)}
     writes = sorted(((seen.writes[s.row].start, s) for s in whole.sites), key=lambda w: w[0])
@@ -175,7 +175,7 @@ def _pairs(whole: LoadedModel) -> list[_Pair]:
 
 
 def _closes(second: nn.Module, first: Sequence[nn.Module]) -> bool:
-    """Whether a map takes the width of the maps before it, or half of a fused one, back."""
+    """Whether a map leads back from the width of the maps before it, or half of a fused one."""
     d_model, width = sizes_of(first[0])
     width_in, width_out = sizes_of(second)
     alike = all(sizes_of(module) == (d_model, width) for module in first)
@@ -190,7 +190,7 @@ def _maps_of(site: AttentionSite) -> list[nn.Module]:
 
 
 def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
-    """Keep the pairs between which every neuron goes its own way.
+    """Keep the pairs of maps between which no neuron depends on another.
 
     Every other row of the first maps is made to put out zero; the second must be given zero there
     and not everywhere.

@@ -38,7 +38,7 @@ class Sublayer:
     #: The norms that take the stream before it is read, and the sum after it was added to.
     before: Place | None
     after: Place | None
-    #: Of a network the modules that make its output, one after the other.
+    #: The modules of a feed-forward network that make its output, one after the other.
     modules: tuple[Place, ...] = ()
 
 
@@ -57,7 +57,7 @@ class Layer:
 
     @property
     def sublayers(self) -> tuple[Sublayer, ...]:
-        """All of them, in order."""
+        """All sublayers, in order."""
         return (*self.attention, self.network)
 
     @property
@@ -175,7 +175,7 @@ def _without_module(
     state: Tensor | None,
     behind: Tensor,
 ) -> tuple[Call, Tensor, list[Call]] | None:
-    """Return the calls of a layer that no module stands for: up to where its output is read."""
+    """Return the calls of a layer that is no module itself, up to where its output is read."""
     modules = {site.module for site in sites}
     first = next((call for call in around if call.place.module in modules), None)
     if first is None or (state is not None and not near(state, first.x)):
@@ -224,7 +224,7 @@ def _parts(
 def _network(
     own: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
 ) -> Sublayer | None:
-    """Find the calls that make of the stream what it lacks of ``out``, and make them again."""
+    """Find the calls that turn the stream into what is missing from ``out``, and repeat them."""
     goal = out - state
     for last in (call for call in own if near(goal, call.y, out)):
         chain = [last]
@@ -241,7 +241,7 @@ def _network(
 
 
 def _again(chain: Sequence[Call], x: Tensor) -> Tensor | None:
-    """Make some calls again, one after the other; None where they need more than one tensor."""
+    """Repeat some calls, one after the other; None where they need more than one tensor."""
     hidden: Tensor = x
     with torch.no_grad():
         for call in chain:

@@ -1,4 +1,4 @@
-"""What follows the last states, held at one run so that it is linear in them.
+"""What follows the last states, made linear in them by holding its nonlinear factors at one run.
 
 Elementwise functions (the tanh of a pooler, the GELU of a masked-language head, the activation of a
 Dense module) stay at their secant, ``(f(u) - f(0)) / u`` per coordinate and f'(0) at 0; norms keep
@@ -8,7 +8,7 @@ their scale, max pooling its winners, and normalising divides by the whole vecto
 
 holds at this run, with f(0), biases and shifts in the constant. Nothing is known of any family's
 head: it runs as it is, and the functions that it calls are exchanged. Where it calls one that is
-not known here, the sum is not the output, and whoever asks is told so by the check.
+not known here, the sum differs from the output, and the caller's check says so.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _ELEMENTWISE: set[Any] = {
 
 
 class Held(TorchFunctionMode):
-    """Functions at their secants: those of the first run, again in every :meth:`again`."""
+    """Replaces functions by their secants at the first run; :meth:`again` reuses them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._kept: list[Tensor] = []
         self._next: int | None = None
-        self._inside = False  # one exchanged function: what it calls runs as it is
+        self._inside = False  # an exchanged function runs: what it calls is left alone
 
     def again(self) -> None:
         """Let the next run use what the first one kept."""
@@ -51,7 +51,7 @@ class Held(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function of torch, or what stands for it."""
+        """Run one function of torch, or its replacement."""
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
@@ -109,7 +109,7 @@ def _own(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slope(function: Callable[[Tensor], Tensor], u: Tensor, zero: Tensor) -> Tensor:
-    """Secant from 0 to u, and the derivative at 0 where u is 0."""
+    """Return the slope of the secant from 0 to u, and the derivative where u is 0."""
     with torch.enable_grad():
         origin = torch.zeros_like(u, requires_grad=True)
         (derivative,) = torch.autograd.grad(function(origin).sum(), origin)
@@ -118,7 +118,7 @@ def _slope(function: Callable[[Tensor], Tensor], u: Tensor, zero: Tensor) -> Ten
 
 
 class Readout:
-    """A part after the last states, held at one run; rows do not depend on each other."""
+    """A part after the last states, made linear at one run; rows do not depend on each other."""
 
     def __init__(self, function: Callable[[Tensor, Held], Tensor], hidden: Tensor) -> None:
         """Run ``function(hidden, held)``, which uses ``held`` as a context; gives (batch, d)."""
@@ -140,7 +140,7 @@ class Readout:
 
 
 def embedding(loaded: LoadedModel, real: Tensor) -> Callable[[Tensor, Held], Tensor]:
-    """Return what turns last states into embeddings, for :class:`Readout`."""
+    """Return the function from last states to embeddings, for :class:`Readout`."""
 
     def embed(hidden: Tensor, held: Held) -> Tensor:
         with held:
@@ -160,7 +160,7 @@ def task_head(
     decoder: Mapping[str, Tensor] | None = None,
     read: Callable[[Tensor], Tensor] = lambda logits: logits.flatten(1),
 ) -> Callable[[Tensor, Held], Tensor]:
-    """Return what turns last states into logits, (batch, classes), for :class:`Readout`.
+    """Return the function from last states to logits, (batch, classes), for :class:`Readout`.
 
     The whole network runs: what its last layer, or the norm after it, puts out is exchanged for the
     states, and from there on functions are held. ``select`` picks one position of each row;

@@ -10,7 +10,7 @@ normalisations, and its product with each write is what that write contributes::
     a norm, held       N(u) = (u - mean u) g / s + c       RMSNorm: no mean, no c
 
 Which of the two a layer is, and where its norms are, :mod:`~headscope.models.anatomy.layers` says.
-The sum of all contributions is held against the output in every run.
+Every run compares the sum of all contributions with the output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a model reads tokens with, and what it writes them with."""
+"""The embedding and the unembedding of a model: W_E and W_U."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TokenMaps(NamedTuple):
     own: bool
 
     def product(self) -> Tensor:
-        """W_U W_E with W_U centred, (d_model, d_model) in float64 on the CPU.
+        """Return W_U W_E with W_U centred, (d_model, d_model) in float64 on the CPU.
 
         What all tokens' logits share cannot change a probability, so each column of W_U (d_model,
         vocabulary) has its mean over tokens taken off.

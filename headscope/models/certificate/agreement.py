@@ -6,7 +6,7 @@ is the factor on ``q k^T`` that fits the recorded pattern best: in a broad head 
 less attention than half precision rounds away, but it moves all of it in one direction, and over
 thousands of entries that direction shows.
 
-Written without the functions of :mod:`headscope.attention`, which are on trial.
+Written without the functions of :mod:`headscope.attention`, which are under test.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from torch import Tensor
 
 from headscope.core.widest import widest
 
-#: Fewest rows and columns, in effect, that a standard error over them is worth anything with.
+#: Fewest rows and columns, in effect, for which a standard error means anything.
 MIN_ROWS = 16
-#: Query rows looked at in a sequence, evenly spread: more would cost more and tell nothing new.
+#: Query rows compared in a sequence, evenly spread: more would cost more and show nothing new.
 QUERIES = 128
 
 
@@ -68,7 +68,7 @@ class ScaleSums:
 
 @dataclass(frozen=True)
 class Agreement:
-    """A recorded pattern beside the exact one."""
+    """A recorded pattern compared with the exact one."""
 
     error: Tensor  # (n_heads,): mean over rows of ``sum_j |pattern_ij - exact_ij|``
     #: (n_heads,): the same in units of what rounding explains: epsilon times ``1 + |score|``,
@@ -87,7 +87,7 @@ def agreement(
     allowed: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Agreement:
-    """Hold a recorded pattern against the one that its q and k give in float32 or better.
+    """Compare a recorded pattern with the one that its q and k give in float32 or better.
 
     ``pattern`` (batch, n_heads, query_pos, key_pos), ``q, k`` (batch, n_heads, pos, d_head),
     ``real`` (batch, query_pos), ``allowed`` (batch, query_pos, key_pos), ``bias`` (1 or batch,
@@ -113,7 +113,7 @@ def agreement(
 
 
 def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
-    """Mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
+    """Return the mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
 
     The unit is epsilon times the size of the sum if its terms were independent, so that terms which
     cancel are no false alarm.
@@ -134,12 +134,12 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _over_rows(values: Tensor, real: Tensor) -> Tensor:
-    """(batch, n_heads, pos) -> mean over real positions, (n_heads,)."""
+    """Average over real positions: (batch, n_heads, pos) -> (n_heads,)."""
     return values.transpose(1, 2)[real].mean(0)
 
 
 def _pattern_sums(pattern: Tensor, scores: Tensor, exact: Tensor, seen: Tensor) -> ScaleSums:
-    """Sums of the weighted least squares ``log pattern = scale * scores + a constant per row``.
+    """Return sums of the weighted least squares ``log pattern = scale * scores + row constant``.
 
     Weights are what rounding leaves: a score of size s is off by s epsilons, a pattern entry by
     one. Entries that are not normal numbers of the pattern's dtype are left out, and rows whose
@@ -182,7 +182,7 @@ __all__ = ["ZAgreement", "z_agreement"]
 
 @dataclass(frozen=True)
 class ZAgreement:
-    """Recorded z beside the exact ones."""
+    """Recorded z compared with the exact ones."""
 
     #: (n_heads,): mean ``|z - pattern v|`` in units of rounding: epsilon times the size of the
     #: result and of its terms, if these were independent.
@@ -191,7 +191,7 @@ class ZAgreement:
 
 
 def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreement:
-    """Hold recorded z against the ones that pattern and values give in float32 or better.
+    """Compare recorded z with the ones that pattern and values give in float32 or better.
 
     ``z`` (batch, n_heads, query_pos, d_v), ``pattern`` (batch, n_heads, query_pos, key_pos), ``v``
     (batch, n_heads, key_pos, d_v), ``real`` (batch, query_pos).

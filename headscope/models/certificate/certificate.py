@@ -8,10 +8,9 @@ Two things of ours are compared with the model's own eager run:
   through :func:`headscope.attention.attention_fused` on the eager run's own layer inputs, they must
   give the eager run's pattern and output.
 
-In half precision two correct programs differ by so much that a wrong scale hides in between. So all
-three patterns are also held against the one that recorded q and k give in float32, by
-:mod:`headscope.models.certificate.agreement`, and what they make of the values against ``pattern
-v``, by :mod:`headscope.models.certificate.agreement`.
+In half precision two correct programs differ by so much that a wrong scale hides in between. So
+:mod:`headscope.models.certificate.agreement` also compares all three patterns with the one that
+recorded q and k give in float32, and each recorded z with ``pattern v``.
 
 Anything that is missing fails: a layer that never called us, a mask that never arrived, a number
 that is not finite. A certificate is of the weights that it was made on: it is made again when they
@@ -238,7 +237,7 @@ def _over_tolerance(result: ValidationResult, sdpa: bool) -> list[str]:
 
 
 def _wrong_scales(loaded: LoadedModel, evidence: Sequence[Evidence], limit: float) -> Iterator[str]:
-    """Say where the scores are not what they ought to be, by layer, else by head, else in all."""
+    """Say where scores or z are off by a factor: in a layer, else in a head, else in all."""
 
     def reason(place: str, what: str, program: str, fit: Scale) -> str:
         value = f"{fit.value:.4f} (standard error {fit.error:.1e})"

@@ -29,7 +29,7 @@ from headscope.models.run.recording import Probe, SiteRecord
 
 #: States with larger entries (MobileBERT's reach 10^7) are compared relative to their size.
 _LARGE = 10.0
-#: Whose pattern is held against the exact one.
+#: The programs whose pattern is compared with the exact one.
 PROGRAMS = ("the model's own attention", "the installed attention", "the canonical weights")
 
 
@@ -76,7 +76,7 @@ def gather(
 
 
 def allowed_keys(site: AttentionSite, probe: Probe) -> Tensor:
-    """Say which keys each query may see: (batch, query_pos, key_pos), boolean.
+    """Return which keys each query may see: (batch, query_pos, key_pos), boolean.
 
     Made from the padding, the direction and the window of the site alone, not from the mask that
     the model hands over.
@@ -131,7 +131,7 @@ def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]])
     """Return the largest |a - b| of all (a, b, real); None if any are not comparable.
 
     ``real`` marks positions on the leading axes (batch, pos) of a and b. Where b has entries beyond
-    10, in units of a tenth of its largest.
+    10, differences are relative to a tenth of its largest.
     """
     gaps: list[float | None] = []
     for a, b, real in compared:
@@ -160,7 +160,7 @@ def _agreements(
     real: Tensor,
     allowed: Tensor,
 ) -> list[Agreement]:
-    """Hold each program's pattern against the q and k of its run; nothing if one is missing."""
+    """Compare each program's pattern with the q and k of its run; empty if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     found = []
     for pattern, at in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
@@ -182,7 +182,7 @@ def _z_agreements(
     canonical: tuple[Tensor | None, Tensor | None],
     real: Tensor,
 ) -> list[ZAgreement]:
-    """Hold each program's z against pattern and v of its run; nothing if one is missing."""
+    """Compare each program's z with pattern and v of its run; empty if one is missing."""
     recorded = (
         (_by_head(theirs.z, theirs.v), theirs.pattern, theirs.v),
         (_by_head(ours.z, ours.v), ours.pattern, ours.v),
@@ -216,7 +216,7 @@ def _bias(site: AttentionSite, q: Tensor, k: Tensor, theirs: SiteRecord) -> Tens
 def _canonical(
     site: AttentionSite, theirs: SiteRecord, allowed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor] | tuple[None, None, None]:
-    """Run the page-one form of attention on this layer's input with the layout's weights.
+    """Run the textbook form of attention on this layer's input with the layout's weights.
 
     Returns ``out``, the pattern, and z (batch, n_heads, query_pos, d_v).
     """
@@ -235,7 +235,7 @@ def _canonical(
 
 
 def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:
-    """Return what else than the heads' z goes through W_O (ConvBERT); None in most families."""
+    """Return what goes through W_O besides the heads' z (ConvBERT); None in most families."""
     width = site.n_heads * site.d_head
     if entering is None or entering.shape[-1] == width:
         return None

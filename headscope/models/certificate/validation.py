@@ -63,7 +63,7 @@ class ProbeSize:
 
 @dataclass(frozen=True)
 class EmbeddingCheck:
-    """A model's embeddings beside those that SentenceTransformer.encode makes of its folder."""
+    """A model's embeddings compared with those of SentenceTransformer.encode from its folder."""
 
     settings: tuple[str, ...]  # Sentences: what the folder's own settings say, used or not
     tolerance: float

@@ -53,7 +53,7 @@ class DisentangledLayout(Layout):
     bypasses = True
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for the list of position terms besides the maps."""
+        """Match modules that also have a list of position terms."""
         return super().match(module, parent) if hasattr(module, "pos_att_type") else None
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
@@ -81,7 +81,7 @@ class DisentangledLayout(Layout):
         """Read the arguments; the mask is that of the keys alone.
 
         The models mask pairs of tokens, so that a padded query has no key. What a padded query
-        attends to is never looked at; with the real keys it is at least defined.
+        attends to is never used; with the real keys it is at least defined.
         """
         inputs = super().read(module, args, kwargs)
         if inputs.mask is None:
@@ -136,7 +136,7 @@ class InterleavedLayout(DisentangledLayout):
     pos_q: str = "pos_q_proj"
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for the fused map; refuse heads that are mixed with each other."""
+        """Match modules with the fused map; refuse heads that are mixed with each other."""
         fused, output = getattr(module, "in_proj", None), getattr(parent, "output", None)
         out = getattr(output, "dense", None)
         known = isinstance(fused, nn.Linear) and isinstance(out, nn.Linear)
@@ -235,6 +235,6 @@ class _PerhapsNoHeads:
         if self.num_attention_heads:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         x: Tensor = next(iter(arguments_of(self, args, kwargs).values()))  # type: ignore[arg-type]
-        # A softmax all the same: who watches them sees that this layer has no pattern.
+        # A softmax all the same, so that whoever watches them sees this layer's empty pattern.
         pattern = torch.softmax(x.new_empty(len(x), 0, x.shape[1], x.shape[1]), dim=-1)
         return x.new_empty(*x.shape[:2], 0), pattern

@@ -29,7 +29,7 @@ from headscope.models.layouts.maps import (
     split,
 )
 
-#: The name in a forward function that says that it asks transformers for its attention.
+#: A forward function that uses this name asks transformers for its attention.
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
 
@@ -41,7 +41,7 @@ class Layout:
     here is what the layout of BERT and its kin needs.
     """
 
-    name: str  # The family that it is known from
+    name: str  # The family that it is named after
     q: str = "query"  # Attributes of the attention module.
     k: str = "key"
     v: str = "value"
@@ -86,7 +86,7 @@ class Layout:
         return [*inputs, columns_of_linear(p.out.module, d_head)]
 
     def shared_by(self, module: nn.Module, head_ids: Sequence[int]) -> list[int] | None:
-        """Say which of the stored keys and values each head reads; None where each has its own."""
+        """Return which stored keys and values each head reads; None where each has its own."""
         return None
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
@@ -240,7 +240,7 @@ class AttentionSite(AttentionModule):
         )
 
     def by_head(self, projected: Tensor) -> Tensor:
-        """(batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
+        """Split by head: (batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
         return split(projected, -1, self.d_head).transpose(1, 2)
 
     def _split_in(self, linear: LinearMap) -> Tensor:

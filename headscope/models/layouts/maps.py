@@ -20,7 +20,7 @@ class LinearMap:
 
     #: Where it is stored: an ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps W transposed.
     module: Any
-    #: Which of several maps of equal size that are stored one behind the other (fused q, k, v).
+    #: Which one, where maps of equal size are stored one behind the other (fused q, k, v).
     part: int = 0
     parts: int = 1
 
@@ -94,7 +94,7 @@ class HeadRows:
         return found
 
     def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
-        """Return the places on the axis that some heads own, ascending."""
+        """Return the indices on the axis that some heads own, ascending."""
         places = torch.tensor([there.index(head) for head in sorted(heads)], dtype=torch.long)
         starts = torch.arange(self.parts)[:, None] * len(there) + places
         return (starts.flatten()[:, None] * self.width + torch.arange(self.width)).flatten()
@@ -129,7 +129,7 @@ class AttentionInput:
     """What an attention module is called with."""
 
     x_q: Tensor  # (batch, query_pos, d_model): what queries are made from
-    #: (batch, key_pos, d_model): what keys are made from: ``x_q`` itself, or another sequence
+    #: (batch, key_pos, d_model): what keys are made from, either ``x_q`` itself or another sequence
     #: (cross-attention).
     x_k: Tensor
     #: As the model hands it over, broadcastable to (batch, n_heads, query_pos, key_pos).

@@ -1,4 +1,4 @@
-"""THE list of attention layouts."""
+"""The one list of attention layouts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class T5Layout(Layout):
     """Scores without a scale, and with a bias by relative position."""
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for T5's width of a head besides the maps."""
+        """Match modules that also have T5's attribute for the width of a head."""
         known = hasattr(module, "key_value_proj_dim")
         return super().match(module, parent) if known else None
 
@@ -55,7 +55,7 @@ class T5Layout(Layout):
         return bias
 
     def pattern_in(self, output: object) -> Tensor | None:
-        """T5 returns the bias second and the pattern third."""
+        """Return the third output: T5's second is the bias."""
         third = output[2] if isinstance(output, tuple) and len(output) > 2 else None
         return third if isinstance(third, Tensor) else None
 
@@ -70,7 +70,7 @@ class UMT5Layout(T5Layout):
     """T5 with a bias in every layer, and another name for what cross-attention reads."""
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for UMT5's name of the encoder's states."""
+        """Match modules with UMT5's name for the encoder's states."""
         known = "encoder_hidden_states" in parameters_of(type(module))
         return super().match(module, parent) if known else None
 
@@ -83,7 +83,7 @@ class UMT5Layout(T5Layout):
         return inputs if source is None else replace(inputs, x_k=source)
 
     def pattern_in(self, output: object) -> Tensor | None:
-        """UMT5 returns the pattern second, as most do."""
+        """Return the second output, as in most families."""
         return Layout.pattern_in(self, output)
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
@@ -99,7 +99,7 @@ class MPNetLayout(Layout):
     bypasses = True
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for an argument that the bias comes in, besides the maps."""
+        """Match modules that also have an argument for the bias."""
         known = "position_bias" in parameters_of(type(module))
         return super().match(module, parent) if known else None
 
@@ -115,7 +115,7 @@ class MPNetLayout(Layout):
 
 
 def own_heads(bias: Tensor, kept: Collection[int]) -> Tensor:
-    """Pick some heads of a bias (1 or batch, n_heads, query_pos, key_pos) for all of them."""
+    """Pick some heads' part of the bias of all, (1 or batch, n_heads, query_pos, key_pos)."""
     return bias if bias.shape[1] in (1, len(kept)) else bias[:, list(kept)]
 
 
@@ -127,7 +127,7 @@ class _FewerHeads:
     headscope_total: int
 
     def forward(self, *args: Any, position_bias: Tensor | None = None, **kwargs: Any) -> Any:
-        """Run the module's own forward with its heads' part of the bias; return the whole."""
+        """Run the module's own forward with its heads' part of the bias; return the whole bias."""
         vars(self)["headscope_whole"] = position_bias
         own = None if position_bias is None else own_heads(position_bias, self.headscope_kept)
         out, made, *rest = super().forward(  # type: ignore[misc]
@@ -155,7 +155,7 @@ class _FewerHeadsOwnBias:
     o: Any
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module's own forward, which cannot do without any head, or what no head gives."""
+        """Run the module's own forward; as that needs a head, return the output of none itself."""
         if self.headscope_kept:
             return super().forward(*args, **kwargs)  # type: ignore[misc]
         given = arguments_of(self, args, kwargs)  # type: ignore[arg-type]

@@ -8,8 +8,8 @@ coordinate i + d_head/2 are one point of a plane. At position p it turns by ``p 
 so that the score of two tokens depends on how far apart they are. Values are not turned.
 
 Several heads may share one head of keys and values (grouped-query attention): of ``n_heads`` heads,
-heads ``g * group`` to ``(g + 1) * group - 1`` read the g-th. These rows go only with the last head
-that reads them.
+heads ``g * group`` to ``(g + 1) * group - 1`` read the g-th. These rows are removed only with the
+last head that reads them.
 
 References
 ----------
@@ -73,7 +73,7 @@ class GroupRows(HeadRows):
     group: int = 1  # Heads that share them, before any was removed
 
     def rows(self, there: Sequence[int], heads: Sequence[int]) -> Tensor:
-        """Return the places that nobody but ``heads`` owns; parameters as in HeadRows."""
+        """Return the rows that only ``heads`` own; parameters as in HeadRows."""
         groups = _groups(there, self.group)
         needed = {head // self.group for head in there if head not in heads}
         return super().rows(groups, [group for group in groups if group not in needed])
@@ -100,7 +100,7 @@ class RotaryLayout(Layout):
         return [*own, *shared, columns_of_linear(p.out.module, d_head)]
 
     def shared_by(self, module: nn.Module, head_ids: Sequence[int]) -> list[int] | None:
-        """Say which of the stored keys and values each head reads."""
+        """Return which of the stored keys and values each head reads."""
         group = _group(module)
         groups = _groups(head_ids, group)
         return None if group == 1 else [groups.index(head // group) for head in head_ids]
@@ -154,9 +154,9 @@ def _groups(heads: Sequence[int], group: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ScaledMap(LinearMap):
-    """A map whose output the module multiplies."""
+    """A map whose output the module multiplies by a factor."""
 
-    factor: float = 1.0  # By this number
+    factor: float = 1.0
 
     @property
     def weight(self) -> Tensor:
@@ -188,7 +188,7 @@ class EsmLayout(Layout):
     """
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for a scale of 1 and for ESM's name of the kind of positions, besides the maps."""
+        """Match modules that also have a scale of 1 and ESM's name for the kind of positions."""
         scaling = getattr(module, "scaling", None)
         if scaling != 1.0 or not hasattr(module, "position_embedding_type"):
             return None
@@ -250,7 +250,7 @@ class Gpt2Layout(FusedLayout):
     out: str = "c_proj"
 
     def fit(self, module: nn.Module, kept: Collection[int], total: int) -> None:
-        """Say where the fused output is split; a layer without heads has three empty parts."""
+        """Set where the fused output is split; a layer without heads has three empty parts."""
         own: Any = module
         own.split_size = len(kept) * own.head_dim or [0, 0, 0]
         extend(own.c_proj, _NothingIn)

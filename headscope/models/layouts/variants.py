@@ -44,20 +44,20 @@ class RemBertLayout(Layout):
     bypasses = True
 
     def causal(self, module: nn.Module) -> bool:
-        """Decoders of these families say so in another attribute than BERT's."""
+        """Return whether a query sees no later key, from another attribute than BERT's."""
         return getattr(module, "is_decoder", False) is True
 
 
 @dataclass(frozen=True)
 class MobileBertLayout(Layout):
-    """MobileBERT: a tensor for queries, one for keys and one for values.
+    """MobileBERT: separate inputs for queries, keys and values.
 
     In the published models queries and keys come from a narrow copy of the state, values from the
     state itself, so that W_V has more inputs than W_Q and W_K.
     """
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for the argument that the other families lack."""
+        """Match modules with the argument that the other families lack."""
         fits = "value_tensor" in parameters_of(type(module))
         return super().match(module, parent) if fits else None
 
@@ -79,7 +79,7 @@ class RoFormerLayout(RemBertLayout):
     """
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for the setting that says whether values are rotated too."""
+        """Match modules with the setting that says whether values are rotated too."""
         return super().match(module, parent) if hasattr(module, "rotary_value") else None
 
     def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
@@ -114,11 +114,11 @@ class XlmLayout(Layout):
     bypasses = True
 
     def under(self, config: Any) -> XlmLayout:
-        """Read the direction."""
+        """Return the layout with the direction that the configuration states."""
         return replace(self, one_way=bool(getattr(config, "causal", False)))
 
     def causal(self, module: nn.Module) -> bool:
-        """Return what the configuration says."""
+        """Return whether the configuration makes the model causal."""
         return self.one_way
 
     def read(
@@ -165,7 +165,7 @@ class ConvBertLayout(RemBertLayout):
     """
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for the convolution besides the maps; read W_Q of the heads that are left."""
+        """Match modules that also have a convolution; read W_Q of the heads that are left."""
         found = super().match(module, parent)
         if found is None or not hasattr(module, "conv_kernel_layer"):
             return None
@@ -187,7 +187,7 @@ class ConvBertLayout(RemBertLayout):
         vars(module)["headscope_kept"] = tuple(kept)
 
     def answer(self, site: AttentionSite, z: Tensor, inputs: AttentionInput) -> Any:
-        """Put the convolution behind z."""
+        """Append the convolution's output to z."""
         return torch.cat([z, convolution(site.module, inputs.x_q)], dim=-1), None
 
 
@@ -219,7 +219,7 @@ class _SomeHeads(LinearMap):
 
 
 def convolution(module: Any, x: Tensor) -> Tensor:
-    """Return what stands beside the heads, (batch, pos, width), from x (batch, pos, d_model).
+    """Return the convolution's output, (batch, pos, width), from x (batch, pos, d_model).
 
     Every position mixes the values around it with a kernel of its own for each head.
     """
@@ -272,7 +272,7 @@ class SqueezeBertLayout(Layout):
     bypasses = True
 
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Ask for convolutions of width one."""
+        """Match modules whose maps are convolutions of width one."""
         found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
         found.append(follow(parent, self.out.removeprefix("..")))
         maps = [GroupedMap(item) for item in found if _is_map(item)]
@@ -352,7 +352,7 @@ class GroupedMap(LinearMap):
 
 
 def group_sizes(conv: Any) -> list[int]:
-    """Say how many rows each group of a convolution has."""
+    """Return how many rows each group of a convolution has."""
     equal = (conv.weight.shape[0] // conv.groups,) * conv.groups
     return list(getattr(conv, "headscope_sizes", equal))
 

@@ -1,8 +1,7 @@
 """Modules that have lost every head, where a decoder keeps keys and values of earlier steps.
 
-transformers counts the tokens that a cache holds by the keys of its first layer, and takes keys
-without any number in them for none. A first layer without heads would so let every step of
-generating begin at position 0.
+transformers counts the tokens in a cache by the keys of its first layer, and counts empty keys as
+no token. With a first layer without heads, every step of generating would begin at position 0.
 """
 
 from __future__ import annotations

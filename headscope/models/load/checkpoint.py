@@ -27,10 +27,10 @@ TOKENIZER_FILES = (
     *("tokenizer.json", "vocab.txt", "vocab.json"),
     *("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"),
 )
-#: How safetensors calls the types that weights are stored in.
+#: What safetensors calls the types that weights are stored in.
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _ADAPTER = "adapter_config.json"
-#: What weights are called that stand for numbers of another type where they are of no such one.
+#: Names of weights; a tensor of such a name without one of these types is quantised.
 _WEIGHT = re.compile(r"(.*\.)?q?weight(_packed)?")
 #: Weights that torch does not read.
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.gguf", "model.ckpt.index")
@@ -38,7 +38,7 @@ _POINTER = b"version https://git-lfs"
 
 
 class Checkpoint:
-    """A folder whose config and weight files have been looked at and found usable."""
+    """A folder whose config and weight files have been checked and found usable."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -139,7 +139,7 @@ def _type_of(tensor: Tensor) -> str:
 
 
 def refuse_pointer(path: Path) -> None:
-    """Refuse a file in whose place git has left a note of where it lies."""
+    """Refuse a pointer of Git LFS in place of a file."""
     with path.open("rb") as file:
         if file.read(len(_POINTER)) == _POINTER:
             raise CheckpointError(
@@ -183,7 +183,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     if quantised := config.get("quantization_config"):
         kind = quantised.get("quant_method") if isinstance(quantised, dict) else None
         raise _quantised(folder, f"quantization_config: {str(kind or 'of its own')[:40]}")
-    # Some hub folders still name code that transformers has had itself for long; that is not run,
+    # Some hub folders still name code that transformers has long included; that is not run,
     # nor is the modelling file of a folder that headscope wrote.
     if config.get("auto_map") and family not in CONFIG_MAPPING:
         raise CheckpointError(

@@ -112,7 +112,7 @@ def load(
 
 
 def _remarks(loaded: LoadedModel, checkpoint: Checkpoint, head: HeadWeights) -> Iterator[str]:
-    """Say what users may not expect of how a checkpoint was read."""
+    """Yield sentences about how a checkpoint was read that users may not expect."""
     name, settings = loaded.name, checkpoint.stated.get("sentence_transformers")
     activation = checkpoint.stated.get("sbert_ce_default_activation_function")
     if isinstance(settings, dict):

@@ -55,7 +55,7 @@ class KeptParts:
     origin: dict[str, Any]  # The model that it was made from: id, revision, weights_sha256.
     #: Settings of config.json as they were before anything was removed, where it has others now.
     config: dict[str, Any] = field(default_factory=dict)
-    #: By the name of its second map, each feed-forward network that has lost neurons.
+    #: Feed-forward networks that have lost neurons, by the name of their second map.
     neurons: dict[str, KeptNeurons] = field(default_factory=dict)
     #: Original numbers of the layers that are left, and how many there were; None if all are.
     kept_layers: tuple[int, ...] | None = None
@@ -67,7 +67,7 @@ class KeptParts:
         return self.modules.get(module.name, self.modules.get(place, every))
 
     def check(self, modules: Sequence[AttentionModule]) -> None:
-        """Compare with the architecture that config.json describes."""
+        """Check the heads against the architecture that config.json describes."""
         n_heads = max((module.heads_before for module in modules), default=0)
         if n_heads != self.n_heads:
             raise CheckpointError(
@@ -82,7 +82,7 @@ class KeptParts:
             )
 
     def check_count(self, n_layers: int) -> None:
-        """Compare with the layers that config.json describes, before any is removed."""
+        """Check the number of layers against config.json, before any is removed."""
         if self.kept_layers is not None and n_layers != self.layers_before:
             raise CheckpointError(
                 f"{self.path} speaks of {self.layers_before} layers before some were removed, "
@@ -90,7 +90,7 @@ class KeptParts:
             )
 
     def check_neurons(self, base: nn.Module) -> None:
-        """Compare with the maps of a base model that has all its neurons."""
+        """Check the neurons against the maps of a base model that has all of them."""
         for name, own in self.neurons.items():
             if whole_neurons(base, name, own) is None:
                 raise CheckpointError(
@@ -99,7 +99,7 @@ class KeptParts:
                 )
 
     def check_layers(self, sites: Sequence[AttentionSite]) -> None:
-        """Compare with the heads of each layer as it was seen running."""
+        """Check the heads against those of each layer as it was seen running."""
         head_ids = {(site.stack, site.layer): site.head_ids for site in sites}
         if self.layers and self.layers.keys() != head_ids.keys():
             raise CheckpointError(
@@ -114,7 +114,7 @@ class KeptParts:
                 )
 
     def check_networks(self, loaded: LoadedModel) -> None:
-        """Compare the neurons with the feed-forward networks that were seen running."""
+        """Check the neurons against the feed-forward networks that were seen running."""
         if not self.neurons:
             return
         names = {module: name for name, module in loaded.model.named_modules()}
@@ -128,7 +128,7 @@ class KeptParts:
 
 
 def kept_parts(checkpoint: Checkpoint) -> KeptParts | None:
-    """Say what a checkpoint still has; None for one that nobody has pruned physically."""
+    """Return what a checkpoint still has; None for one that was not pruned physically."""
     manifest, path = checkpoint.folder / MANIFEST, checkpoint.folder / "config.json"
     if manifest.is_file():
         return _from_manifest(manifest)

@@ -65,7 +65,7 @@ def lower_case(tokenizer: Any) -> None:
 
 
 def read_config(source: Source, checkpoint: Checkpoint) -> Any:
-    """Make the configuration of the model's family, of the model before heads were removed.
+    """Make the family's configuration, as it was before heads were removed.
 
     Done first, as the tokenizers of transformers fail on a bad config.json.
     """
@@ -87,7 +87,7 @@ def load_network(
 
     ``task_head`` is what :func:`headscope.load` takes, ``dtype`` what is computed in. With ``auto``
     the network has the head that config.json names if the weights hold it, else it is the base
-    model. What the weights hold of the head is returned beside it.
+    model. What the weights hold of the head is returned too.
     """
     stated = checkpoint.config.get("architectures")
     architecture = stated[0] if isinstance(stated, list) and stated else None
@@ -107,10 +107,10 @@ def load_network(
             raise missing_task_head(source.folder, wanted, held.architecture, held)
         network, info = _load(source, checkpoint, None, kept, options)
     _check_complete(network, info, source, checkpoint)
-    for key in info["missing_keys"]:  # a pooler that no state depends on: no random numbers in it
+    for key in info["missing_keys"]:  # a pooler that no state depends on: zeros, not noise
         if key.startswith(_OPTIONAL_PARTS):
             network.get_parameter(key).data.zero_()
-    for module in network.modules():  # a way to save memory that not every length allows
+    for module in network.modules():  # chunks save memory but do not allow every length
         if getattr(module, "chunk_size_feed_forward", 0):
             module.chunk_size_feed_forward = 0
     if kept is not None:
@@ -129,7 +129,7 @@ def _load(
     kept: KeptParts | None,
     options: Mapping[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
-    """Load the base model or one with a head; what was missing or unexpected comes beside it."""
+    """Load the base model or one with a head; return also what was missing or unexpected."""
     kind = checkpoint.config["model_type"]
     with _explained(f"{source.folder} cannot be loaded as a {kind} model: "):
         config = _family_config(checkpoint, {} if kept is None else kept.config)
@@ -143,7 +143,7 @@ def _load(
 
 
 def _family_config(checkpoint: Checkpoint, original: Mapping[str, Any]) -> Any:
-    """Make the family's configuration, some of its settings as they were before pruning.
+    """Make the family's configuration, with ``original`` settings as before pruning.
 
     What was not stated before is None in ``original``.
     """
@@ -177,8 +177,8 @@ def _load_state(
 ) -> tuple[Any, dict[str, Any]]:
     """Load tensors that were read here: a pickle's, or those of a pruned checkpoint.
 
-    The latter in their full shape, zeros where something is missing: that leaves tied weights, old
-    names and missing parts to transformers; cutting comes after.
+    Tensors of a pruned checkpoint are filled up with zeros to their full shape, so that
+    transformers can deal with tied weights, old names and missing parts; cutting comes after.
     """
     with torch.device("meta"):
         shell = class_for(task_head).from_config(copy.deepcopy(config))
@@ -341,7 +341,7 @@ def _is_computed(network: nn.Module, key: str) -> bool:
 def check_finite(network: nn.Module, source: Source) -> None:
     """Refuse weights that are NaN or infinite."""
     for name, parameter in network.named_parameters():
-        # NaN is both ends of what holds one; ten times as fast as looking at every number's kind.
+        # A NaN makes both extremes NaN; ten times as fast as testing every number.
         if parameter.numel() and not all(map(torch.isfinite, parameter.detach().aminmax())):
             raise CheckpointError(
                 f"The weights in {source.folder} are not finite: {name} holds NaN or infinity; "

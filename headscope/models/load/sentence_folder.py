@@ -49,7 +49,7 @@ _SWITCHES = {
 }
 _SCORES = {"LogitScore"}  # Modules of models that score pairs of texts and embed nothing.
 _ONE = "sentence_embedding"
-#: Steps of a module, and how wide what it puts out is, where that is known.
+#: Steps of a module, and the width of its output, where that is known.
 _Read = tuple[list[Step], int | None]
 
 
@@ -68,7 +68,7 @@ def transformer_folder(folder: Path) -> Path:
         kind, module = files.modules()[0]
         inner = files.path(module, "config.json").parent
     except (CheckpointError, OSError, RecursionError):
-        return folder  # what is wrong is said where embeddings are made
+        return folder  # what is wrong is reported where embeddings are made
     if (inner / "config.json").is_file() and kind.endswith("Transformer"):
         return inner
     if (folder / "config.json").is_file() or kind.endswith("Transformer"):
@@ -105,7 +105,7 @@ def lower_cases(folder: Path) -> bool:
 
 
 def _pooling(files: SentenceFiles, width: int | None, tokenizer: Any) -> Pooling:
-    """Follow ``modules.json``."""
+    """Build the pooling that ``modules.json`` describes."""
     modules = files.modules()
     settings, reading = files.optional(SETTINGS), files.reading()
     if settings.get("model_type") == "CrossEncoder":
@@ -144,7 +144,7 @@ def _unknown(files: SentenceFiles, kind: str, path: str) -> CheckpointError:
 
 
 def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) -> None:
-    """Refuse a model of which something else than the last hidden states is pooled."""
+    """Refuse a model that pools something other than the last hidden states."""
     start = files.folder / MODULES
     by_input = reading.get("modality_config")
     text = by_input.get("text") if isinstance(by_input, Mapping) else None
@@ -159,7 +159,7 @@ def _check_model(files: SentenceFiles, kind: str, reading: Mapping[str, Any]) ->
 def _modes(
     files: SentenceFiles, module: str, width: int | None
 ) -> tuple[tuple[str, ...], int | None]:
-    """Read a pooling module: our names of its modes, and how wide what it puts out is."""
+    """Read a pooling module: our names of its modes, and the width of its output."""
     path, values = files.path(module, "config.json"), files.config(module)
     on = [mode for switch, mode in _SWITCHES.items() if values.get(switch) is True]
     stated = values.get("pooling_mode", on or "mean")
@@ -202,7 +202,7 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
 
 
 def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
-    """Older versions wrote no file for this module."""
+    """Return the step of a Normalize module, whose file older versions did not write."""
     _check_ends(files.path(module, "config.json"), files.optional("config.json", module))
     return [Normalize()], width
 
@@ -220,7 +220,7 @@ def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
 
 
 def _dropout(files: SentenceFiles, module: str, width: int | None) -> _Read:
-    """It does nothing outside training."""
+    """Return no step: dropout does nothing outside training."""
     files.optional("config.json", module)
     return [], width
 
@@ -278,7 +278,7 @@ _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation",
 
 
 def _given(reading: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """Join keywords of the Transformer."""
+    """Merge what the Transformer's settings have under several names."""
     found = (reading.get(name) for name in names)
     return {key: value for own in found if isinstance(own, Mapping) for key, value in own.items()}
 
@@ -402,9 +402,9 @@ class SentenceFiles:
 
 
 def leads_out(file: Path, folder: Path) -> bool:
-    """Whether a file lies outside of a model's folder, by a link; the hub's cache is not outside.
+    """Whether a link leads from a file out of its model's folder.
 
-    Its snapshots have links to files beside them.
+    The hub's cache does not count as outside: its snapshots link to files beside them.
     """
     root = folder.resolve()
     inside = root.parent.parent if root.parent.name == "snapshots" else root

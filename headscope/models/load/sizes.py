@@ -1,7 +1,7 @@
-"""Sizes that a config.json states, held against the weights beside it before anything is built.
+"""Sizes that a config.json states, checked against the weights beside it before anything is built.
 
 A few bytes of a config can ask for terabytes: a network is built as the config says, and what the
-checkpoint lacks is filled at random. Neither is done for a model that its weights cannot be of.
+checkpoint lacks is filled at random. Neither is done where weights cannot belong to such a model.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _EXTENTS = re.compile(
     r"size|dim|positions?|position_embeddings|d_model|d_ff|d_kv|ffn|n_embd|n_inner|n_ctx|width"
     r"|buckets|kernel|stride|length|window|labels|num_|^n_"
 )
-#: Numbers that have such a name and are no size.
+#: Numbers with such a name that are not sizes.
 _NO_SIZES = re.compile(r"theta|param|step|sample|seed|_id$")
-#: What any config may state, whatever the weights.
+#: Sizes that any config may state, whatever the weights.
 _REPEATS_AT_LEAST, _EXTENT_AT_LEAST = 1000, 1 << 20
-#: A network may be so many times as large as what is stored (tied, shared, computed or pruned
-#: weights are stored once or never), and by so many numbers more.
+#: A network may be at most this many times as large as what is stored (tied, shared, computed or
+#: pruned weights are stored once or never), and this many numbers larger.
 _TIMES, _MORE = 16, 1 << 24
 
 
@@ -57,7 +57,7 @@ def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
     try:
         with torch.device("meta"):
             network = build()
-    except Exception:  # whoever builds it for real says what is wrong
+    except Exception:  # building it for real reports what is wrong
         return
     tensors = itertools.chain(network.parameters(), network.buffers())
     needed = sum(tensor.numel() for tensor in tensors)

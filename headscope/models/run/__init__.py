@@ -1,4 +1,5 @@
 """A model in memory, and everything that runs it.
 
-Through our attention, changed, recorded, watched, played back, or several batches at a time.
+It can run through our attention, with changes, recorded, watched, partly played back, or several
+batches at a time.
 """

@@ -14,16 +14,16 @@ site           change                                      what then runs
 and cross-attention in this order; a change tells them apart by ``site.stack`` and ``site.row``.
 Our attention runs in the other stacks too, unchanged. A module that serves several layers (ALBERT)
 is a site in each.
-*Together.* ``z`` is changed after what ``attention`` or ``scores`` make it. Interventions on one
-model that are nested do not add up: the innermost holds, and the outer one again when it ends.
+*Together.* ``z`` is changed after what ``attention`` or ``scores`` make it. Nested interventions on
+one model do not add up: the innermost applies, and the outer one again when it ends.
 *Gradients* flow through the change and the whole model with ``gradients=True``, where the
 parameters are frozen; else nothing is recorded.
 *Undone.* Implementation, forwards, hooks and ``requires_grad`` are as before when the block ends,
 also after an exception inside a forward or a change.
 
-By the same promise :func:`watch_inputs` and :func:`watch_outputs` only look,
-:func:`~headscope.models.surgery.output_maps.replaced_outputs` exchanges W_O and b_O, and
-:mod:`~headscope.models.run.replay` skips layers before the first change.
+The same holds for :func:`watch_inputs` and :func:`watch_outputs`, which change nothing, for
+:func:`~headscope.models.surgery.output_maps.replaced_outputs`, which exchanges W_O and b_O, and for
+:mod:`~headscope.models.run.replay`, which skips layers before the first change.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def intervene(
 ) -> Iterator[Router]:
     """Run ``loaded`` through our attention, changed; yields the router that counts its calls.
 
-    Sites before the row ``start`` run unchanged, if at all: somebody may play their layers back.
+    Sites before the row ``start`` run unchanged, or not at all where their layers are played back.
     """
     change = z
 
@@ -99,7 +99,7 @@ def intervene(
 
 @contextmanager
 def _frozen(network: nn.Module) -> Iterator[None]:
-    """Keep autograd from recording anything for the sake of the parameters."""
+    """Freeze the parameters, so that autograd records nothing for them."""
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
@@ -122,7 +122,7 @@ def gated(
     means: Means | None = None,
     start: int = 0,
 ) -> Iterator[Run]:
-    """Yield what runs ``loaded``, its task head too, with heads gated; arguments as in ``run``.
+    """Yield a function that runs ``loaded`` and its task head with gated heads, called as ``run``.
 
     A gate of zero removes a head, its b_V included, or leaves its mean behind; b_O stays. Every
     pass is checked to run our attention once at every site.
@@ -133,7 +133,7 @@ def gated(
 
 
 def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
-    """Multiply a site's z (batch, n_heads, pos, d_head), or what it differs by from its mean.
+    """Multiply a site's z (batch, n_heads, pos, d_head), or its deviation from the mean, by gates.
 
     Gates are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
     where ``pos`` has room for the queries of every stack: one backward pass then gives every
@@ -162,7 +162,7 @@ class HeadInputs:
     """What some heads of one site compute their z from."""
 
     site: AttentionSite
-    heads: tuple[int, ...]  # Their places in the layer, zero-based
+    heads: tuple[int, ...]  # Their indices in the layer, zero-based
     q: Tensor  # (batch, heads, query_pos, d_head), not yet scaled
     k: Tensor  # (batch, heads, key_pos, d_head)
     v: Tensor
@@ -178,7 +178,7 @@ Heads = Mapping[int, Sequence[int]]  # The places of heads in their layers, by t
 
 
 class Exchanged:
-    """An attention in which some or all heads follow a formula, which gets a layer's at once."""
+    """Attention in which some or all heads follow a formula, called once for those of a layer."""
 
     def __init__(self, formula: Formula, heads: Heads | None = None) -> None:
         self._formula = formula
@@ -186,7 +186,7 @@ class Exchanged:
 
     @property
     def first_row(self) -> int:
-        """The first site that has an exchanged head: what comes before it runs as it is."""
+        """Row of the first site with an exchanged head; the sites before it run unchanged."""
         return 0 if self._heads is None else min(self._heads, default=0)
 
     def __call__(
@@ -209,7 +209,7 @@ class Exchanged:
 
 
 def removed(inputs: HeadInputs) -> Tensor:
-    """Put out nothing: the formula of heads that are taken out, b_V included."""
+    """Return zeros: the formula of removed heads, b_V included."""
     return inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
 
 
@@ -243,7 +243,7 @@ class _Scores:
         return stream_attention(ours_q, ours_k, v, mask=mask, scale=scale)
 
 
-# --- looking without changing anything ------------------------------------------------------------
+# --- watching without changing anything -----------------------------------------------------------
 
 
 def watch_inputs(

@@ -29,17 +29,17 @@ Fingerprint = tuple[tuple[str, tuple[int, ...], str, int], ...]
 
 @dataclass(frozen=True)
 class FileWeights:
-    """Weights as they lay in a file: its SHA-256, and the network right after it was read."""
+    """Weights as read from a file: its SHA-256, and the network's fingerprint right afterwards."""
 
     sha256: str
     network: Fingerprint
 
 
 def fingerprint(network: nn.Module) -> Fingerprint:
-    """Sum up a network's parameters and buffers: CRC-32 of every byte, 3 GB in a second.
+    """Return checksums of a network's parameters and buffers: CRC-32 of every byte, 3 GB a second.
 
-    Unlike version counters it sees edits through ``.data``, and unlike addresses it knows weights
-    that came back. In a run that keeps the network as it is, only the first look is one.
+    Unlike version counters it sees edits through ``.data``, and unlike addresses it recognises
+    restored weights. A run that keeps the network as it is computes it only once.
     """
     return once(network, "fingerprint", lambda: _fingerprint(network))
 
@@ -81,8 +81,8 @@ class LoadedModel:
     certificate: object = field(default=None, repr=False)
     #: For a view of one stack: the model that it is a view of.
     whole: LoadedModel | None = field(default=None, repr=False)
-    #: Where it was read, or where the model lies that it was cut from; None for one that was handed
-    #: over in memory.
+    #: The folder it was read from, or that of the model it was cut from; None for one that was
+    #: handed over in memory.
     folder: Path | None = field(default=None, repr=False)
     #: How its last states become the embedding of a text.
     pooling: Pooling = field(default_factory=Pooling)
@@ -138,7 +138,7 @@ class LoadedModel:
         return len(self.sites)
 
     def layers_stated(self) -> int:
-        """Layers of attention that the configuration speaks of, all stacks together."""
+        """Layers of attention that the configuration states, all stacks together."""
         config = self.model.config
         layers = int(getattr(config, "num_hidden_layers", len(self.sites)))
         if not self.encoder_decoder:
@@ -163,7 +163,7 @@ class LoadedModel:
 
     @property
     def n_heads(self) -> int:
-        """Most heads that any layer has (layers can differ once heads are removed)."""
+        """Number of heads of the layer with most (layers can differ once heads are removed)."""
         return max((site.n_heads for site in self.sites), default=0)
 
     @property
@@ -173,7 +173,7 @@ class LoadedModel:
 
     @property
     def pad_id(self) -> int:
-        """Token id that fills up short sequences; one that has no row counts as not stated."""
+        """Token id that pads short sequences; an id without an embedding row is ignored."""
         for owner in (self.model.config, self.tokenizer):
             pad = getattr(owner, "pad_token_id", None)
             if pad is not None and 0 <= int(pad) < self.vocab_size:
@@ -240,7 +240,7 @@ class LoadedModel:
         return run_with_task_head(self.network, self.model, inputs, select)
 
     def run_tiny(self) -> None:
-        """Run the base model once on three tokens, for whoever watches its modules."""
+        """Run the base model once on three tokens, for hooks that watch its modules."""
         start = [] if self.start_id is None else [[self.start_id, self.vocab_size // 3]]
         tokens = [[self.vocab_size - 1, 0, self.vocab_size // 2]]
         with torch.no_grad():
@@ -279,7 +279,7 @@ def _present(**tensors: Tensor | None) -> dict[str, Tensor]:
 
 
 def _position_limit(network: nn.Module) -> int | None:
-    """Positions that a learned position table has room for."""
+    """Return how many positions the learned position table has room for."""
     for name, module in network.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             # RoBERTa and its kin count positions from padding_idx + 1.

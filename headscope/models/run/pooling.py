@@ -34,29 +34,29 @@ def mean_pooled(hidden: Tensor, real: Tensor) -> Tensor:
 
 
 def mean_sqrt_pooled(hidden: Tensor, real: Tensor) -> Tensor:
-    """Sum of the real tokens' states over the root of their number."""
+    """Return the sum of the real tokens' states over the root of their number."""
     total, count = _total(hidden, real)
     return total / count.sqrt()
 
 
 def cls_pooled(hidden: Tensor, real: Tensor) -> Tensor:
-    """State of the first real token, wherever the padding is."""
+    """Return the state of the first real token, wherever the padding is."""
     return _at(hidden, real.to(torch.int32).argmax(dim=1))
 
 
 def last_pooled(hidden: Tensor, real: Tensor) -> Tensor:
-    """State of the last real token, wherever the padding is."""
+    """Return the state of the last real token, wherever the padding is."""
     back = real.to(torch.int32).flip(1).argmax(dim=1)
     return _at(hidden, hidden.shape[1] - 1 - back)
 
 
 def max_pooled(hidden: Tensor, real: Tensor) -> Tensor:
-    """Largest value of each dimension over the real tokens."""
+    """Return the largest value of each dimension over the real tokens."""
     return wide(hidden).masked_fill(~real.bool()[..., None], float("-inf")).amax(dim=1)
 
 
 def weighted_pooled(hidden: Tensor, real: Tensor) -> Tensor:
-    """Average the states of the real tokens, the first one weighted 1, the second one 2, ....
+    """Average the states of the real tokens, weighted 1, 2, 3 and so on.
 
     References
     ----------
@@ -79,7 +79,7 @@ MODES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def cosine(ours: Tensor, theirs: Tensor, *, precise: bool = True) -> Tensor:
-    """Cosine between corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
+    """Return the cosine of corresponding rows, (..., d) -> (...), in [-1, 1]; differentiable.
 
     Two rows of zeros are equal, so their cosine is 1; a row of zeros and another one have 0. In
     float64, unless ``precise`` is False: then in the type of the rows.
@@ -91,7 +91,7 @@ def cosine(ours: Tensor, theirs: Tensor, *, precise: bool = True) -> Tensor:
 
 
 def _total(hidden: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the real tokens' states, and their number (batch, 1)."""
+    """Return the sum of the real tokens' states, and their number (batch, 1)."""
     states = wide(hidden)
     weight = real.to(states.dtype)[..., None]
     return (states * weight).sum(1), weight.sum(1)
@@ -132,7 +132,7 @@ class Dense:
     bias: Tensor | None = None  # (out,): b
     activation: str = "Tanh"  # A name of :data:`ACTIVATIONS`
     residual: bool | Tensor = False  # (out, in): whether x is added, or R
-    sha256: str = ""  # Of the file that the weights are from; empty where they are from none
+    sha256: str = ""  # SHA-256 of the weights' file; empty where there is none
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
@@ -154,7 +154,7 @@ class LayerNorm:
 
     weight: Tensor  # (d,)
     bias: Tensor  # (d,)
-    sha256: str = ""  # Of the file that the weights are from
+    sha256: str = ""  # SHA-256 of the weights' file
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, d) to (batch, d), in the type and on the device of ``x``."""
@@ -246,14 +246,14 @@ class Pooling:
         return {"pooling": str(self), "weights": weights, "prompt": self.prompt, **skipped}
 
     def __str__(self) -> str:
-        """``mean``, or such as ``cls, dense 384x128 tanh, normalize``."""
+        """Name modes and steps, such as ``mean`` or ``cls, dense 384x128 tanh, normalize``."""
         if self.problem is not None:
             return "unknown"
         return ", ".join(["+".join(self.modes), *map(str, self.steps)])
 
 
 def chosen(mode: str, text: Pooling | None = None) -> Pooling:
-    """Return the pooling that a user chose by name; nothing follows it."""
+    """Return the pooling that a user chose by name, without further steps."""
     if mode not in CHOICES:
         raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
     text = text or Pooling()

@@ -44,8 +44,8 @@ def fast_products(model: nn.Module) -> Iterator[None]:
     """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
     Where autograd records, only maps whose weights are frozen do. Does nothing where torch lacks
-    the operation, on other devices and for other dtypes. A block inside of another one leaves the
-    maps to that: around many short blocks, weights are brought into oneDNN's order only once.
+    the operation, on other devices and for other dtypes. An outer block
+    around many short ones serves them all, so weights are brought into oneDNN's order only once.
     """
     product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if product is None:
@@ -87,7 +87,7 @@ class _FastLinear:
     def _weight(self, x: Tensor) -> Tensor:
         """Return the weight, from its second use on in oneDNN's own order: the same products."""
         weight = self._linear.weight
-        # Of a single row oneDNN sums in another order, and so it would in its own.
+        # With a single row, oneDNN would sum in another order than with the plain weight.
         if self._pack is None or x.numel() == x.shape[-1] or weight.is_inference():
             return weight
         now = id(weight), weight.data_ptr(), weight._version
@@ -118,7 +118,7 @@ class _Product(torch.autograd.Function):
 
 @contextmanager
 def fast_training(model: nn.Module) -> Iterator[None]:
-    """Do the same while float32 weights are trained: the products of the backward pass too."""
+    """Do as :func:`fast_products` while float32 weights are trained, in the backward pass too."""
     product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if product is None:
         yield
@@ -186,7 +186,7 @@ def full_precision() -> Iterator[None]:
 
 
 def _needed() -> Iterator[tuple[Any, str, Any]]:
-    """Yield (owner, attribute, value) of what has to be set, each when all before it has been."""
+    """Yield (owner, attribute, value) of each setting, when all those before it have been made."""
     backends = torch.backends
     # The old way first: torch refuses to read it once the new one has said something else.
     if _read(_AllBackends, "precision") not in (None, "highest"):

@@ -24,10 +24,10 @@ from headscope.models.run.intervene import watch_inputs, watch_outputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed, use_implementation
 
-#: Pattern entries at a time: fewer than in use, so that the long probe is cut into chunks for every
-#: model with more than two heads.
+#: Pattern entries of a chunk: fewer than in normal use, so that the long probe is cut into chunks
+#: for every model with more than two heads.
 _CHUNK = 1 << 17
-#: What a layout that was misread raises: tensors that do not fit, arguments that are not there.
+#: Errors of a layout that was misread: tensors that do not fit, arguments that are not there.
 _MISREAD = (RuntimeError, ValueError, TypeError, KeyError)
 
 
@@ -44,7 +44,7 @@ _RANDOM_LENGTHS = (23, 7, 16, 3)
 
 @dataclass(frozen=True)
 class Probe:
-    """One batch."""
+    """One batch of the certificate."""
 
     name: str  # ``right-padded``, ``left-padded`` or ``unpadded``
     #: (batch, pos): on the model's device; the mask is 1 for tokens and 0 for padding.
@@ -67,11 +67,11 @@ class Probe:
         return (self.attention_mask if last is None else last).bool()
 
     def real_queries(self, stack: str) -> Tensor:
-        """Query positions of a stack that are no padding, (batch, query_pos), boolean."""
+        """Return the query positions of a stack that are not padding, (batch, query_pos), bool."""
         return self.attention_mask.bool() if stack == "encoder" else self.real
 
     def real_keys(self, stack: str) -> Tensor:
-        """Key positions of a stack that are no padding, (batch, key_pos), boolean."""
+        """Return the key positions of a stack that are not padding, (batch, key_pos), bool."""
         return self.attention_mask.bool() if stack == "cross" else self.real_queries(stack)
 
     @property
@@ -82,7 +82,7 @@ class Probe:
 
 
 def probes(loaded: LoadedModel) -> tuple[Probe, ...]:
-    """Return sentences, or random token ids where there is no tokenizer: short padded, and long.
+    """Return batches of sentences (random ids without a tokenizer): short and padded, and long.
 
     The long one goes beyond every sliding window, where the model has room for that. A decoder
     reads the next sentence's tokens, so that the lengths differ.
@@ -152,7 +152,7 @@ class SiteRecord:
 
 @dataclass
 class Recording:
-    """One pass."""
+    """What one forward pass showed."""
 
     #: By field of SiteRecord and the site's row, what each site showed.
     seen: dict[str, dict[int, Any]] = field(default_factory=lambda: defaultdict(dict))
@@ -202,7 +202,7 @@ def run_eager(loaded: LoadedModel, probe: Probe, *, scores: bool = False) -> Rec
 class Softmaxes(TorchFunctionMode):
     """Keeps the last softmax over pairs of positions that anything in the block computes.
 
-    A module that never asks for a custom attention does not hand its pattern out either. Some
+    A module that never asks for a custom attention does not return its pattern either. Some
     families round every pattern to float32, which a model in float64 is not compared with: its
     softmax, and the scores that enter it, stay in float64.
     """
@@ -213,7 +213,7 @@ class Softmaxes(TorchFunctionMode):
     _narrowed: tuple[Tensor | None, Tensor | None] = (None, None)
 
     def taken(self) -> Tensor | None:
-        """Return the last one, once: it must not count for the next module too."""
+        """Return the last softmax and forget it: it must not count for the next module too."""
         last, self.last = self.last, None
         return last
 

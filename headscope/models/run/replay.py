@@ -30,9 +30,9 @@ _now: ContextVar[int] = ContextVar("headscope_replayed")
 class Replay:
     """Runs a model again and again on the same batches, with changes from some site on.
 
-    Layers are watched; where a model has no one list of them (an encoder-decoder model), or
-    runs one module in several layers (ALBERT), everything runs. What is played back is first held
-    against the model itself, bit by bit. ``select`` picks the little that the task head gets then.
+    A model without a single list of layers (an encoder-decoder model), or with one module in
+    several layers (ALBERT), runs as a whole. What is played back is first compared with the model
+    itself, bit by bit; ``select`` picks the little that the task head gets in this comparison.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Replay:
     def playing(
         self, start: int, changed: LoadedModel, gates: Tensor | None = None
     ) -> Iterator[Run]:
-        """Yield what runs the model, or a copy of it, that is changed from the row ``start`` on."""
+        """Yield a function that runs the model or a copy, changed from the row ``start`` on."""
         with self.answering(changed, start), gated(changed, gates, start=start) as run:
             yield self.following(run)
 
@@ -76,7 +76,7 @@ class Replay:
         return replaced_forwards(dict.fromkeys(map(changed.model.get_submodule, layers), answer))
 
     def following(self, run: Run) -> Run:
-        """Return the same as ``run``, which notes what batch it is at."""
+        """Return ``run``, wrapped so that it notes which batch it runs."""
 
         def noted(*args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
             _now.set(id(args[0]))
@@ -85,7 +85,7 @@ class Replay:
         return noted
 
     def _recorded(self, row: int) -> bool:
-        """Keep what the layer before a row puts out; say if it can stand in for all before."""
+        """Keep the output of the layer before a row; return whether it can replace all before."""
 
         def keep(_: nn.Module, args: object, output: object) -> None:
             self._kept[_now.get()] = output
@@ -110,7 +110,7 @@ class Replay:
 
 
 def _layers_below(loaded: LoadedModel) -> list[list[str]]:
-    """Name the layers before each site's; nothing where they are not one row of modules."""
+    """Return the names of the layers before each site's; none where they are not a single list."""
     if loaded.encoder_decoder:
         return []
     seen, names = watch(loaded), {module: name for name, module in loaded.model.named_modules()}
@@ -128,9 +128,9 @@ class Prefix:
     """
 
     def __init__(self, model: nn.Module, sites: Sequence[AttentionSite]) -> None:
-        #: The sites, as (stack, layer), that had run when each layer returned what.
+        #: Each layer's output, and the sites, as (stack, layer), that had run when it returned.
         self._outputs: list[tuple[set[tuple[str, int]], Any]] = []
-        #: What queries, keys and values were made into, after how many layers and which sites.
+        #: Projected queries, keys and values, with the layers and sites that had run before.
         self._projected: list[tuple[int, set[tuple[str, int]], Any]] = []
         self._sites = sites
         layers: dict[nn.Module, None] = {}
@@ -168,7 +168,7 @@ class Prefix:
 
     @contextmanager
     def replaying(self, router: Router, row: int, copies: int = 1) -> Iterator[None]:
-        """Give again what the layers before the site of this row returned, for one pass.
+        """Play back what the layers before the site of this row returned, for one pass.
 
         The sites in them count as called. The batch must be that of :meth:`recording`, or so many
         copies of it, one after the other.

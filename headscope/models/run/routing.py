@@ -34,7 +34,7 @@ _SCORE_CHANGING = ("softcap", "s_aux", "sinks", "cache")
 
 
 class SiteObserver(Protocol):
-    """Whoever wants to see the activations of attention sites."""
+    """An observer of the activations of attention sites."""
 
     def observe(self, site: Activations) -> None:
         """Look at one chunk of one site; keep no reference to its tensors."""
@@ -44,14 +44,14 @@ class SiteObserver(Protocol):
 
 
 class LastSiteSeen(BaseException):
-    """Raised inside a pass and caught around it: what is left of the pass is of no use."""
+    """Raised inside a pass and caught around it, to skip the rest of the pass."""
 
 
 class Router:
     """Counts and observes the calls that one model makes of our attention.
 
     Calls are expected at ``sites``, in order of execution; at ``others``, sites of other stacks,
-    our attention runs too, but nobody looks. A ``mechanism`` runs in place of our attention;
+    our attention runs too, unobserved. A ``mechanism`` runs in place of our attention;
     observers, who otherwise see every chunk of every site, see nothing then. At most
     ``chunk_entries`` entries of patterns exist at a time.
     """
@@ -236,7 +236,7 @@ AttentionMaskInterface.register(IMPLEMENTATION, _mask)
 def quiet_transformers() -> Iterator[None]:
     """Keep transformers' own log lines and progress bars off the user's terminal."""
     verbosity = transformers_logging.get_verbosity()
-    if verbosity == transformers_logging.CRITICAL:  # to say so again costs a look at every logger
+    if verbosity == transformers_logging.CRITICAL:  # setting it again would go through every logger
         yield
         return
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
@@ -259,7 +259,7 @@ def own_implementation(model: Any) -> str:
 def use_implementation(model: Any, name: str) -> Iterator[None]:
     """Run ``model`` with another attention implementation, then put the old one back."""
     before = model.config._attn_implementation
-    if before == name == IMPLEMENTATION:  # routed already; to say so again costs a walk
+    if before == name == IMPLEMENTATION:  # already routed; setting it again is slow
         yield
         return
     with quiet_transformers():
@@ -273,7 +273,7 @@ def use_implementation(model: Any, name: str) -> Iterator[None]:
 
 @contextmanager
 def prepared(model: Any) -> Iterator[None]:
-    """Do once around many short blocks of :func:`routed` what each of them would do anew."""
+    """Prepare a model once for many short blocks of :func:`routed`, which else do so each time."""
     with use_implementation(model, IMPLEMENTATION), fast_products(model):
         yield
 

@@ -27,7 +27,8 @@ from headscope.models.run.loaded import LoadedModel
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-#: Prepares one thread: a block in which the copy of the model is ready, and what runs an item.
+#: Prepares one thread: a context manager that readies the copy of the model and yields a function
+#: that runs an item.
 Start = Callable[[LoadedModel], AbstractContextManager[Callable[[Item], Result]]]
 _Work = tuple["Future[Result]", Item]
 
@@ -42,9 +43,9 @@ def side_by_side(
     """Yield what every item becomes, in the order of the items.
 
     ``start`` gets a copy of ``loaded`` on each thread. On a GPU, where torch has one thread, or
-    ``alone``, items run one after the other on ``loaded`` itself. What is raised for an item is
-    raised in its place, and ends the others. Items are asked for in the caller's thread. The blocks
-    of ``start`` end with the last result, or when the generator is closed.
+    ``alone``, items run one after the other on ``loaded`` itself. An item's exception is re-raised
+    in order and cancels the rest. Items are read in the caller's thread. The blocks of ``start``
+    end with the last result, or when the generator is closed.
     """
     stream = iter(items)
     first = list(islice(stream, 2))
@@ -74,7 +75,7 @@ def side_by_side(
             yield waiting.popleft().result()
     finally:
         try:
-            while True:  # after an error or an interrupt: what nobody has begun stays undone
+            while True:  # after an error or an interrupt: items not yet begun are dropped
                 asked.get_nowait()
         except Empty:
             pass
@@ -88,7 +89,7 @@ def side_by_side(
 def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
     """Copy the modules, not their weights; None where a module cannot be copied.
 
-    Where a module runs another forward than its class's, that may hold the modules themselves.
+    A forward that replaces that of a module's class may hold on to the original modules.
     """
     if any("forward" in vars(module) for module in loaded.network.modules()):
         return None
@@ -96,7 +97,7 @@ def _copies(loaded: LoadedModel, count: int) -> list[LoadedModel] | None:
     shared = [*weights, loaded.tokenizer, loaded.certificate, loaded.file]
     try:
         return [copy.deepcopy(loaded, {id(part): part for part in shared}) for _ in range(count)]
-    except (TypeError, RuntimeError, AttributeError):  # something of the user's own hangs on it
+    except (TypeError, RuntimeError, AttributeError):  # the user attached something
         return None
 
 

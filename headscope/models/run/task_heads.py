@@ -40,7 +40,7 @@ Select = Callable[[Tensor], Tensor]
 class Joined:
     """A selection that puts another model's states behind the picked ones, for one run of the head.
 
-    ``logits`` makes what that head gives of the others, for a graph that has run its head already.
+    ``logits`` gives the head's output for the others, for a graph that has already run its head.
     """
 
     pick: Select
@@ -160,9 +160,9 @@ def _last_module(base: Any) -> Any:
 
 
 def empty_cache() -> transformers.EncoderDecoderCache:
-    """Return room for the keys and values that a decoder has seen, however many layers it has.
+    """Return an empty cache of keys and values for a decoder with any number of layers.
 
-    That which ``generate`` makes of a T5 has as many as the encoder.
+    The cache that ``generate`` makes for a T5 has as many layers as its encoder.
     """
     return transformers.EncoderDecoderCache(
         transformers.DynamicCache(), transformers.DynamicCache()

@@ -22,11 +22,11 @@ from headscope.models.run.hooks import hooked
 from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
 
-_CLOSE = 1e-4  # Of the largest entry: float32 sums in another order; other parts differ by far more
+_CLOSE = 1e-4  # Share of the largest entry; float32 sums in another order differ by far less
 
 
 class Place(NamedTuple):
-    """One call of a module in every pass: the ``turn``-th, as ALBERT runs one several times."""
+    """A call of a module in every pass: its ``turn``-th, as ALBERT runs one several times."""
 
     module: nn.Module
     turn: int
@@ -43,7 +43,7 @@ class Call:
     """One call of a module: what it took first and returned first."""
 
     place: Place
-    start: int  # Events in the run: beginnings and ends of calls
+    start: int  # Counted in events of the run, the beginnings and ends of calls
     end: int
     x: Tensor | None
     y: Tensor
@@ -165,7 +165,7 @@ def kept(places: Iterable[Place]) -> Iterator[Kept]:
 
 
 def _first(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
-    """Return the first tensor of a call's arguments, or of what it returns; None if none is."""
+    """Return the first tensor of a call's arguments or of what it returns; None without one."""
     flat = args[0] if args and isinstance(args[0], tuple) else (*args, *(kwargs or {}).values())
     return next((value for value in flat if isinstance(value, Tensor)), None)
 
@@ -173,7 +173,7 @@ def _first(args: Any, kwargs: Mapping[str, Any] | None = None) -> Any:
 def near(a: Tensor, b: Tensor | None, of: Tensor | None = None) -> bool:
     """Whether tensors have one shape and equal numbers up to rounding.
 
-    ``of`` is a sum that ``a`` is the rest of: it has the rounding of the sum's largest entries.
+    ``of`` is a sum of which ``a`` is what was left over, with the rounding of its largest entries.
     """
     if b is None or b.shape != a.shape or not a.is_floating_point():
         return False

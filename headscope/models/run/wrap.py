@@ -46,13 +46,13 @@ def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory")
 
 
 def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
-    """Copy a model's network, with ``share`` all but its weights: those stay the model's own."""
+    """Copy a model's network; with ``share`` the copy uses the model's own weights."""
     weights = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
     return copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in weights})
 
 
 def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
-    """Give a changed copy of a model the model's history, and the view that it was seen in."""
+    """Give a changed copy of a model the model's history, and its view of one stack."""
     copied = dataclasses.replace(
         changed,
         revision=loaded.revision,

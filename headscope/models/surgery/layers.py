@@ -1,10 +1,10 @@
-"""Whole layers, removed for real: such a layer returns its input.
+"""Removing whole layers for real: the model computes as if each of them returned its input.
 
 Its attention, its feed-forward network and their norms go; a norm behind the last layer stays. The
 layers that are left keep their original numbers in every name. Where a model keeps its layers is
 looked up by structure: a list of modules, one for each attention module, or several such lists side
 by side (XLM). That nothing else depends on their number is not taken for granted: the shorter model
-is run and held against the whole one with these layers bypassed.
+is run and compared with the whole one with these layers bypassed.
 
 An encoder-decoder has a list for each side, and a layer of its decoder is self-attention,
 cross-attention and feed-forward network together. A table that only the first layer keeps (the
@@ -43,7 +43,7 @@ _OF_SIDE = {
 }
 _LISTS = ("layer_types",)
 _PLACES = ("layer_idx", "layer_id")
-_TABLE = "relative_attention_bias"  # Of the first layer of T5, for all layers
+_TABLE = "relative_attention_bias"  # Kept by the first layer of T5, for all layers
 
 
 #: An original number, or (``encoder`` or ``decoder``, original number) of an encoder-decoder.
@@ -101,7 +101,7 @@ def remove_layers(
     InputError
         If a layer does not exist or is gone already, or if none would be left.
     UnsupportedModelError
-        If the model shares layers, computes something else without them, or cannot write any more.
+        If the model shares layers, computes something else without them, or cannot generate.
     """
     whole = loaded.whole or loaded
     sides = _checked(whole)
@@ -223,7 +223,7 @@ def _starts(base: nn.Module, sides: Sequence[_Side]) -> dict[str, int]:
 
 
 def _by_number(base: nn.Module, sides: Sequence[_Side]) -> Callable[[int], Layer]:
-    """Return what names a layer by its number in the one row of all."""
+    """Return a function that names a layer by its number in the one row of all."""
     starts = _starts(base, sides)
 
     def named(number: int) -> Layer:
@@ -381,7 +381,7 @@ def _with_first(output: Any, first: Tensor) -> Any:
 
 
 def _states(loaded: LoadedModel) -> Tensor:
-    """Run a model on two short texts, one of them padded; the states of their tokens."""
+    """Return the states of the tokens of two short texts, one of them padded."""
     long = min(24, loaded.max_length)
     rows = [[(7 + 31 * i * i) % loaded.vocab_size for i in range(n)] for n in (long, 1 + long // 3)]
     ids, mask = loaded.pad(rows)

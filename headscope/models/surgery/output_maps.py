@@ -31,7 +31,7 @@ def output_map(site: AttentionSite) -> OutputMap:
     return OutputMap(site.output_weight.detach().t().clone(), b.detach().clone())
 
 
-#: What models had before their maps were exchanged, by the module; for as long as that lasts.
+#: Original output maps of modules whose map is temporarily replaced.
 _OWN: dict[nn.Module, OutputMap] = {}
 
 

@@ -35,7 +35,7 @@ class OutputRows:
 
 
 def output_rows(network: Any, rows: int) -> list[OutputRows]:
-    """Find them in a network whose vocabulary has ``rows``; none where it puts out none.
+    """Find these tensors in a network with a vocabulary of ``rows``; none if it puts out none.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def cut_outputs(
 ) -> None:
     """Leave only the rows ``kept`` of what a network puts out, in place.
 
-    ``known`` has what the tensors of its input have become, by their ids: tied ones stay tied.
+    ``known`` has the cut tensors of its input, by the ids of the old ones: tied ones stay tied.
     """
     made: dict[int, Tensor] = dict(known)
     for item in output_rows(network, rows):

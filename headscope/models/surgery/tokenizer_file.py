@@ -69,7 +69,7 @@ class TokenizerFile:
         return found
 
     def spelling(self) -> set[int]:
-        """Ids without which a character could not be read, or would be read at another price."""
+        """Ids without which a character could not be read, or would get another score."""
         pieces = self._pieces.items()
         kept = {row for row, piece in pieces if len(self._parts(piece)[1]) == 1}
         kept |= {row for row, piece in pieces if _BYTE.fullmatch(piece)}
@@ -158,7 +158,7 @@ class TokenizerFile:
 
 
 def renumber_frame(node: Any, number: Callable[[int, str], int | None]) -> None:
-    """Go through a post-processor: each id of a special token becomes what ``number`` says of it.
+    """Renumber the special tokens of a post-processor in place, as ``number`` says.
 
     ``number`` is given the id and the token; None leaves the id as it is.
     """

@@ -38,7 +38,7 @@ class Chosen:
 
 
 def choose(loaded: LoadedModel, way: str, seed: int = 0) -> list[Chosen]:
-    """Return what one way of fine-tuning trains of the encoder, the classifier apart.
+    """Return the encoder's parameters that one way of fine-tuning trains.
 
     ``head``: nothing. ``layernorm``: gains and biases of every norm. ``biases``, ``weights``: as
     many entries of the other biases, or of the layers' matrices, drawn at random. ``lora``: as many

@@ -41,7 +41,7 @@ ROW_IDS, ROWS_BEFORE = "headscope_row_ids", "headscope_rows_before"
 #: Texts on which a cut model's outputs are compared with the whole model's, and the largest
 #: difference, relative to the largest output above 1; half precision may round differently.
 _PROOF_TEXTS, _TOLERANCE, _HALF_TOLERANCE = 32, 1e-5, 1e-2
-_PROOF_TOKENS = 128  # Of each of these texts at most.
+_PROOF_TOKENS = 128  # Most tokens of each of these texts.
 _SIZES = ("vocab_size", "decoder_vocab_size")  # Settings that count the rows.
 _AT_ONCE = 256  # Texts handed to a tokenizer at a time.
 #: Settings of a configuration, or attributes of a module, that hold token ids.
