@@ -51,9 +51,9 @@ pruned-bias | models/layouts/relative.py | the bias of other heads
 gate-to-mean | models/run/intervene.py | half a gate to the mean
     mean + (z - mean) * own => mean + z * own
 mcnemar-sides | stats/statistics.py | p of syntactic labels is one-sided
-    2.0 * stats.binom.cdf( => 1.0 * stats.binom.cdf(
+    2.0 * np.where(a + b > 0 => 1.0 * np.where(a + b > 0
 binomial-tail | stats/statistics.py | more than the hits, not as many
-    np.asarray(hits) - 1, n => np.asarray(hits), n
+    betainc(k, n - k + 1, np => betainc(k + 1, n - k, np
 cluster-factor | stats/statistics.py | sentences / (sentences - 1) is lost
     residual * sentences / (sentences - 1) => residual * sentences / sentences
 cross-sides | analyses/classify/labels.py | p is one-sided
@@ -69,9 +69,9 @@ broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
 dealt-anywhere | analyses/classify/causes.py | labels cross layers
     dealt(values, has, layers, rng) => dealt(values, has, everywhere, rng)
 effective-rank | stats/spectra.py | entropy in bits, exponent e
-    (torch.special.xlogy(p, p).sum()) => (torch.special.xlogy(p, p).sum() / math.log(2))
+    torch.special.xlogy(p, p).sum(-1), => torch.special.xlogy(p, p).sum(-1) / 0.6931,
 dims-off-by-one | stats/spectra.py | one dimension too few
-    - _ROUNDING).sum()) + 1 for => - _ROUNDING).sum()) for
+    - _ROUNDING).sum(-1) + 1 for => - _ROUNDING).sum(-1) for
 rank-tolerance | stats/spectra.py | the smaller side sets the rank
     return max(shape) * self.eps => return min(shape) * self.eps
 fold-shift | stats/spectra.py | LayerNorm's shift
@@ -91,7 +91,7 @@ noise-size | analyses/symmetric/measure.py | noise of another size
 tango-sides | stats/statistics.py | gains for losses
     -upper(lost, gained), upper => -upper(gained, lost), upper
 bootstrap-n | stats/paired_change.py | small samples are not widened
-    n - 1) * math.sqrt(n / (n - 1)) => n - 1)
+    / 2) * math.sqrt(n / (n - 1)) => / 2)
 brevity | tasks/seq2seq.py | long translations are punished
     1.0 - wanted / np.maximum(written, 1e-300) => 1.0 - written / np.maximum(wanted, 1e-300)
 fisher-square | tasks/gauss_newton.py | derivatives are added up without their squares
