@@ -191,9 +191,9 @@ def test_the_terminal_shows_the_stacks_side_by_side(found, folder):
     (head,) = (i for i, line in enumerate(lines) if line.split()[:5] == start)
     row = lines[head + 1].split()
     points = [stack.curves[0].points[1] for stack in found.stacks]
-    assert row[:3] == ["surgeon", "+surgeon", "50%"]
+    assert row[:2] == ["surgeon", "50%"]
     cells = [f"{x:.1f}" for p in points for x in (p.value, *p.ci)]
-    assert row[3:] == cells
+    assert row[2:] == cells
     area = next(a for a in found.areas if a.stack == "cross" and a.method == "surgeon")
     value, ci = area.compared
     assert f"{value:.2f} {ci[0]:.1f} {ci[1]:.1f}" in text
@@ -238,7 +238,7 @@ def test_a_stack_alone_by_hand_and_saved(run, translator, tmp_path):
     more = ("--stack", "cross", "--fraction", "0.5", "--repair", "none", "--save", tmp_path / "s")
     saved = run(*seq2seq(translator, *more, "-v"))
     assert saved.code == 0, saved.stderr
-    assert "Kept    surgeon: 4 of 8 heads removed" in saved.stdout
+    assert "Kept    surgeon without repair: 4 of 8 heads removed" in saved.stdout
     assert re.search(r"It is \d\.\d\d .*times as fast as the whole model", saved.flat)
     again = run("prune", tmp_path / "s", *seq2seq(translator)[2:], "--heads", "encoder:L0H0")
     assert again.code == 0, again.stderr
