@@ -37,7 +37,8 @@ Side = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times:
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
-    Without ``cut`` the whole model runs alone.
+    Without ``cut`` the whole model runs alone. Where the machine's pace changed so much that the
+    ratio has no interval, they run twice as often again, once.
     """
     places = spread_places(whole[2], batch_size)
     runs, texts = [], sum(map(len, places))
@@ -48,6 +49,9 @@ def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times
             ]
             runs += stack.enter_context(passes([served], batches))
         spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
+        if cut and ratio_interval(*spent.T, seed=seed)[1] is None:
+            again = in_turns(runs, fewest=2 * len(spent), most=2 * len(spent), seconds=0.0)
+            spent = np.concatenate([spent, again.sum(axis=2)])
     ms = [Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T]
     speed = Estimate(*ratio_interval(*spent.T, seed=seed)) if cut else Estimate(1.0)
     return Times(speed, ms[-1], ms[0])

@@ -35,6 +35,7 @@ from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
 RATE, BATCH = 6e-4, 64
+TOKENS = 1024  # Of the texts whose activations are held at once; a step's gradients add up
 HELD_OUT, MOST_HELD = 10, 512  # One in HELD_OUT texts is held out, MOST_HELD at most.
 WARM = 50  # Steps until the full learning rate
 SECONDS = 30.0  # Between two evaluations on the held-out text
@@ -81,6 +82,8 @@ def distil(
     *,
     seed: int = 0,
     state: State | None = None,
+    known: dict[int, Tensor] | None = None,
+    low: bool | None = None,
     tell: Callable[[float], object] = lambda share: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> tuple[LoadedModel, Training]:
@@ -101,6 +104,10 @@ def distil(
     state : State, optional
         A file to which training is saved every half minute; a run with the same key resumes from
         it.
+    known : dict, optional
+        The whole model's outputs by text, kept from one call to the next.
+    low : bool, optional
+        Whether steps run in bfloat16; tried first by default.
     tell, clock : callable
         ``tell`` is called with the share of the time that is over; ``clock`` is for tests.
 
@@ -115,7 +122,7 @@ def distil(
     train = sorted(left, key=lambda i: len(rows[0][i]))  # Neighbours in length need little padding.
     network = copy.deepcopy(small.network)
     student = as_before(wrap(network, small.tokenizer, name=small.name), small)
-    lesson = Lesson(student, whole, rows)
+    lesson = Lesson(student, whole, rows, {} if known is None else known)
     with ExitStack() as stack:
         stack.enter_context(fast_products(whole.network))
         parameters = stack.enter_context(_trained(network))
@@ -123,7 +130,8 @@ def distil(
         before = lesson.distance(held)
         run = _Run(network, optimiser, before)
         run.resume(state)
-        low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
+        if low is None:
+            low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
         if not low:
             stack.enter_context(fast_training(network))
         begun, looked, waited, share = clock(), clock(), 0, run.share
@@ -132,7 +140,7 @@ def distil(
                 group["lr"] = RATE * min(1.0, (run.steps + 1) / WARM) * (1 - share)
             first = rng.randrange(max(1, len(train) - BATCH + 1))
             optimiser.zero_grad()
-            torch.autograd.backward(lesson.loss(train[first : first + BATCH], low))
+            lesson.backward(train[first : first + BATCH], low)
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimiser.step()
             run.steps += 1
@@ -159,11 +167,14 @@ class Lesson:
     """What a smaller model learns: the whole model's outputs of the same texts."""
 
     def __init__(
-        self, student: LoadedModel, whole: LoadedModel, rows: tuple[Sequence[Row], Sequence[Row]]
+        self,
+        student: LoadedModel,
+        whole: LoadedModel,
+        rows: tuple[Sequence[Row], Sequence[Row]],
+        known: dict[int, Tensor],
     ) -> None:
-        self.student, self._whole, self._rows = student, whole, rows
+        self.student, self._whole, self._rows, self._known = student, whole, rows, known
         self._head = whole.task_head is not None
-        self._known: dict[int, Tensor] = {}
 
     def loss(self, chosen: Sequence[int], low: bool = False) -> Tensor:
         """Return the mean loss of some texts, the student run in bfloat16 if ``low``."""
@@ -172,6 +183,13 @@ class Lesson:
         with torch.autocast("cpu", torch.bfloat16) if low else nullcontext():
             ours = output_of(self.student, batch)
         return loss_of(ours, theirs, head=self._head).mean()
+
+    def backward(self, chosen: Sequence[int], low: bool) -> None:
+        """Add the gradient of the mean loss of some texts of rising length, a few at a time."""
+        few = max(1, TOKENS // len(self._rows[0][chosen[-1]]))
+        for first in range(0, len(chosen), few):
+            part = chosen[first : first + few]
+            torch.autograd.backward(self.loss(part, low) * (len(part) / len(chosen)))
 
     def distance(self, chosen: Sequence[int]) -> float:
         """Return the mean loss of some texts, in float32."""
@@ -284,6 +302,6 @@ def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
         with nullcontext() if low else fast_training(lesson.student.network):
             for _ in range(2):  # the first one compiles products
                 start = time.perf_counter()
-                torch.autograd.backward(lesson.loss(chosen, low))
+                lesson.backward(chosen, low)
                 seconds[low] = time.perf_counter() - start
     return seconds[True] < _CLEARLY * seconds[False]

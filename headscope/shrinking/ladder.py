@@ -19,10 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from headscope.core.errors import (
-    InputError,
-    UnsupportedModelError,
-)
+from torch import Tensor
+
+from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
 from headscope.data.common_words import COMMON_WORDS
@@ -40,12 +39,7 @@ from headscope.shrinking.layers import (
 )
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import MeasuredModel, Training
-from headscope.shrinking.serving import (
-    FORMS,
-    TORCH,
-    Files,
-    Form,
-)
+from headscope.shrinking.serving import FORMS, TORCH, Files, Form
 from headscope.shrinking.targets import amount, extent, keeps, reaches
 
 #: Shares of the layers that models have which are tested for a largest drop, the easiest first.
@@ -69,6 +63,8 @@ class Ladder:
         self.reached, self.stopped = False, ""
         self._lost: dict[Form, float] = {}  # Mean loss on calibration text
         self._respelled: dict[int, float] = {}  # By the rows that are left: texts, as a share
+        self._known: dict[int, Tensor] = {}  # The whole model's outputs of the training texts
+        self._low: bool | None = None  # Whether bfloat16 trains faster; None before it was tried
         self._runtimes = runtimes
         #: What may serve a model, the fastest first once the whole one was timed.
         self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
@@ -113,7 +109,9 @@ class Ladder:
                 continue
             times = bench.times(whole, served)
             lost = bench.distance(whole, served)
-            self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
+            # Text of another kind says nothing new of what is the model itself, or is ruined.
+            elsewhere = ROUNDING < lost <= RUINED
+            self.models.append(bench.measured(files, form, times, elsewhere=elsewhere))
             self._lost[form] = lost
             if lost <= RUINED:  # by calibration text: the evaluation data choose nothing
                 self._forms.append(form)
@@ -253,7 +251,7 @@ class Ladder:
             return size <= self.options.mb, f"{size:.1f} MB"
         speed, ms, _ = bench.times(model, served)
         if self.options.ms is not None:
-            return (ms.high or ms.value or 0) <= self.options.ms, f"{ms.value:.2f} ms a text"
+            return ms.high is not None and ms.high <= self.options.ms, f"{ms.value:.2f} ms a text"
         assert self.options.speed is not None
         return (speed.low or 0.0) >= self.options.speed, f"{speed.value:.2f} times the speed"
 
@@ -309,15 +307,19 @@ class Ladder:
             done = (spent + share * minutes) / options.minutes
             options.tell("distilling", round(1000 * done), 1000)
 
-        return distil(
+        model, training = distil(
             small,
             bench.whole,
             (bench.texts.rows(small), bench.texts.rows(bench.whole)),
             minutes,
             seed=options.seed,
             state=state,
+            known=self._known,
+            low=self._low,
             tell=tell,
         )
+        self._low = training.arithmetic == "bfloat16"
+        return model, training
 
     def _state(self, base: LoadedModel, count: int) -> State | None:
         """Return the file in which training is saved, next to the folder that is to be saved."""

@@ -105,3 +105,21 @@ def test_a_model_that_takes_half_of_the_time_is_twice_as_fast(monkeypatch):
     assert spent < clock.now < 15 + spent
     itself = found.of_whole()
     assert (itself.speed.value, itself.ms) == (1.0, found.ms_of_whole)
+
+
+def test_a_ratio_without_an_interval_is_timed_twice_as_long_again(monkeypatch):
+    """Two paces of the machine, each for half of the first rounds, leave too few blocks."""
+    asked = []
+
+    def in_turns(runs, *, fewest, most, seconds):
+        asked.append(fewest)
+        n, noise = fewest, np.random.default_rng(len(asked)).normal(0, 0.01, fewest)
+        ratio = np.where(np.arange(n) < n / 2, 2.0, 1.2) if len(asked) == 1 else 2 + noise
+        return np.stack([ratio, np.ones(n)], axis=1)[:, :, None]
+
+    Clock(monkeypatch, {"whole": 3.0, "cut": 1.5})
+    monkeypatch.setattr(module, "in_turns", in_turns)
+    found = times(side("whole"), side("cut"), batch_size=8, seed=0)
+    assert asked == [FEWEST, 2 * FEWEST]
+    assert found.speed.value == pytest.approx(2.0, abs=0.05)
+    assert found.speed.low is not None

@@ -103,6 +103,25 @@ def test_a_smaller_model_comes_nearer_and_the_others_stay_as_they_are(bert):
     assert held.mean() < far.mean()  # and so on texts that nobody has trained on
 
 
+@pytest.mark.parametrize("tokens", [1, 24])
+def test_a_step_in_parts_has_the_gradient_of_the_whole_step(bert, monkeypatch, tokens):
+    monkeypatch.setattr(d, "TOKENS", tokens)
+    small = remove_layers(bert, [1])
+    rows = rows_of(small, bert)
+    chosen = sorted(range(13), key=lambda i: len(rows[0][i]))
+    lesson = d.Lesson(small, bert, rows, {})
+    with d._trained(small.network) as parameters:
+        lesson.backward(chosen, low=False)
+        found = [p.grad for p in parameters if p.grad is not None]
+        for p in parameters:
+            p.grad = None
+        lesson.loss(chosen).backward()
+        expected = [p.grad for p in parameters if p.grad is not None]
+    assert len(found) == len(expected) > 10
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-3)
+
+
 def test_weights_that_came_no_nearer_are_not_kept(bert, monkeypatch):
     further = itertools.count(1)
     monkeypatch.setattr(d.Lesson, "distance", lambda lesson, chosen: float(next(further)))
