@@ -24,9 +24,6 @@ from headscope.models.run.routing import own_implementation, use_implementation
 Pass = Callable[[], object]  # One whole pass of one model over one batch
 Clock = Callable[[], float]  # Seconds since any moment
 
-#: Texts of each batch that is timed by default.
-BATCH_SIZES = (1, 32)
-
 
 @contextmanager
 def passes(

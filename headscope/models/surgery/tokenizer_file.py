@@ -28,7 +28,6 @@ from typing import Any
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 KINDS = ("WordPiece", "BPE", "Unigram", "WordLevel")
-_SPACES = ("\u0120", "\u2581")  # How pieces spell the space before a word
 
 
 class TokenizerFile:
@@ -99,17 +98,6 @@ class TokenizerFile:
                 made.append(parts[place])
             kept.update(row_of[piece] for piece in made if piece in row_of)
         return kept
-
-    def begins_word(self, row: int) -> bool:
-        """Whether a piece is the first of a word, as far as its spelling tells."""
-        if self.kind == "WordPiece":
-            return not self._parts(self.pieces[row])[0]
-        return self.kind == "WordLevel" or self.pieces[row].startswith(_SPACES)
-
-    def joined(self, rows: Iterable[int]) -> tuple[str, str]:
-        """Join neighbouring pieces of one word: the mark of its middle, and what they spell."""
-        parts = [self._parts(self.pieces[row]) for row in rows]
-        return parts[0][0], "".join(core for _, core, _ in parts)
 
     def renumbered(self, new_id: Mapping[int, int]) -> str:
         """Return the file with the pieces of ``new_id`` alone: old id to new id."""
