@@ -124,7 +124,8 @@ class _Quoting(TyperCommand):
             option = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
             options = getattr(getattr(headscope, str(self.name), None), "options", None)
             if moved := getattr(options, "moved", {}).get(option):
-                raise typer.BadParameter(moved, ctx) from None
+                gone = f"there is no --{option.replace('_', '-')} any more: {moved}"
+                raise typer.BadParameter(gone, ctx) from None
             extra = re.search(r"unexpected extra argument\S* \((.*)\)", str(error))
             if extra is None:
                 raise
