@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from headscope.attention import stream_attention
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.progress import Progress
@@ -21,7 +22,7 @@ from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
 from headscope.data.shared_sentences import lines_without_shared
 from headscope.data.token_rows import Padded
-from headscope.models.run.intervene import Exchanged, Factors, Run, intervene
+from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
 from headscope.models.run.replay import Prefix, Replay
@@ -45,45 +46,32 @@ from headscope.tasks.making import make_task, read_examples
 SHORT = 400
 
 
-def last_states(
-    loaded: LoadedModel,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    attention: Mechanism | None,
-    keep: Callable[[Tensor, Tensor], Tensor],
-    *,
-    scores: Factors | None = None,
-) -> list[Tensor]:
-    """Run padded batches; return what ``keep`` makes of each one's last states and mask.
-
-    ``attention`` or ``scores`` hold at every site, as :func:`intervene` takes them.
-    """
-    with intervene(loaded, attention=attention, scores=scores) as router:
-        return [keep(router.checked(loaded.forward, ids, mask), mask) for ids, mask in batches]
-
-
 class PooledStates:
-    """A model's embeddings of a text's lines, which a changed model's are compared with.
+    """A model's embeddings of padded batches, which a changed model's are compared with.
 
-    The mean cosine is the fidelity of the change. The lines are held in memory as padded token ids.
+    The mean cosine is the fidelity of the change.
     """
 
-    def __init__(self, loaded: LoadedModel, text: PlainText, limit: int | None = None) -> None:
-        self._loaded = loaded
-        self._batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
-        self.lines = sum(len(ids) for ids, _ in self._batches)
-        # Lines longer than the model's limit.
-        self.skipped = min(text.n_lines, limit or text.n_lines) - self.lines
-        check_measured(text, self.lines)
-        self._original = last_states(loaded, self._batches, None, loaded.pooling.embed)
+    def __init__(self, loaded: LoadedModel, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self._loaded, self._batches = loaded, batches
+        self._original = self._embeddings()
 
     def cosines(
         self, attention: Mechanism | None = None, *, scores: Factors | None = None
-    ) -> Array:
-        """Return the cosine of every line, (lines,), with another attention at every site."""
-        embed = self._loaded.pooling.embed
-        changed = last_states(self._loaded, self._batches, attention, embed, scores=scores)
-        pairs = zip(changed, self._original, strict=True)
-        return np.concatenate([cosine(ours, theirs).cpu().numpy() for ours, theirs in pairs])
+    ) -> list[Array]:
+        """Return the cosine of every example, by batch, with another attention at every site."""
+        pairs = zip(self._embeddings(attention, scores), self._original, strict=True)
+        return [cosine(*pair).cpu().numpy().clip(-1.0, 1.0) for pair in pairs]
+
+    def _embeddings(
+        self, attention: Mechanism | None = None, scores: Factors | None = None
+    ) -> list[Tensor]:
+        loaded = self._loaded
+        with intervene(loaded, attention=attention, scores=scores) as router:
+            return [
+                loaded.pooling.embed(router.checked(loaded.forward, ids, mask), mask)
+                for ids, mask in self._batches
+            ]
 
 
 @dataclass(frozen=True)
@@ -167,7 +155,8 @@ class Effects:
             for _, batch in line_batches(loaded, text)
             for part in buckets(list(batch), SHORT)
         ]
-        self.lines = sum(len(ids) for ids, _ in self.batches)
+        #: The first line of every batch, and how many lines there are.
+        *self.first, self.lines = np.cumsum([0, *(len(ids) for ids, _ in self.batches)]).tolist()
         self.skipped = text.n_lines - self.lines
         check_measured(text, self.lines)
         self._text = text
@@ -192,6 +181,33 @@ class Effects:
             "skipped": self.skipped,
             "tokens": sum(int(mask.sum()) for _, mask in self.batches),
         }
+
+    def observe(
+        self, see: Callable[[int, HeadInputs, Tensor], None], loaded: LoadedModel | None = None
+    ) -> None:
+        """Run the unchanged model, or another one, and show what it computes.
+
+        ``see`` gets the number of the batch, what the heads of a site attend with, and their z
+        (batch, heads, pos, d_head). It may be called on several threads, once for each of both.
+        """
+
+        @contextmanager
+        def reading(own: LoadedModel) -> Iterator[Callable[[int], None]]:
+            def read(number: int) -> None:
+                def attend(inputs: HeadInputs) -> Tensor:
+                    qkv = (inputs.q, inputs.k, inputs.v)
+                    z = stream_attention(*qkv, mask=inputs.mask, scale=inputs.scale)
+                    see(number, inputs, z)
+                    return z
+
+                with intervene(own, attention=Exchanged(attend)) as router:
+                    router.run(partial(own.forward, *self.batches[number]))
+
+            with prepared(own.network):
+                yield read
+
+        for _ in side_by_side(loaded or self._loaded, range(len(self.batches)), reading):
+            pass
 
     def measure(self, versions: Sequence[Exchanged], progress: Progress, what: str) -> list[Effect]:
         """Measure changed versions of the model, each alone."""

@@ -80,7 +80,8 @@ def view(
 ) -> View[R]:
     """Make the view of a result that ``blocks`` describes; ``frames`` are its CSV files by name.
 
-    ``page`` names a page of its own (``page``.html) with every detail open.
+    A frame without columns, of what was not measured, is no file. ``page`` names a page of its own
+    (``page``.html) with every detail open.
     """
 
     def human(result: R) -> Iterable[RenderableType]:
@@ -92,7 +93,8 @@ def view(
         from headscope.show import drawing
         from headscope.show.figures import figures_of
 
-        tables = {f"{name}.csv": frame_csv(frame(result)) for name, frame in frames.items()}
+        made = {f"{name}.csv": frame(result) for name, frame in frames.items()}
+        tables = {name: frame_csv(frame) for name, frame in made.items() if len(frame.columns)}
         if page:
             from headscope.show.page.body import body
             from headscope.show.page.parts import Part

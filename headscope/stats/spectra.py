@@ -170,34 +170,41 @@ def _triangle(factor: Tensor) -> Tensor:
 class Reading:
     """How ranks are computed from singular values."""
 
-    share: str = "sigma2"
-    eps: float = torch.finfo(torch.float32).eps
-    rtol: float | None = None
-
-    @property
-    def rounding(self) -> float:
-        """Upper bound on the relative singular values that rounding to the stored type adds."""
-        # Independent roundings of a tall matrix have a norm of about 0.3 eps of the matrix's own.
-        return 2 * self.eps
-
-    def tolerance(self, *shape: int) -> float:
-        """Return rtol for a matrix of this shape."""
-        return max(shape) * self.eps if self.rtol is None else self.rtol
+    share: str = "sigma2"  # Of what ``dims`` hold a share: ``sigma2`` or ``sigma``
+    eps: float = torch.finfo(torch.float32).eps  # Of the type that the weights are stored in
+    rtol: float | None = None  # For the numerical rank; None: the larger side times eps
 
     def ranks(self, sigma: Tensor, *shape: int) -> list[MatrixRank]:
-        """Compute the ranks of n matrices of one shape from their singular values (n, r)."""
-        return summarise(sigma, rtol=self.tolerance(*shape), share=self.share)
-
-
-def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
-    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
-    small, ranks = factors.each(_triangle), {}
-    for name, (left, right) in factors.products.items():
-        sigma = product_singular_values(*small.products[name])
-        ranks[name] = reading.ranks(sigma, left.shape[-2], right.shape[-2])
-    for name, factor, own in (("w_q", factors.W_Q, small.W_Q), ("w_k", factors.W_K, small.W_K)):
-        ranks[name] = reading.ranks(torch.linalg.svdvals(own), *factor.shape[-2:])
-    return ranks
+        """Compute every kind of rank of n matrices of one shape from singular values (n, r)."""
+        rtol = max(shape) * self.eps if self.rtol is None else self.rtol
+        largest = sigma[:, :1].sum(-1, keepdim=True)  # 0 where there are none
+        scaled = sigma / largest  # squares of tiny weights would underflow
+        p = scaled / scaled.sum(-1, keepdim=True)
+        squares = scaled**2
+        part = squares if self.share == "sigma2" else scaled
+        reached = part.cumsum(-1) / part.sum(-1, keepdim=True)  # by the k largest, k = 1..r
+        columns = (
+            sigma,
+            (sigma > rtol * largest).sum(-1),
+            squares.sum(-1),
+            torch.special.xlogy(p, p).sum(-1),
+            torch.stack([(reached < int(x) / 100 - _ROUNDING).sum(-1) + 1 for x in LEVELS], -1),
+        )
+        ranks = []
+        for values, count, stable, entropy, dims in zip(
+            *(c.tolist() for c in columns), strict=True
+        ):
+            zero = not any(values[:1])
+            ranks.append(
+                MatrixRank(
+                    singular_values=tuple(values),
+                    numerical_rank=NumericalRank(None if rtol >= 1 else count, rtol),
+                    stable_rank=None if zero else stable,
+                    effective_rank=None if zero else math.exp(-entropy),
+                    dims=dict.fromkeys(LEVELS) if zero else dict(zip(LEVELS, dims, strict=True)),
+                )
+            )
+        return ranks
 
 
 def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixRank]:
@@ -205,34 +212,12 @@ def product_ranks(left: Tensor, right: Tensor, reading: Reading) -> list[MatrixR
     return reading.ranks(product_singular_values(left, right), left.shape[-2], right.shape[-2])
 
 
-def summarise(sigma: Tensor, *, rtol: float, share: str = "sigma2") -> list[MatrixRank]:
-    """Compute every kind of rank from the singular values of each matrix, (n, r)."""
-    largest = sigma[:, :1].sum(-1, keepdim=True)  # 0 where there are none
-    scaled = sigma / largest  # squares of tiny weights would underflow
-    p = scaled / scaled.sum(-1, keepdim=True)
-    squares = scaled**2
-    part = squares if share == "sigma2" else scaled
-    reached = part.cumsum(-1) / part.sum(-1, keepdim=True)  # by the k largest, k = 1..r
-    columns = (
-        sigma,
-        (sigma > rtol * largest).sum(-1),
-        squares.sum(-1),
-        torch.special.xlogy(p, p).sum(-1),
-        torch.stack([(reached < int(x) / 100 - _ROUNDING).sum(-1) + 1 for x in LEVELS], -1),
-    )
-    ranks = []
-    for values, count, stable, entropy, dims in zip(*(c.tolist() for c in columns), strict=True):
-        numerical = NumericalRank(None if rtol >= 1 else count, rtol)
-        zero = not any(values[:1])
-        ranks.append(
-            MatrixRank(
-                singular_values=tuple(values),
-                numerical_rank=numerical,
-                stable_rank=None if zero else stable,
-                effective_rank=None if zero else math.exp(-entropy),
-                dims=dict.fromkeys(LEVELS) if zero else dict(zip(LEVELS, dims, strict=True)),
-            )
-        )
+def matrix_ranks(factors: Factors, reading: Reading) -> dict[str, list[MatrixRank]]:
+    """Measure ``qk``, ``ov``, ``w_q`` and ``w_k``: one entry a head."""
+    ranks = {name: product_ranks(*sides, reading) for name, sides in factors.products.items()}
+    for name, factor in (("w_q", factors.W_Q), ("w_k", factors.W_K)):
+        sigma = torch.linalg.svdvals(_triangle(factor))
+        ranks[name] = reading.ranks(sigma, *factor.shape[-2:])
     return ranks
 
 
@@ -250,40 +235,31 @@ def asymmetry(left: Tensor, right: Tensor) -> Tensor:
     return ratio.where(whole > _ZERO * _sizes(left.double(), right.double()), torch.nan)
 
 
-Basis = tuple[Tensor, Tensor]  # As :func:`column_basis` gives it.
+def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
+    """Return orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
+
+    By default directions that rounding to float32 adds do not count: independent roundings of a
+    tall matrix have a norm of about 0.3 eps of the matrix's own.
+    """
+    u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
+    tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
+    inside = sigma > tolerance * sigma[..., :1]
+    return u * inside[..., None, :], inside.sum(-1).double()
 
 
-def subspace_overlap(left: Basis, right: Basis) -> Tensor:
+def subspace_overlap(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
     """Return the mean squared cosine of the principal angles between each two column spaces.
 
     ``||U_g^T V_h||_F^2 / min(rank)`` with U, V orthonormal bases: 1 if one space holds the other, 0
     if they are orthogonal, r / m on average for random r-dimensional spaces of m dimensions.
 
-    Shapes: bases (n_heads, m, r); returns (n_heads, n_heads).
+    Shapes: both sides as :func:`column_basis` gives them; returns (n_heads, n_heads).
     """
     (u, rank_u), (v, rank_v) = left, right
     n_heads, m, r = u.shape
     flat_u, flat_v = (x.transpose(0, 1).reshape(m, n_heads * r) for x in (u, v))
     squares = (flat_u.T @ flat_v).square().view(n_heads, r, n_heads, r).sum(dim=(1, 3))
     return squares / torch.minimum(rank_u[:, None], rank_v[None, :]).clamp(min=1)
-
-
-def head_overlaps(factors: Factors, reading: Reading) -> dict[str, Tensor]:
-    """Return overlaps of the heads' ``query`` and ``key`` spaces, and ``query_key`` of both."""
-    query, key = (column_basis(W, reading.rounding) for W in (factors.W_Q, factors.W_K))
-    pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
-    return {name: subspace_overlap(*pair) for name, pair in pairs.items()}
-
-
-def column_basis(factor: Tensor, rtol: float = 2 * EPS) -> tuple[Tensor, Tensor]:
-    """Return orthonormal bases (n_heads, m, r), zero beyond each factor's rank, and the ranks.
-
-    By default directions that rounding to float32 adds do not count (:attr:`Reading.rounding`).
-    """
-    u, sigma, _ = torch.linalg.svd(factor.double(), full_matrices=False)
-    tolerance = max(rtol, max(factor.shape[-2:]) * torch.finfo(torch.float64).eps)
-    inside = sigma > tolerance * sigma[..., :1]
-    return u * inside[..., None, :], inside.sum(-1).double()
 
 
 @dataclass(frozen=True)
@@ -294,19 +270,22 @@ class LayerSpectra:
     layer: dict[str, list[MatrixRank]]
     asymmetry: list[float]  # Of each head; NaN for a zero product.
     layer_asymmetry: list[float]
-    overlap: dict[str, Tensor]  # As :func:`head_overlaps` gives it.
+    #: (n_heads, n_heads): of the heads' ``query`` and ``key`` spaces, ``query_key`` of both.
+    overlap: dict[str, Tensor]
 
 
 def layer_spectra(factors: Factors, reading: Reading) -> LayerSpectra:
     """Compute the spectra of one layer, in float64."""
     factors = factors.exact()
     whole = factors.concatenated()
+    query, key = (column_basis(W, 2 * reading.eps) for W in (factors.W_Q, factors.W_K))
+    pairs = {"query": (query, query), "key": (key, key), "query_key": (query, key)}
     return LayerSpectra(
         matrix_ranks(factors, reading),
         matrix_ranks(whole, reading),
         asymmetry(factors.W_Q, factors.W_K).tolist(),
         asymmetry(whole.W_Q, whole.W_K).tolist(),
-        head_overlaps(factors, reading),
+        {name: subspace_overlap(*pair) for name, pair in pairs.items()},
     )
 
 
@@ -338,14 +317,14 @@ def layer_control(draws: Sequence[LayerSpectra]) -> LayerControl:
         for name, overlap in draw.overlap.items():
             other = ~torch.eye(len(overlap), dtype=torch.bool) | (name == "query_key")
             overlaps.setdefault(name, []).extend(overlap[other].tolist())
-
-    def ranks(of_draws: Sequence[dict[str, list[MatrixRank]]]) -> dict[str, ControlStatistics]:
-        return {name: average([r for draw in of_draws for r in draw[name]]) for name in of_draws[0]}
-
+    heads, layers = (
+        {name: average([r for ranks in of_draws for r in ranks[name]]) for name in of_draws[0]}
+        for of_draws in ([draw.heads for draw in draws], [draw.layer for draw in draws])
+    )
     return LayerControl(
         n_heads=len(draws[0].asymmetry),
-        heads=ranks([draw.heads for draw in draws]),
-        layers=ranks([draw.layer for draw in draws]),
+        heads=heads,
+        layers=layers,
         asymmetry=_mean([a for draw in draws for a in draw.asymmetry]),
         layer_asymmetry=_mean([a for draw in draws for a in draw.layer_asymmetry]),
         overlap={name: _mean(values) for name, values in overlaps.items()},
@@ -356,12 +335,8 @@ def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
     """Average ranks over draws; a statistic that is undefined in any draw is None."""
     spectra = torch.tensor([rank.singular_values for rank in ranks], dtype=torch.float64)
     sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    columns: dict[str, list[float | None]] = {
-        "numerical_rank": [rank.numerical_rank.value for rank in ranks],
-        "stable_rank": [rank.stable_rank for rank in ranks],
-        "effective_rank": [rank.effective_rank for rank in ranks],
-        **{f"dims{level}": [rank.dims[level] for rank in ranks] for level in LEVELS},
-    }
+    rows = [rank.statistics for rank in ranks]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
     means = {name: _mean(values) for name, values in columns.items()}
     std = {
         name: stdev([float(v) for v in values if v is not None])

@@ -20,6 +20,7 @@ from scipy.special import betainc, ndtr, ndtri, stdtrit
 
 from headscope.core.accumulator import Array
 from headscope.core.rounding import above
+from headscope.stats.estimate import Estimate
 
 Z95 = float(ndtri(0.975))  # Normal quantile of a two-sided 95% interval.
 
@@ -221,6 +222,10 @@ class CrossedMean:
     half_width: Array  # Half of the 95% interval; infinite for a single sequence: it is unknown.
     #: Standard deviation between draws, each averaged over sequences; 0 where nothing is drawn.
     draw_std: Array
+
+    def estimate(self, *at: int) -> Estimate:
+        """Return the mean at an index, with its interval."""
+        return Estimate.around(float(self.mean[at]), finite(self.half_width[at]))
 
 
 def crossed_mean(values: Array) -> CrossedMean:

@@ -73,7 +73,7 @@ effective-rank | stats/spectra.py | entropy in bits, exponent e
 dims-off-by-one | stats/spectra.py | one dimension too few
     - _ROUNDING).sum(-1) + 1 for => - _ROUNDING).sum(-1) for
 rank-tolerance | stats/spectra.py | the smaller side sets the rank
-    return max(shape) * self.eps => return min(shape) * self.eps
+    max(shape) * self.eps => min(shape) * self.eps
 fold-shift | stats/spectra.py | LayerNorm's shift
     shift @ W + _exact( => _exact(
 crossed-draws | stats/statistics.py | draws do not widen intervals
@@ -85,7 +85,7 @@ flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
     elif words in self._first: => elif not words:
 linear-crossed | analyses/linear/measure.py | half of the cross term
-    square + 2 * crossed + n * => square + crossed + n *
+    square + 2 * total(beyond) + n * => square + total(beyond) + n *
 noise-size | analyses/symmetric/measure.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
 tango-sides | stats/statistics.py | gains for losses

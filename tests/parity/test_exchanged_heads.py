@@ -45,10 +45,10 @@ def test_layers_before_the_change_are_as_if_they_had_run(name):
     """In the first family of every layout; the output is the same wherever it changes."""
     loaded = covered(name)
     effects = Effects(loaded, as_plain(LINES))
-    whole = PooledStates(loaded, as_plain(LINES))
+    whole = PooledStates(loaded, effects.batches)
     versions = [Exchanged(removed, {site.row: (1,)}) for site in loaded.sites]
     found = effects.cosines(versions, silent, "")
-    expected = np.array([whole.cosines(version) for version in versions])
+    expected = np.array([np.concatenate(whole.cosines(version)) for version in versions])
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
     assert (found < 1 - 1e-9).any()
     same = [Exchanged(own, {site.row: (0, 2)}) for site in loaded.sites]

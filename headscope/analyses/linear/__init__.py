@@ -1,9 +1,46 @@
 """Attention without its softmax."""
 
-from headscope.analyses.linear.options import LinearOptions
-from headscope.analyses.linear.result import LinearResult
-from headscope.session.entry import entry
+from __future__ import annotations
 
-__all__ = ["LinearResult", "linear"]
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from headscope.analyses.linear.result import LinearResult
+from headscope.core.options import Option
+from headscope.session.entry import entry
+from headscope.session.options import EffectOptions
+
+__all__ = ["LinearOptions", "LinearResult", "linear"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearOptions(EffectOptions):
+    """Replace the softmax by linear feature maps, and measure what heads and the model lose.
+
+    Also whether similar keys explain it, and how well values stored under N keys are read back.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.linear("demo", sentences=4, control=False)
+    >>> result.form("linear").whole_scaled.cosine.value < 0.99
+    True
+    """
+
+    held: ClassVar[tuple[float, float]] = (0.6, 450.0)
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope linear demo",
+        "headscope linear ./my-bert --text articles.txt --sentences 200 -o out/",
+        "headscope linear demo --task similarity --data stsb-test.csv",
+    )
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 12, "alone": True}
+
+    alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = False
+    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: all heads in every form, then each head alone."""
+        return ("all heads", "linear, head by head") if self.alone else ("all heads",)
+
 
 linear = entry(LinearOptions, LinearResult, "headscope.analyses.linear.run")

@@ -29,7 +29,7 @@ arXiv:2006.16236, section 3.2.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.activations import visible
 from headscope.core.rounding import EPS, ROUNDING, VARIANCE, tied
 from headscope.core.widest import exact, widest
+from headscope.models.run.intervene import HeadInputs
 from headscope.models.run.pooling import wide
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import t_half_width
@@ -98,70 +99,29 @@ def linear_attention(
 
 
 class LinearSums:
-    """What is measured of the heads of every site, sentence by sentence."""
+    """What is measured of every head, sentence by sentence: arrays (sentences, heads, ...).
 
-    def __init__(self, sentences: int, keys_only: bool = False) -> None:
-        self.sentences, self.keys_only = sentences, keys_only
-        self.tokens: Array = np.zeros(sentences)  # Real tokens.
-        self.by_row: dict[int, SiteSums] = {}  # By the site's row.
+    Heads are counted through all sites. With a ``width`` of 0 only their keys are measured.
 
-    def update(
-        self,
-        row: int,
-        first: int,
-        real: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        z: Tensor,
-        *,
-        scale: float,
-        mask: Mask,
-    ) -> None:
-        """Add a batch of one site.
+    Parameters
+    ----------
+    n_heads : mapping
+        The number of heads of every site, by its row.
+    masks : sequence of Tensor, (batch, pos)
+        Which tokens of every batch are real; a row is a sentence.
+    width : int
+        The width of a head's z.
+    """
 
-        Shapes: ``real`` (batch, pos), ``q``, ``k``, ``v``, ``z`` (batch, heads, pos, d_head).
-        """
-        real = real.bool()
-        here = slice(first, first + len(real))
-        self.tokens[here] = numpy(real.sum(-1)).astype(float)
-        if (sums := self.by_row.get(row)) is None:  # another thread may be about to make it too
-            sums = self.by_row.setdefault(row, SiteSums(self.sentences, q.shape[1], z.shape[-1]))
-        weight = exact(real[:, None])
-        lengths = (torch.linalg.vector_norm(exact(q), dim=-1) * weight).sum(-1) / weight.sum(-1)
-        for i, kind in enumerate(KINDS):
-            unit, length = unit_keys(k, real, centred=kind == "centred")
-            sums.coherence[here, :, i] = numpy(coherence(unit, real))
-            if kind == "raw":
-                own = {"softmax-own": (scale * length * lengths)[..., None, None]}
-                errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **own)
-                for j, name in enumerate(STORED):
-                    sums.stored[here, :, j] = numpy(errors[name])
-        if self.keys_only:
-            return
-        weight = weight[..., None]
-        own_z = exact(z) * weight
-        sums.own[here] = numpy(own_z.square().sum((-2, -1)))
-        sums.own_sum[here] = numpy(own_z.sum(-2))
-        for i, form in enumerate(EVERY):
-            y = exact(linear_attention(form, q, k, v, scale=scale, mask=mask)) * weight
-            sums.both[here, :, i] = numpy((y * own_z).sum((-2, -1)))
-            sums.form[here, :, i] = numpy(y.square().sum((-2, -1)))
-            sums.form_sum[here, :, i] = numpy(y.sum(-2))
-        pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
-        entropy = torch.special.entr(pattern).sum(-1)
-        seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
-        most = widest(seen.sum(-1).clamp_min(1)).log()
-        counted = (most > 0) & real[:, None]
-        share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
-        sums.entropy[here] = numpy(share.sum(-1) / counted.sum(-1))
-
-
-class SiteSums:
-    """What is measured of the heads of one site: arrays (sentences, heads, ...)."""
-
-    def __init__(self, sentences: int, heads: int, width: int) -> None:
-        shape, forms = (sentences, heads), len(EVERY)
+    def __init__(self, n_heads: Mapping[int, int], masks: Sequence[Tensor], width: int) -> None:
+        self.masks, self.width = [mask.bool() for mask in masks], width
+        *self._starts, sentences = np.cumsum([0, *map(len, masks)]).tolist()
+        *first, total = np.cumsum([0, *n_heads.values()]).tolist()
+        self._first = dict(zip(n_heads, first, strict=True))  # Each site's first head, by its row.
+        self.rows = np.repeat([*n_heads], [*n_heads.values()])  # (heads,): each head's site.
+        shape, forms = (sentences, total), len(EVERY)
+        #: (sentences,): Real tokens.
+        self.tokens: Array = np.concatenate([numpy(mask.sum(-1)) for mask in self.masks]) * 1.0
         #: ||z||^2, and the sum of z over tokens.
         self.own: Array = np.zeros(shape)
         self.own_sum: Array = np.zeros((*shape, width))
@@ -174,47 +134,43 @@ class SiteSums:
         #: Of the pattern's rows, as a share of the largest possible; mean over queries.
         self.entropy: Array = np.full(shape, np.nan)
 
-    def errors(self, tokens: Array, counts: Array) -> dict[str, Array]:
-        """Return every error of every form, by :data:`FITS`, for each resample.
+    def numbers(self, inputs: HeadInputs) -> Array:
+        """Return the numbers of some heads of a site among those of all sites."""
+        return np.asarray(inputs.heads) + self._first[inputs.site.row]
 
-        Shapes: ``tokens`` (sentences,), ``counts`` (resamples, sentences); returns (resamples,
-        heads, forms).
-        """
-
-        def total(values: Array) -> Array:  # each sentence as often as it was drawn
-            flat: Array = counts @ values.reshape(len(values), -1)
-            return flat.reshape(len(counts), *values.shape[1:])
-
-        mean = self.mean(tokens)  # (heads, d_head)
-        n = (counts @ tokens)[:, None, None]
-        own, form, both = total(self.own)[..., None], total(self.form), total(self.both)
-        own_mean = total((self.own_sum * mean).sum(-1))[..., None]
-        spread = own - 2 * own_mean + n * np.square(mean).sum(-1)[:, None]
-        spread = np.where(spread > VARIANCE * own, spread, np.nan)
-        errors = {}
-        for fit, (scale, offset) in self._fits(tokens).items():
-            with np.errstate(invalid="ignore", over="ignore"):
-                square = own - 2 * scale * both + np.square(scale) * form
-                if offset.any():
-                    beyond = scale[..., None] * self.form_sum - self.own_sum[:, :, None]
-                    crossed = total((offset * beyond).sum(-1))
-                    square = square + 2 * crossed + n * np.square(offset).sum(-1)
-                errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
-        return errors
-
-    def _fits(self, tokens: Array) -> dict[str, tuple[Array, Array]]:
-        """Return scale (heads, forms) and offset (heads, forms, d_head) of every fit, by name."""
-        one, none = np.ones(self.form.shape[1:]), np.zeros(self.form_sum.shape[1:])
-        n, own, form = tokens.sum(), self.own_sum.sum(0)[:, None], self.form_sum.sum(0)
-        together = self.both.sum(0) - (form * own).sum(-1) / n
-        varied = self.form.sum(0) - np.square(form).sum(-1) / n
-        # A form that is constant, or zero, explains nothing: the best fit is without it.
-        constant = varied <= VARIANCE * self.form.sum(0)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            scale = np.where(constant, 0.0, together / varied)
-            scale = np.where(np.isfinite(scale), scale, 0.0)
-            offset = (own - scale[..., None] * form) / n
-        return {"error": (one, none), "scaled": (self.scales(), none), "fitted": (scale, offset)}
+    def update(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
+        """Add a batch of one site, by its number; z (batch, heads, pos, d_head) of all heads."""
+        q, k, v, mask, scale = inputs.q, inputs.k, inputs.v, inputs.mask, inputs.scale
+        real, start = self.masks[batch], self._starts[batch]
+        here = (slice(start, start + len(real)), self.numbers(inputs))
+        weight = exact(real[:, None])
+        lengths = (torch.linalg.vector_norm(exact(q), dim=-1) * weight).sum(-1) / weight.sum(-1)
+        for i, kind in enumerate(KINDS):
+            unit, length = unit_keys(k, real, centred=kind == "centred")
+            self.coherence[(*here, i)] = numpy(coherence(unit, real))
+            if kind == "raw":
+                own = {"softmax-own": (scale * length * lengths)[..., None, None]}
+                errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **own)
+                for j, name in enumerate(STORED):
+                    self.stored[(*here, j)] = numpy(errors[name])
+        if not self.width:
+            return
+        weight = weight[..., None]
+        own_z = exact(z) * weight
+        self.own[here] = numpy(own_z.square().sum((-2, -1)))
+        self.own_sum[here] = numpy(own_z.sum(-2))
+        for i, form in enumerate(EVERY):
+            y = exact(linear_attention(form, q, k, v, scale=scale, mask=mask)) * weight
+            self.both[(*here, i)] = numpy((y * own_z).sum((-2, -1)))
+            self.form[(*here, i)] = numpy(y.square().sum((-2, -1)))
+            self.form_sum[(*here, i)] = numpy(y.sum(-2))
+        pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
+        entropy = torch.special.entr(pattern).sum(-1)
+        seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
+        most = widest(seen.sum(-1).clamp_min(1)).log()
+        counted = (most > 0) & real[:, None]
+        share = torch.where(counted, entropy / most.clamp_min(1e-9), 0.0)
+        self.entropy[here] = numpy(share.sum(-1) / counted.sum(-1))
 
     def scales(self) -> Array:
         """Return the best scale c of every form, (heads, forms); 0 for a form that is zero."""
@@ -222,9 +178,45 @@ class SiteSums:
             scales = self.both.sum(0) / self.form.sum(0)
         return np.where(np.isfinite(scales), scales, 0.0)
 
-    def mean(self, tokens: Array) -> Array:
-        """Return the mean z of every head, (heads, d_head)."""
-        return np.asarray(self.own_sum.sum(0) / tokens.sum())
+    def mean(self) -> Array:
+        """Return the mean z of every head, (heads, width)."""
+        return np.asarray(self.own_sum.sum(0) / self.tokens.sum())
+
+    def errors(self, counts: Array) -> dict[str, Array]:
+        """Return every error of every form, by :data:`FITS`, for each resample.
+
+        The fits are those of the whole text. Shapes: ``counts`` (resamples, sentences), how often
+        each was drawn; returns (resamples, heads, forms).
+        """
+
+        def total(values: Array) -> Array:
+            flat: Array = counts @ values.reshape(len(values), -1)
+            return flat.reshape(len(counts), *values.shape[1:])
+
+        own, form, both = total(self.own)[..., None], total(self.form), total(self.both)
+        n, mean = (counts @ self.tokens)[:, None, None], self.mean()
+        own_mean = total((self.own_sum * mean).sum(-1))[..., None]
+        spread = own - 2 * own_mean + n * np.square(mean).sum(-1)[:, None]
+        spread = np.where(spread > VARIANCE * own, spread, np.nan)
+        # The best scale and offset: z regressed on y, over all tokens.
+        tokens, own_sum, form_sum = self.tokens.sum(), self.own_sum.sum(0), self.form_sum.sum(0)
+        together = self.both.sum(0) - np.einsum("hfd,hd->hf", form_sum, own_sum) / tokens
+        varied = self.form.sum(0) - np.square(form_sum).sum(-1) / tokens
+        # A form that is constant, or zero, explains nothing: the best fit is without it.
+        constant = varied <= VARIANCE * self.form.sum(0)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            best = np.where(constant, 0.0, together / varied)
+            best = np.where(np.isfinite(best), best, 0.0)
+            offset = (own_sum[:, None] - best[..., None] * form_sum) / tokens
+            errors = {}
+            for fit, scale in (("error", np.ones(1)), ("scaled", self.scales()), ("fitted", best)):
+                square = own - 2 * scale * both + np.square(scale) * form
+                if fit == "fitted":
+                    beyond = scale * np.einsum("hfd,shfd->shf", offset, self.form_sum)
+                    beyond -= np.einsum("hfd,shd->shf", offset, self.own_sum)
+                    square = square + 2 * total(beyond) + n * np.square(offset).sum(-1)
+                errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
+        return errors
 
 
 #: Fewer layers than this give no interval, fewer heads no correlation of a layer.

@@ -18,7 +18,7 @@ Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174, section 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from headscope.core.accumulator import Array
 from headscope.core.rounding import ROUNDING, VARIANCE
 from headscope.core.widest import exact
 from headscope.stats.estimate import Estimate
-from headscope.stats.statistics import finite, t_half_width
+from headscope.stats.statistics import crossed_mean
 
 READOUTS = ("sum", "scaled-sum", "least-squares", "softmax")
 TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
@@ -130,28 +130,27 @@ def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, flo
     return {name: float(0.5 * (v - v_).square().sum(-1).mean()) for name, v_ in answers.items()}
 
 
-def key_memory(own: Mapping[int, Sequence[Tensor]], width: int, seed: int) -> Iterator[KeyMemory]:
+def key_memory(keys: Sequence[Tensor], width: int, seed: int) -> Iterator[KeyMemory]:
     """Measure every readout of random keys of this width, and of the model's own.
 
-    ``own`` has the keys of every site as they follow in the text, in parts (tokens, heads, width).
+    ``keys`` are those of every site as they follow in the text, each (tokens, heads, width).
     """
     generator = torch.Generator().manual_seed(seed % 2**63)
     sizes = [n for times in TIMES if (n := round(times * width)) > 1]
     for n in sizes:
         drawn = [simulate(n, width, generator) for _ in range(DRAWS)]
         for readout in READOUTS:
-            values = np.array([draw[readout] for draw in drawn])
+            error = _mean(np.array([draw[readout] for draw in drawn]))
             expected = closed_form(readout, n, width)
-            yield KeyMemory("random", readout, n, width, _mean(values), expected, DRAWS)
-    keys_of = [torch.cat(list(parts)) for parts in own.values()]
+            yield KeyMemory("random", readout, n, width, error, expected, DRAWS)
     for n in sizes:
-        stretches = min(STRETCHES, len(keys_of[0]) // n) if keys_of else 0
+        stretches = min(STRETCHES, len(keys[0]) // n) if keys else 0
         if stretches == 0:
             continue
         real = torch.ones(stretches, n, dtype=torch.bool)
         by_site = []
-        for keys in keys_of:
-            parts = keys[: stretches * n].view(stretches, n, *keys.shape[1:]).transpose(1, 2)
+        for own in keys:
+            parts = own[: stretches * n].view(stretches, n, *own.shape[1:]).transpose(1, 2)
             unit, _ = unit_keys(parts, real, centred=False)
             by_site.append(readout_errors(unit, real, width**0.5))
         for readout in by_site[0]:
@@ -162,6 +161,4 @@ def key_memory(own: Mapping[int, Sequence[Tensor]], width: int, seed: int) -> It
 
 def _mean(values: Array) -> Estimate:
     """Mean with its t interval, unknown for a single value."""
-    n = len(values)
-    error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.nan
-    return Estimate.around(float(values.mean()), finite(float(t_half_width(error, np.array(n)))))
+    return crossed_mean(values[:, None]).estimate()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.linear import LinearOptions
 from headscope.analyses.linear.measure import (
     EVERY,
     FITS,
@@ -21,7 +20,6 @@ from headscope.analyses.linear.measure import (
     linear_attention,
 )
 from headscope.analyses.linear.memory import key_memory
-from headscope.analyses.linear.options import LinearOptions
 from headscope.analyses.linear.result import (
     HeadCorrelation,
     HeadLinear,
@@ -31,16 +29,12 @@ from headscope.analyses.linear.result import (
     LinearResult,
     StoredKeys,
 )
-from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array
 from headscope.core.activations import visible
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, intervene
+from headscope.models.run.intervene import Exchanged, Formula, HeadInputs
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import prepared
-from headscope.models.run.side_by_side import side_by_side
 from headscope.models.surgery.copies import random_twin
-from headscope.session.exchanged_heads import Effects, Opened
+from headscope.session.exchanged_heads import Opened
 from headscope.session.opening import Model
 from headscope.stats.effects import Effect
 from headscope.stats.estimate import Estimate
@@ -66,152 +60,108 @@ PAIRS = (
 def run(model: Model, options: LinearOptions) -> LinearResult:
     """Take the softmax out of attention, and measure what each head and the model lose."""
     opened = Opened.of(model, options, "linear")
-    loaded, effects, tell = opened.loaded, opened.effects, options.tell
-    width = next(site.d_head for site in loaded.sites if site.n_heads)
-    sums, keys, biased = _read(loaded, effects)
-    resamples = Resamples(loaded, sums, options.seed)
-    scales = {row: site.scales() for row, site in sums.by_row.items()}
-    means = {row: site.mean(sums.tokens) for row, site in sums.by_row.items()}
+    loaded, effects, seed, tell = opened.loaded, opened.effects, options.seed, options.tell
+    d_head = next(site.d_head for site in loaded.sites if site.n_heads)
+
+    masks = [mask for _, mask in effects.batches]
+
+    def blank(width: int) -> LinearSums:
+        return LinearSums({site.row: site.n_heads for site in loaded.sites}, masks, width)
+
+    # The model as it is, with every form measured on the way.
+    weights = next(site for site in loaded.sites if site.n_heads).weights()
+    sums, biased = blank(weights.W_V.shape[-1]), False
+    #: The first keys of every site, (tokens, heads, d_head), by batch and row.
+    keys: dict[tuple[int, int], Tensor] = {}
+    room = [KEPT - before for before in np.cumsum([0, *(int(m.sum()) for m in masks)]).tolist()]
+
+    def see(batch: int, inputs: HeadInputs, z: Tensor) -> None:
+        nonlocal biased
+        sums.update(batch, inputs, z)
+        if room[batch] > 0:
+            own = inputs.k.transpose(1, 2)[masks[batch].bool()][: room[batch]]
+            keys[batch, inputs.site.row] = own.cpu().double()
+        if inputs.mask is not None and inputs.mask.dtype != torch.bool:
+            biased |= bool((inputs.mask[visible(inputs.mask)] != 0).any())
+
+    effects.observe(see)
+    resamples = Resamples(sums, seed)
+    scales, means = sums.scales(), sums.mean()
+
+    def in_form(form: str) -> Formula:  # each head times its own best scale
+        def attend(inputs: HeadInputs) -> Tensor:
+            parts = (inputs.q, inputs.k, inputs.v)
+            y = linear_attention(form, *parts, scale=inputs.scale, mask=inputs.mask)
+            best = scales[sums.numbers(inputs), EVERY.index(form)]
+            return y * torch.from_numpy(best)[:, None, None].to(y)
+
+        return attend
 
     def constant(inputs: HeadInputs) -> Tensor:
-        mean = _of_heads(means, inputs)  # (heads, d_head)
+        mean = torch.from_numpy(means[sums.numbers(inputs)])  # (heads, d_head)
         return mean[:, None].expand(*inputs.q.shape[:-1], -1).to(inputs.v)
 
-    versions = [Exchanged(_formula(form, scales)) for form in EVERY]
+    versions = [Exchanged(in_form(form)) for form in EVERY]
     versions.append(Exchanged(constant))
     *whole, mean_output = effects.measure(versions, tell, "all heads")
     alone = None
     if options.alone:
-        formula = _formula(ALONE, scales)
+        formula = in_form(ALONE)
         positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
         versions = [Exchanged(formula, {row: (head,)}) for row, head in positions]
         alone = effects.measure(versions, tell, "linear, head by head")
-    pairs = zip(resamples.means(), whole, strict=True)
 
+    control = None
+    if options.control:  # for all draws but the first only what their keys read back
+        draws = []
+        for draw in range(CONTROLS):
+            twin = random_twin(loaded, seed + draw)
+            draws.append(blank(sums.width if draw == 0 else 0))
+            effects.observe(draws[-1].update, twin)
+        random = Resamples(draws[0], seed)
+        control = LinearControl(
+            seed=seed,
+            coherence=random.mean_coherence("raw"),
+            coherence_centred=random.mean_coherence("centred"),
+            correlations=tuple(random.correlations()),
+            stored=random.mean_stored(),
+            over_random=resamples.over_random(draws),
+            draws=len(draws),
+        )
+    rows = [site.row for site in loaded.sites if site.n_heads]
+    kept = [[keys[key] for key in sorted(keys) if key[1] == row] for row in rows]
     return LinearResult(
         **opened.common,
         heads=tuple(resamples.heads(loaded, alone)),
-        forms=tuple(LinearForm(*pair) for pair in pairs),
+        forms=tuple(map(LinearForm, resamples.means(), whole)),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
-        memory=tuple(key_memory(keys, width, options.seed)),
+        memory=tuple(key_memory([torch.cat(parts) for parts in kept], d_head, seed)),
         stored=resamples.mean_stored(),
-        random_coherence=math.sqrt(2 / (math.pi * width)),
+        random_coherence=math.sqrt(2 / (math.pi * d_head)),
         bias_left_out=biased,
-        control=_control(loaded, effects, resamples, options.seed) if options.control else None,
-    )
-
-
-def _read(
-    loaded: LoadedModel, effects: Effects, *, keys_only: bool = False
-) -> tuple[LinearSums, dict[int, list[Tensor]], bool]:
-    """Run the model as it is, and measure every form on the way.
-
-    Also return every site's first keys, in parts (tokens, heads, d_head), and whether the model
-    adds anything to its scores but masks.
-    """
-    sums, keys, biased = LinearSums(effects.lines, keys_only), dict[int, list[Tensor]](), False
-    first = np.cumsum([0, *(len(ids) for ids, _ in effects.batches)]).tolist()
-
-    @contextmanager
-    def reading(own: LoadedModel) -> Iterator[Callable[[int], tuple[dict[int, Tensor], bool]]]:
-        def read(b: int) -> tuple[dict[int, Tensor], bool]:
-            (ids, real), of_batch, added = effects.batches[b], dict[int, Tensor](), False
-
-            def attend(
-                site: AttentionSite,
-                q: Tensor,
-                k: Tensor,
-                v: Tensor,
-                mask: Mask,
-                scale: float | None,
-            ) -> Tensor:
-                nonlocal added
-                z = stream_attention(q, k, v, mask=mask, scale=scale)
-                if q.shape[1]:
-                    size = default_scale(q.shape[-1]) if scale is None else scale
-                    sums.update(site.row, first[b], real, q, k, v, z, scale=size, mask=mask)
-                    of_batch[site.row] = k.transpose(1, 2)[real.bool()].cpu()
-                    if mask is not None and mask.dtype != torch.bool:
-                        added |= bool((mask[visible(mask)] != 0).any())
-                return z
-
-            with intervene(own, attention=attend) as router:
-                router.run(partial(own.forward, ids, real))
-            return of_batch, added
-
-        with prepared(own.network):
-            yield read
-
-    for of_batch, added in side_by_side(loaded, range(len(effects.batches)), reading):
-        biased |= added
-        for row, part in of_batch.items():
-            parts = keys.setdefault(row, [])
-            if (room := KEPT - sum(map(len, parts))) > 0:
-                parts.append(part[:room].double())
-    return sums, keys, biased
-
-
-def _formula(form: str, scales: Mapping[int, Array]) -> Formula:
-    """Return the formula of heads in a linear form, each times its own best scale."""
-
-    def attend(inputs: HeadInputs) -> Tensor:
-        parts = (inputs.q, inputs.k, inputs.v)
-        y = linear_attention(form, *parts, scale=inputs.scale, mask=inputs.mask)
-        return y * _of_heads(scales, inputs)[:, EVERY.index(form), None, None].to(y)
-
-    return attend
-
-
-def _of_heads(by_row: Mapping[int, Array], inputs: HeadInputs) -> Tensor:
-    return torch.from_numpy(by_row[inputs.site.row][np.array(inputs.heads)])
-
-
-def _control(
-    loaded: LoadedModel, effects: Effects, resamples: Resamples, seed: int
-) -> LinearControl:
-    """Measure random weights; for all draws but the first only what their keys read back."""
-    draws: list[LinearSums] = []
-    for draw in range(CONTROLS):
-        twin = random_twin(loaded, seed + draw)
-        draws.append(_read(twin, effects, keys_only=draw > 0)[0])
-        if draw == 0:
-            random = Resamples(twin, draws[0], seed)
-    return LinearControl(
-        seed=seed,
-        coherence=random.mean_coherence("raw"),
-        coherence_centred=random.mean_coherence("centred"),
-        correlations=tuple(random.correlations()),
-        stored=random.mean_stored(),
-        over_random=resamples.over_random(draws),
-        draws=len(draws),
+        control=control,
     )
 
 
 class Resamples:
-    """The numbers of every head, in the order of the sites, and their bootstrap over sentences.
+    """The numbers of every head and their bootstrap over sentences.
 
     The first axis of every array is 1 + resamples: the text itself comes first.
     """
 
-    def __init__(self, loaded: LoadedModel, sums: LinearSums, seed: int) -> None:
+    def __init__(self, sums: LinearSums, seed: int) -> None:
         # The "metric" here is the identity: it returns the counts of each bootstrap resample.
-        n = sums.sentences
+        n = len(sums.tokens)
         drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
         self._counts = counts = np.concatenate([np.ones((1, n)), drawn])
-        sites = [site for site in loaded.sites if site.n_heads]
-        of_sites = [sums.by_row[site.row] for site in sites]
-        errors = [site.errors(sums.tokens, counts) for site in of_sites]
-        #: By fit, (1 + resamples, heads, forms).
-        self.errors = {fit: np.concatenate([e[fit] for e in errors], axis=1) for fit in FITS}
+        self.errors = sums.errors(counts)  # By fit, (1 + resamples, heads, forms).
         #: Coherence (.., heads, kinds), errors of reading back (.., heads, readouts) and entropy
         #: (.., heads).
         self.keys, self.stored, self.entropy = (
-            np.concatenate([_mean(counts, getattr(site, name)) for site in of_sites], axis=1)
-            for name in ("coherence", "stored", "entropy")
+            _mean(counts, values) for values in (sums.coherence, sums.stored, sums.entropy)
         )
-        self.scales = np.concatenate([site.scales() for site in of_sites])  # (heads, forms)
-        self.rows = np.repeat([site.row for site in sites], [site.n_heads for site in sites])
+        self.scales, self.rows = sums.scales(), sums.rows
 
     def estimate(self, values: Array) -> Estimate:
         """Make a number of the text's own value and those of its resamples, (1 + resamples,)."""
@@ -285,11 +235,7 @@ class Resamples:
         def worse(stored: Array) -> Array:  # (1 + resamples, heads, readouts)
             return _over_heads(stored[..., 0] - stored[..., STORED.index("softmax")])
 
-        draws = []
-        for sums in random:
-            by_site = [_mean(self._counts, site.stored) for site in sums.by_row.values()]
-            draws.append(worse(np.concatenate(by_site, axis=1)))
-        theirs = np.stack(draws)
+        theirs = np.stack([worse(_mean(self._counts, sums.stored)) for sums in random])
         gap = self.estimate(worse(self.stored) - theirs.mean(0))
         n = len(random)
         if gap.value is None or gap.low is None or gap.high is None or n < 2:

@@ -245,8 +245,6 @@ def correlation_text(row: HeadCorrelation) -> str:
 def _cards(result: LinearResult, places: Sequence[Place]) -> Iterator[Card]:
     """Yield a card for each head: its error without the softmax, how similar its keys are."""
     for head in result.heads:
-        if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
-            continue
         error = head.error("linear")
         text = (
             f"error {ranged(error.scaled, 2)} without the softmax at its best scale (even "

@@ -1,9 +1,111 @@
 """Ranks of the weights of heads."""
 
-from headscope.analyses.rank.options import RankOptions
-from headscope.analyses.rank.result import RankResult
-from headscope.session.entry import entry
+from __future__ import annotations
 
-__all__ = ["RankResult", "rank"]
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from headscope.analyses.rank.result import RankResult
+from headscope.core.options import Option, numbers
+from headscope.session.entry import entry
+from headscope.session.options import POOLING, STACK, RunOptions, Text
+
+__all__ = ["RankOptions", "RankResult", "rank"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions(RunOptions):
+    """Measure the ranks of W_Q W_K^T and W_V W_O, per head and per layer, from weights alone.
+
+    Every number is compared with that of random matrices.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.rank("demo")
+    >>> result.heads[0].qk.dims["90"] <= 32, result.layers[0].qk.dims["90"] <= 384
+    (True, True)
+    """
+
+    held: ClassVar[tuple[float, float]] = (0.65, 80.0)
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope rank demo",
+        "headscope rank demo --text lines.txt -o out/",
+        "headscope rank ./my-bert-mlm --copying",
+        "headscope rank demo --share-projections 48,96,192,288 --no-fresh",
+    )
+
+    stack: Annotated[str | None, STACK] = None
+    share: Annotated[
+        str,
+        Option(
+            help="Count the dimensions that hold 90/95/99% of this.", choices=("sigma2", "sigma")
+        ),
+    ] = "sigma2"
+    biases: Annotated[
+        bool,
+        Option(
+            help="Include b_Q and b_V by augmenting the input with a 1.",
+            choices=("exclude", "include"),
+        ),
+    ] = False
+    fold_layernorm: Annotated[
+        bool, Option(help="Fold the preceding LayerNorm's gain into the weights.")
+    ] = False
+    rtol: Annotated[
+        float | None,
+        Option(
+            help="For the numerical rank. Default: max(shape) * eps of the stored dtype.",
+            above=0,
+            below=1,
+        ),
+    ] = None
+    control_seeds: Annotated[
+        int,
+        Option(
+            help="Draws that the Gaussian control averages.",
+            at_least=2,
+            why="fewer tell no spread",
+        ),
+    ] = 5
+    fresh: Annotated[bool, Option(help="Measure fresh initialisation too.")] = True
+    copying: Annotated[
+        bool,
+        Option(
+            help="Score how far each head writes the tokens that it looks at, by the eigenvalues "
+            "of W_E W_V W_O W_U.",
+            flags=("--copying",),
+        ),
+    ] = False
+    text: Annotated[
+        Text | None,
+        Option(help="One sentence a line: data-aware ranks, asymmetry of the patterns."),
+    ] = None
+    share_projections: Annotated[
+        Sequence[int],
+        Option(
+            help="Let the heads of each layer share projections of these widths.",
+            metavar="R1,R2,...",
+            read=numbers("widths", "48,96,192"),
+        ),
+    ] = ()
+    limit: Annotated[int | None, Option(help="Only the first lines.", at_least=1, unit="line")] = (
+        None
+    )
+    pooling: Annotated[str | None, POOLING] = None
+
+    @classmethod
+    def report_defaults(cls) -> dict[str, Any]:
+        """Return the defaults in a report, which also reads the built-in sample."""
+        from headscope.data.corpus import sample_plain
+
+        return {"text": sample_plain()}
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: the weights, and what depends on a text."""
+        wanted = {"text": self.text is not None, "shared projections": bool(self.share_projections)}
+        return ("model", *(name for name, asked in wanted.items() if asked))
+
 
 rank = entry(RankOptions, RankResult, "headscope.analyses.rank.run")

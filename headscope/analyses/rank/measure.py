@@ -1,52 +1,46 @@
-"""Measure every rank of one layer, of each head and of all heads together, and what a text adds."""
+r"""What ranks need besides the weights' own spectra: a text's inputs and patterns, and tokens.
+
+*Data-aware ranks* are those of S^(1/2) W_Q W_K^T S^(1/2), S the covariance of a layer's inputs.
+
+*Copying.* Does a head write the token that it looks at? W_E W_V W_O W_U maps the token looked at to
+the logits that the head adds (vocabulary x vocabulary). Its eigenvalues other than 0 are those of
+W_O W_U W_E W_V, which has d_head rows and columns. Positive ones mean that tokens raise their own
+logits; the copying score is
+
+    sum(lambda) / sum(|lambda|),    1 all copying, -1 all suppressing, 0 neither.
+
+References
+----------
+Elhage et al. 2021, A Mathematical Framework for Transformer Circuits, "Summarizing OV/QK matrices".
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.rank.result import HeadRank, LayerRank, Overlap
+from headscope.analyses.rank.result import Copying, DataControl
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
+from headscope.models.anatomy.unembedding import token_maps
+from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import Estimate
-from headscope.stats.spectra import LayerSpectra
+from headscope.stats.ranks import MatrixRank
+from headscope.stats.spectra import (
+    Factors,
+    Reading,
+    average,
+    product_ranks,
+    random_factors,
+    weigh,
+)
 from headscope.stats.statistics import finite, standard_error, t_half_width
 
-
-def rank_rows(
-    layer: int, found: LayerSpectra, *, folded: bool | None = None
-) -> tuple[list[HeadRank], LayerRank]:
-    """Turn a layer's spectra into result rows: of each head (counted without gaps), and of all.
-
-    ``folded`` says whether a LayerNorm was folded in.
-    """
-    heads = [
-        HeadRank(
-            layer=layer,
-            head=head,
-            asymmetry=finite(value),
-            qk=found.heads["qk"][head],
-            ov=found.heads["ov"][head],
-            w_q=found.heads["w_q"][head],
-            w_k=found.heads["w_k"][head],
-        )
-        for head, value in enumerate(found.asymmetry)
-    ]
-    overlaps = found.overlap.items()
-    whole = LayerRank(
-        layer=layer,
-        heads=tuple(range(len(heads))),
-        asymmetry=finite(found.layer_asymmetry[0]),
-        overlap=Overlap(**{name: tuple(map(tuple, table.tolist())) for name, table in overlaps}),
-        folded=folded,
-        qk=found.layer["qk"][0],
-        ov=found.layer["ov"][0],
-        w_q=found.layer["w_q"][0],
-        w_k=found.layer["w_k"][0],
-    )
-    return heads, whole
+COPYING_DRAWS = 400  # Random heads that copying scores are compared with.
 
 
 class InputCovariance(Accumulator):
@@ -113,3 +107,74 @@ class PatternAsymmetry(Accumulator):
             return None
         half = t_half_width(standard_error(total, squares, n), n)
         return Estimate.around(total / n, finite(float(half)))
+
+
+def data_aware_ranks(
+    factors: Factors, mean: Tensor, root: Tensor, reading: Reading, seeds: Sequence[int]
+) -> tuple[list[MatrixRank], MatrixRank, DataControl | None]:
+    """Measure S^(1/2) W_Q W_K^T S^(1/2) of each head, of all together, and of Gaussian factors.
+
+    Shapes: ``mean`` (d_model,) and ``root`` = S^(1/2) (d_model, d_model), of the layer's inputs. A
+    layer without heads has no control.
+    """
+    factors = factors.exact()
+    every = (factors, *(random_factors(factors, seed) for seed in seeds))
+    weighted = [weigh(item, root, mean) for item in every]
+    heads, *random = (product_ranks(item.W_Q, item.W_K, reading) for item in weighted)
+    joined = [item.concatenated() for item in weighted]
+    layer, *random_layers = (product_ranks(item.W_Q, item.W_K, reading)[0] for item in joined)
+    if not heads:
+        return heads, layer, None
+    random_heads = [ranks for draw in random for ranks in draw]
+    return heads, layer, DataControl(heads=average(random_heads), layer=average(random_layers))
+
+
+def copying_scores(W_V: Tensor, W_O_T: Tensor, tokens: Tensor) -> Tensor:
+    """Return sum(lambda) / sum(|lambda|) of each head; NaN where all eigenvalues are 0.
+
+    Shapes: ``W_V``, ``W_O_T`` (n_heads, d_model, d_head), ``tokens`` = W_U W_E (d_model, d_model).
+    """
+    values = torch.linalg.eigvals(W_O_T.mT @ (tokens @ W_V))
+    scores: Tensor = values.sum(-1).real / values.abs().sum(-1)
+    return scores
+
+
+def measure_copying(
+    loaded: LoadedModel, factors: Mapping[int, Factors], seed: int
+) -> tuple[dict[int, list[float | None]], Copying]:
+    """Score the heads of the stack that predicts tokens, and random heads in their place.
+
+    ``factors`` are those of every site by its row, and so are the scores, in the order of its
+    heads. The score does not depend on the scale of W_V and W_O, so the random ones need no norms.
+    """
+    maps = token_maps(loaded)
+    tokens, d_model = maps.product(), maps.embedding.shape[1]
+    stack = "decoder" if loaded.encoder_decoder else loaded.stacks[0]
+    scores: dict[int, list[float | None]] = {}
+    widths = set()
+    for site in loaded.sites:
+        if site.stack == stack and site.n_heads:
+            own = factors[site.row].exact()
+            W_V = own.W_V[:, :d_model]  # without the row that biases add
+            widths.add(W_V.shape[-1])
+            scores[site.row] = [*map(finite, copying_scores(W_V, own.W_O_T, tokens).tolist())]
+    generator = torch.Generator().manual_seed(seed)
+    drawn = []
+    for d_head in sorted(widths):
+        for _ in range(COPYING_DRAWS // 20):  # a few heads at a time
+            pair = torch.randn(2, 20, d_model, d_head, generator=generator, dtype=torch.float64)
+            drawn.append(copying_scores(pair[0], pair[1], tokens))
+    random = torch.cat(drawn) if drawn else torch.zeros(1, dtype=torch.float64)
+    low, high = random.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    known = [score for of_site in scores.values() for score in of_site if score is not None]
+    return scores, Copying(
+        stack=stack,
+        own_unembedding=maps.own,
+        draws=len(random),
+        random_mean=float(random.mean()),
+        random_low=low,
+        random_high=high,
+        heads=len(known),
+        above=sum(score > high for score in known),
+        below=sum(score < low for score in known),
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import Head, layer_name
@@ -12,12 +12,7 @@ from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import (
-    ControlStatistics,
-    LayerControl,
-    MatrixRank,
-    NumericalRank,
-)
+from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank
 
 if TYPE_CHECKING:
     import pandas
@@ -36,11 +31,11 @@ def symmetry_of(asymmetry: float | None) -> float | None:
 MATRICES = ("qk", "ov", "w_q", "w_k")
 
 
-@dataclass(frozen=True)
-class HeadRank(Head):
-    """One head's matrices."""
+@dataclass(frozen=True, kw_only=True)
+class Matrices:
+    """Ranks of W_Q W_K^T, W_V W_O, W_Q and W_K: of one head, or of a layer's heads as one."""
 
-    qk: Annotated[MatrixRank, Compare("qk ")]  # Of W_Q W_K^T, W_V W_O, W_Q and W_K.
+    qk: Annotated[MatrixRank, Compare("qk ")]
     ov: Annotated[MatrixRank, Compare("ov ")]
     w_q: Annotated[MatrixRank, Compare("w_q ")]
     w_k: Annotated[MatrixRank, Compare("w_k ")]
@@ -49,6 +44,17 @@ class HeadRank(Head):
     asymmetry: Annotated[float | None, Compare()]
     #: Of S^(1/2) B S^(1/2), S the covariance of the layer's inputs on a text.
     qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
+
+    @property
+    def symmetry(self) -> float | None:
+        """1 - asymmetry^2 / 2 of W_Q W_K^T; None for cross-attention."""
+        return symmetry_of(self.asymmetry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRank(Matrices, Head):
+    """One head's matrices."""
+
     #: ||P - P^T||_F / ||P||_F of the attention pattern; Student's t over the lines of a text.
     pattern_asymmetry: Annotated[Estimate | None, Compare("asymmetry of patterns")] = None
     #: sum(lambda) / sum(|lambda|) of the eigenvalues of W_E W_V W_O W_U; None unless asked for, and
@@ -56,13 +62,8 @@ class HeadRank(Head):
     copying: Annotated[float | None, Compare("copying score")] = None
 
     @property
-    def symmetry(self) -> float | None:
-        """1 - asymmetry^2 / 2 of W_Q W_K^T; None for cross-attention."""
-        return symmetry_of(self.asymmetry)
-
-    @property
     def pattern_symmetry(self) -> float | None:
-        """The same of the attention pattern's mean asymmetry."""
+        """1 - asymmetry^2 / 2 of the attention pattern's mean asymmetry."""
         return symmetry_of(self.pattern_asymmetry.value if self.pattern_asymmetry else None)
 
 
@@ -85,34 +86,27 @@ class DataControl:
 
 
 @dataclass(frozen=True)
-class LayerRank:
-    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T."""
+class Layer:
+    """The fields that a result row about one layer begins with."""
 
     layer: int  # Zero-based
     heads: tuple[int, ...]  # The heads there are
-    #: ``qk``, ``ov``, ``w_q``, ``w_k``, ``asymmetry``, ``qk_data``: As in :class:`HeadRank`, of all
-    #: heads together.
-    qk: Annotated[MatrixRank, Compare("qk ")]
-    ov: Annotated[MatrixRank, Compare("ov ")]
-    w_q: Annotated[MatrixRank, Compare("w_q ")]
-    w_k: Annotated[MatrixRank, Compare("w_k ")]
-    asymmetry: Annotated[float | None, Compare()]
-    overlap: Overlap  # Between the heads' subspaces
-    qk_data: Annotated[MatrixRank | None, Compare("qk_data ")] = None
-    qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
-    #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
-    folded: bool | None = None
-    stack: str = "encoder"  # ``encoder``, ``decoder`` or ``cross``
-
-    @property
-    def symmetry(self) -> float | None:
-        """1 - asymmetry^2 / 2 of all heads together; None for cross-attention."""
-        return symmetry_of(self.asymmetry)
+    stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
     @property
     def name(self) -> str:
         """``L3``; ``cross:L3`` outside the encoder."""
         return layer_name(self.layer, self.stack)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRank(Matrices, Layer):
+    """One layer with its heads concatenated: B = sum over heads of W_Q W_K^T."""
+
+    overlap: Overlap  # Between the heads' subspaces
+    qk_data_control: DataControl | None = None  # Gaussian factors in the same data-aware form
+    #: Whether the gain of the preceding LayerNorm was folded in; None if that was not asked for.
+    folded: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -211,15 +205,14 @@ class RankResult(Shown):
             for name in MATRICES:
                 row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
                 row |= {"stack": item.stack} if stacked else {}
-                row |= _columns(getattr(item, name))
+                row |= getattr(item, name).statistics
                 row["asymmetry"] = item.asymmetry if name == "qk" else None
                 row["symmetry"] = item.symmetry if name == "qk" else None
                 if self.copying is not None:
                     row["copying"] = getattr(item, "copying", None) if name == "ov" else None
-                for kind, control in self.controls.items():
-                    if geometry := control and control.of(self.heads_of(item)):
-                        table = geometry.layers if head is None else geometry.heads
-                        row |= _columns(table[name], f"{kind}_")
+                for kind in self.controls:
+                    if control := self.control_of(item, kind, name):
+                        row |= {f"{kind}_{key}": x for key, x in control.statistics.items()}
                 rows.append(row)
         frame = pandas.DataFrame(rows)
         frame["head"] = frame["head"].astype("Int64")
@@ -237,18 +230,13 @@ class RankResult(Shown):
             rows.append(row)
         return pandas.DataFrame(rows)
 
-    def heads_of(self, item: HeadRank | LayerRank) -> int:
-        """Return how many heads a layer has, or the layer of a head."""
-        place = item.stack, item.layer
-        return next(len(row.heads) for row in self.layers if (row.stack, row.layer) == place)
-
-
-def _columns(ranks: MatrixRank | ControlStatistics, prefix: str = "") -> dict[str, Any]:
-    numerical = ranks.numerical_rank
-    columns = {
-        "numerical_rank": numerical.value if isinstance(numerical, NumericalRank) else numerical,
-        "stable_rank": ranks.stable_rank,
-        "effective_rank": ranks.effective_rank,
-        **{f"dims{level}": value for level, value in ranks.dims.items()},
-    }
-    return {f"{prefix}{name}": value for name, value in columns.items()}
+    def control_of(
+        self, item: HeadRank | LayerRank, kind: str, matrix: str
+    ) -> ControlStatistics | None:
+        """Return a control for a head, or for a layer's heads together: of as many heads."""
+        control, place = self.controls[kind], (item.stack, item.layer)
+        n_heads = next(len(row.heads) for row in self.layers if (row.stack, row.layer) == place)
+        geometry = control.of(n_heads) if control else None
+        if geometry is None:
+            return None
+        return (geometry.heads if isinstance(item, HeadRank) else geometry.layers)[matrix]

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from headscope.analyses.rank.measure import InputCovariance, PatternAsymmetry, rank_rows
-from headscope.analyses.rank.options import RankOptions
-from headscope.analyses.rank.result import ControlRank, DataControl, HeadRank, LayerRank, RankResult
+from headscope.analyses.rank import RankOptions
+from headscope.analyses.rank.measure import (
+    InputCovariance,
+    PatternAsymmetry,
+    data_aware_ranks,
+    measure_copying,
+)
+from headscope.analyses.rank.result import (
+    MATRICES,
+    ControlRank,
+    DataControl,
+    HeadRank,
+    LayerRank,
+    Overlap,
+    RankResult,
+)
 from headscope.analyses.rank.shared_projections import check_widths, sweep_widths
 from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.core.memory import give_back
@@ -30,25 +42,24 @@ from headscope.session.opening import Model, open_for_tasks, open_model
 from headscope.session.provenance import provenance
 from headscope.session.texts import check_measured, line_batches
 from headscope.session.validate import require_valid
+from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
     LayerSpectra,
     Reading,
     ReadLayers,
-    average,
     fold_gain,
     layer_control,
     layer_factors,
-    product_ranks,
     random_factors,
     reading_layers,
-    weigh,
 )
+from headscope.stats.statistics import finite
 
 
 def run(model: Model, options: RankOptions) -> RankResult:
     """Measure the ranks of W_Q W_K^T and W_V W_O, of every head and of all heads of a layer."""
-    biases, limit, seed = options.biases, options.limit, options.seed
+    biases, limit, seed, tell = options.biases, options.limit, options.seed, options.tell
     lines = None if options.text is None else as_plain(options.text)
     needs_text = lines is not None or bool(options.share_projections)
     opened = open_for_tasks if options.copying else open_model  # the unembedding is a task head's
@@ -60,7 +71,15 @@ def run(model: Model, options: RankOptions) -> RankResult:
         )
     if options.share_projections:
         loaded.pooling.check()
-    loaded = _stack_view(loaded, options.stack, needs_text)
+    if not loaded.encoder_decoder:
+        loaded = loaded.only(options.stack or "all")
+    elif needs_text and options.stack not in (None, "encoder"):
+        raise InputError(
+            f"A text runs the encoder of {loaded.name} only: leave text and share_projections out, "
+            "or choose the stack encoder."
+        )
+    else:
+        loaded = loaded.only("encoder" if needs_text else options.stack or "all")
     not_covered = _check_coverage(loaded, options.validate)
     validation = require_valid(loaded, options.validate)
     if not loaded.sites:
@@ -75,25 +94,63 @@ def run(model: Model, options: RankOptions) -> RankResult:
     # Controls are drawn for each number of heads that layers have.
     by_size = {item.n_heads: item for item in factors.values() if item.n_heads}
     geometries = [like for _, like in sorted(by_size.items(), reverse=True)]
+    spectra: dict[int, LayerSpectra] = {}  # by the identity of the factors
     with reading_layers(reading) as read:
-        found = read(_distinct(factors))
+        measured = read(_distinct(factors))
         drawn = [
             read(functools.partial(random_factors, like, seed) for seed in seeds)
             for like in geometries
         ]
-        heads, layers = _measure(loaded.sites, factors, folded, found, options.tell)
+        for done, item in enumerate(factors.values(), start=1):
+            if id(item) not in spectra:
+                spectra[id(item)] = next(measured)
+            tell("model", done, len(factors))
         fresh = _fresh(loaded, geometries, biases, read, seed) if options.fresh else None
         controls = tuple(layer_control(list(of_seeds)) for of_seeds in drawn)
-    text = None
-    if lines is not None:
-        covariance, patterns, text = _read_text(loaded, lines, limit, options.tell)
-        plain = _factors(loaded, biases, False)[0]
-        heads, layers = _add_text(heads, layers, covariance, patterns, plain, reading, seeds)
-    copying = None
-    if options.copying:
-        from headscope.analyses.rank.copying import with_copying
 
-        heads, copying = with_copying(loaded, heads, layers, factors, seed)
+    text, patterns = None, None
+    aware: dict[int, tuple[list[MatrixRank], MatrixRank, DataControl | None]] = {}  # by row
+    if lines is not None:
+        covariance, patterns, text = _read_text(loaded, lines, limit, tell)
+        for row, plain in _factors(loaded, biases, False)[0].items():
+            aware[row] = data_aware_ranks(plain, *covariance.moments(row), reading, seeds)
+    copied, copying = dict[int, list[float | None]](), None
+    if options.copying:
+        copied, copying = measure_copying(loaded, factors, seed)
+    heads, layers = [], []
+    for site in loaded.sites:
+        found, row = spectra[id(factors[site.row])], site.row
+        of_heads, together, control = aware.get(row, ([], None, None))
+        cross = site.stack == "cross"  # queries and keys lie in different spaces
+        for i, head in enumerate(site.head_ids):
+            ranks: dict[str, Any] = {name: found.heads[name][i] for name in MATRICES}
+            heads.append(
+                HeadRank(
+                    site.layer,
+                    head,
+                    stack=site.stack,
+                    **ranks,
+                    asymmetry=None if cross else finite(found.asymmetry[i]),
+                    qk_data=of_heads[i] if of_heads else None,
+                    pattern_asymmetry=patterns.mean(row, i) if patterns else None,
+                    copying=copied[row][i] if row in copied else None,
+                )
+            )
+        ranks = {name: found.layer[name][0] for name in MATRICES}
+        tables = {name: tuple(map(tuple, x.tolist())) for name, x in found.overlap.items()}
+        layers.append(
+            LayerRank(
+                site.layer,
+                site.head_ids,
+                stack=site.stack,
+                **ranks,
+                asymmetry=None if cross else finite(found.layer_asymmetry[0]),
+                overlap=Overlap(**tables),
+                qk_data=together,
+                qk_data_control=control,
+                folded=folded.get(row),
+            )
+        )
     return RankResult(
         heads=tuple(heads),
         layers=tuple(layers),
@@ -109,20 +166,8 @@ def run(model: Model, options: RankOptions) -> RankResult:
         not_covered=not_covered,
         text=text,
         copying=copying,
-        shared=sweep_widths(loaded, widths, lines, limit, seed, options.tell) if widths else None,
+        shared=sweep_widths(loaded, widths, lines, limit, seed, tell) if widths else None,
     )
-
-
-def _stack_view(loaded: LoadedModel, stack: str | None, needs_text: bool) -> LoadedModel:
-    """Return the model seen in the stack that is measured."""
-    if not loaded.encoder_decoder:
-        return loaded.only(stack or "all")
-    if needs_text and stack not in (None, "encoder"):
-        raise InputError(
-            f"A text runs the encoder of {loaded.name} only: leave text and share_projections out, "
-            "or choose the stack encoder."
-        )
-    return loaded.only("encoder" if needs_text else stack or "all")
 
 
 def _check_coverage(loaded: LoadedModel, validate: bool) -> tuple[str, ...]:
@@ -174,34 +219,6 @@ def _distinct(factors: Mapping[int, Factors]) -> list[Factors]:
     return list({id(item): item for item in factors.values()}.values())
 
 
-def _measure(
-    sites: Sequence[AttentionSite],
-    factors: dict[int, Factors],
-    folded: dict[int, bool],
-    found: Iterator[LayerSpectra],
-    progress: Progress,
-) -> tuple[list[HeadRank], list[LayerRank]]:
-    """Gather the results of all layers; ``found`` has one for each distinct ``factors`` object."""
-    heads: list[HeadRank] = []
-    layers: list[LayerRank] = []
-    known: dict[int, tuple[list[HeadRank], LayerRank]] = {}  # by the identity of the factors
-    for site in sites:
-        own = factors[site.row]
-        if id(own) not in known:
-            known[id(own)] = rank_rows(site.layer, next(found), folded=folded.get(site.row))
-        of_heads, whole = known[id(own)]
-        changes: dict[str, Any] = {"layer": site.layer, "stack": site.stack}
-        if site.stack == "cross":  # queries and keys lie in different spaces
-            changes["asymmetry"] = None
-        heads += [
-            dataclasses.replace(head, head=name, **changes)
-            for head, name in zip(of_heads, site.head_ids, strict=True)
-        ]
-        layers.append(dataclasses.replace(whole, heads=site.head_ids, **changes))
-        progress("model", len(layers), len(sites))
-    return heads, layers
-
-
 def _fresh(
     loaded: LoadedModel, geometries: Sequence[Factors], biases: bool, read: ReadLayers, seed: int
 ) -> ControlRank | None:
@@ -249,34 +266,3 @@ def _read_text(
         "tokens": int(covariance.count[0]),
     }
     return covariance, patterns, description
-
-
-def _add_text(
-    heads: Sequence[HeadRank],
-    layers: Sequence[LayerRank],
-    covariance: InputCovariance,
-    patterns: PatternAsymmetry,
-    factors: Mapping[int, Factors],
-    reading: Reading,
-    seeds: tuple[int, ...],
-) -> tuple[list[HeadRank], list[LayerRank]]:
-    """Add the data-aware ranks, their Gaussian controls and the patterns' asymmetries."""
-    of_heads: dict[tuple[int, int], dict[str, Any]] = {}
-    new_layers = []
-    for row, item in enumerate(layers):
-        mean, root = covariance.moments(row)
-        own = factors[row].exact()
-        weighted = [weigh(f, root, mean) for f in (own, *(random_factors(own, s) for s in seeds))]
-        alone, *random = (product_ranks(f.W_Q, f.W_K, reading) for f in weighted)
-        joined = [f.concatenated() for f in weighted]
-        together, *of_draws = (product_ranks(f.W_Q, f.W_K, reading)[0] for f in joined)
-        for index, (head, ranks) in enumerate(zip(item.heads, alone, strict=True)):
-            asymmetry = patterns.mean(row, index)
-            of_heads[item.layer, head] = {"qk_data": ranks, "pattern_asymmetry": asymmetry}
-        control = None
-        if alone:
-            every = [ranks for draw in random for ranks in draw]
-            control = DataControl(heads=average(every), layer=average(of_draws))
-        new_layers.append(dataclasses.replace(item, qk_data=together, qk_data_control=control))
-    new_heads = [dataclasses.replace(item, **of_heads[item.layer, item.head]) for item in heads]
-    return new_heads, new_layers

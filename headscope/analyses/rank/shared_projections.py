@@ -16,7 +16,7 @@ Cordonnier, Loukas & Jaggi 2020, arXiv:2006.16362, section 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from headscope.core.rounding import above, tied
 from headscope.data.corpus import PlainText, sample_plain
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.exchanged_heads import PooledStates
+from headscope.session.texts import check_measured, line_batches
 from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import Factors, layer_factors, random_factors
 from headscope.stats.statistics import normal_interval
@@ -44,8 +45,7 @@ _EXACT = 1e-7  # Relative error at which there is nothing to refine.
 _NOISE = 1e-13  # Directions weaker than this share of the strongest are arithmetic noise.
 
 
-@dataclass(frozen=True)
-class Mixed:
+class Mixed(NamedTuple):
     """Factors of every head's scores, ``L_h R_h^T``; each (n_heads, d_model, width)."""
 
     left: Tensor
@@ -56,8 +56,7 @@ class Mixed:
         return Mixed(self.left[..., :width], self.right[..., :width])
 
 
-@dataclass(frozen=True)
-class Start:
+class Shared(NamedTuple):
     """Shared projections and mixing vectors, float64."""
 
     left: Tensor  # (d_model, width). The shared query and key projections, W_Q' and W_K'.
@@ -85,7 +84,7 @@ def share_projections(factors: Factors, width: int) -> Mixed:
     return fitted.mixed
 
 
-def _refine(factors: Factors, start: Start) -> Start | None:
+def _refine(factors: Factors, start: Shared) -> Shared | None:
     """Alternate least squares; None where they break down."""
     import tensorly as tl
     from tensorly.cp_tensor import CPTensor
@@ -108,7 +107,7 @@ def _refine(factors: Factors, start: Start) -> Start | None:
     except np.linalg.LinAlgError:
         return None
     left, right, mixing = (torch.from_numpy(x.copy()).double() for x in fitted.factors)
-    return Start(left * size.sqrt(), right * size.sqrt(), mixing)
+    return Shared(left * size.sqrt(), right * size.sqrt(), mixing)
 
 
 def score_error(factors: Factors, mixed: Mixed) -> float:
@@ -169,7 +168,7 @@ def truncate(factors: Factors) -> Mixed:
     return Mixed(q_left @ u * root, q_right @ v_t.mT * root)
 
 
-def _strongest_directions(factors: Factors, width: int) -> Start:
+def _strongest_directions(factors: Factors, width: int) -> Shared:
     """Take the strongest singular directions of all heads, each used by its own head alone."""
     mixed = truncate(factors)
     strength = mixed.left.norm(dim=1) * mixed.right.norm(dim=1)  # sigma, (n_heads, d_head)
@@ -180,10 +179,10 @@ def _strongest_directions(factors: Factors, width: int) -> Start:
     mixing = torch.zeros(factors.n_heads, len(chosen), dtype=torch.float64)
     mixing[head, torch.arange(len(chosen))] = 1
     left, right = (side[head, :, column].T for side in (mixed.left, mixed.right))
-    return Start(left, right, mixing)
+    return Shared(left, right, mixing)
 
 
-def _joint_diagonal(factors: Factors, width: int) -> Start | None:
+def _joint_diagonal(factors: Factors, width: int) -> Shared | None:
     """Diagonalise all heads together: exact where they truly share ``width`` projections.
 
     ``B_h = left diag(m_h) right^T`` makes ``X Y^-1`` of two mixtures X, Y of the heads' cores have
@@ -207,7 +206,7 @@ def _joint_diagonal(factors: Factors, width: int) -> Start | None:
         return None
     # Each shared direction is now a matrix heads x right of rank one, if there is structure at all.
     mixing, sigma, right = torch.linalg.svd(rows.transpose(0, 1), full_matrices=False)
-    return Start(u @ basis, v @ (right[:, 0] * sigma[:, :1]).T, mixing[:, :, 0].T)
+    return Shared(u @ basis, v @ (right[:, 0] * sigma[:, :1]).T, mixing[:, :, 0].T)
 
 
 def _leading(W: Tensor, other: Tensor, width: int) -> Tensor:
@@ -241,7 +240,10 @@ def sweep_widths(
 ) -> SharedProjections:
     """Fit shared projections at every width; measure scores, fidelity and parameters."""
     text = text or sample_plain()
-    states = PooledStates(loaded, text, limit)
+    batches = [loaded.pad(batch) for _, batch in line_batches(loaded, text, limit)]
+    lines = sum(len(ids) for ids, _ in batches)
+    check_measured(text, lines)
+    states = PooledStates(loaded, batches)
     sites = [site for site in loaded.sites if site.n_heads]
     layer_of = {site.projections: site.row for site in reversed(sites)}  # shared ones once (ALBERT)
     layers = {
@@ -254,8 +256,8 @@ def sweep_widths(
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
 
     def fidelity(mixed: dict[int, Mixed]) -> Estimate:
-        by_row = {site.row: mixed[layer_of[site.projections]] for site in sites}
-        cosines = states.cosines(scores={row: (m.left, m.right) for row, m in by_row.items()})
+        scores = {site.row: mixed[layer_of[site.projections]] for site in sites}
+        cosines = np.concatenate(states.cosines(scores=scores))
         if len(cosines) < 2:
             return Estimate(float(cosines.mean()))
         low, high = normal_interval(cosines.mean(), cosines.std(ddof=1) / len(cosines) ** 0.5)
@@ -294,7 +296,7 @@ def sweep_widths(
         text={
             "name": text.name,
             "sha256": text.sha256,
-            "lines": states.lines,
-            "skipped": states.skipped,
+            "lines": lines,
+            "skipped": min(text.n_lines, limit or text.n_lines) - lines,
         },
     )

@@ -17,20 +17,17 @@ from headscope.analyses.rank.result import (
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    frame_csv,
     interval_text,
     mean_of,
     model_line,
     model_name,
     ratio_text,
-    to_csv,
 )
-from headscope.show.folders import folder_files, names_of
+from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
-from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View, next_step
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
+from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank
 
 #: How the matrices are written.
 NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
@@ -366,10 +363,7 @@ def _numbers(
 ) -> list[float | None]:
     """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
     asymmetry = asymmetry if matrix == "qk" else None
-    numerical = ranks.numerical_rank
-    value = numerical.value if isinstance(numerical, NumericalRank) else numerical
-    sizes = (value, ranks.stable_rank, ranks.effective_rank, *ranks.dims.values())
-    return [*sizes, asymmetry, symmetry_of(asymmetry)]
+    return [*ranks.statistics.values(), asymmetry, symmetry_of(asymmetry)]
 
 
 def _row(name: str, numbers: Sequence[float | None]) -> list[str]:
@@ -387,15 +381,11 @@ def _control_means(result: RankResult, rows: Sequence[HeadRank | LayerRank]) -> 
 
 
 def _dims90(
-    result: RankResult, control: str, row: HeadRank | LayerRank, matrix: str = "qk"
+    result: RankResult, kind: str, row: HeadRank | LayerRank, matrix: str = "qk"
 ) -> float | None:
     """Return a control's dims90 for what ``row`` is: a head, or a layer's heads together."""
-    measured = result.controls[control]
-    geometry = measured.of(result.heads_of(row)) if measured else None
-    if geometry is None:
-        return None
-    table = geometry.heads if isinstance(row, HeadRank) else geometry.layers
-    return table[matrix].dims["90"]
+    control = result.control_of(row, kind, matrix)
+    return control.dims["90"] if control else None
 
 
 def _cards(result: RankResult, places: Sequence[Place]) -> Iterator[Card]:
@@ -437,23 +427,12 @@ def _key_numbers(result: RankResult) -> Iterator[KeyNumber]:
         yield KeyNumber(what, decimal(mean, 1), ", ".join(controls) or "-", Estimate(mean))
 
 
-def _files(result: RankResult) -> dict[str, bytes]:
-    """Return rank.csv, the figures and, if asked for, shared_projections.csv."""
-    from headscope.show.figures import figures_of
-
-    tables = {"rank": to_csv(result)}
-    if result.shared is not None:
-        tables["shared_projections"] = frame_csv(result.shared_frame())
-    return folder_files(tables, dict(figures_of(blocks(result))))
-
-
-VIEW = View(
-    lambda result: terminal(blocks(result)),
-    _files,
+VIEW = view(
+    "Ranks",
+    blocks,
+    {"rank": RankResult.to_frame, "shared_projections": RankResult.shared_frame},
     stale=names_of("shared_projections", "copying"),
     facts=_cards,
     scales=(Scale("dims90", "dims90 of W_Q W_K^T"), Scale("asymmetry", "Asymmetry of W_Q W_K^T")),
     key_numbers=_key_numbers,
-    title="Ranks",
-    blocks=blocks,
 )

@@ -1,9 +1,138 @@
 """Singular values of softmax matrices."""
 
-from headscope.analyses.spectrum.options import SpectrumOptions
-from headscope.analyses.spectrum.result import SpectrumResult
-from headscope.session.entry import entry
+from __future__ import annotations
 
-__all__ = ["SpectrumResult", "spectrum"]
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from headscope.analyses.spectrum.result import SpectrumResult
+from headscope.core.errors import InputError
+from headscope.core.options import Option
+from headscope.session.entry import entry
+from headscope.session.options import POOLING, STACK, ResumableOptions
+
+__all__ = ["SpectrumOptions", "SpectrumResult", "spectrum"]
+
+if TYPE_CHECKING:
+    from headscope.analyses.classify.result import ClassifyResult
+    from headscope.data.corpus import PlainText
+
+    Lines = str | Path | PlainText | Sequence[str | tuple[str, str]]
+    Classification = str | Path | ClassifyResult
+else:
+    Lines = Classification = Path
+
+
+@dataclass(frozen=True)
+class SpectrumOptions(ResumableOptions):
+    """Measure how low the rank of each head's softmax matrix is, and what could replace it.
+
+    Shares of singular values, compared with closed-form controls and, with control, random
+    weights; the sequences have no padding.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.spectrum("demo", length=32, sequences=8)
+    >>> result.sequences, result.k, len(result.heads[0].curve)
+    (8, 8, 32)
+    >>> result.controls["identity"].share_at_k
+    0.25
+    """
+
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope spectrum demo",
+        "headscope spectrum demo --control --efficient",
+        "headscope spectrum ./my-bert --text wiki.txt --length 512 --control -o out/",
+        "headscope spectrum demo --text wiki.txt --sequences 10000 -o out/ --resume",
+    )
+    in_report: ClassVar[dict[str, Any]] = {"control": True}
+
+    text: Annotated[
+        Lines | None,
+        Option(
+            help="Plain text, one sentence or paragraph a line; for an encoder-decoder also a "
+            "table of sources and targets. Default: the built-in sample."
+        ),
+    ] = None
+    _: KW_ONLY
+    stack: Annotated[str | None, STACK] = None
+    length: Annotated[
+        int | None,
+        Option(
+            help="Tokens of every sequence, special ones included. Default: 128, or the model's "
+            "limit if lower.",
+            flags=("--length", "-n"),
+        ),
+    ] = None
+    k: Annotated[
+        int | None,
+        Option(help="How many singular values to count. Default: length / 4.", at_least=1),
+    ] = None
+    sequences: Annotated[
+        int | None,
+        Option(help="Measure so many sequences, spread evenly over the text.", at_least=1),
+    ] = None
+    limit: Annotated[
+        int | None, Option(help="Only the first lines, or pairs, of the text.", at_least=1)
+    ] = None
+    precision: Annotated[
+        float | None,
+        Option(
+            help="Measure sequences in random order until every head's 95% half-width is below "
+            "this. Default: 0.01, unless a number of sequences is given.",
+            above=0,
+            below=1,
+        ),
+    ] = None
+    low_rank: Annotated[
+        float, Option(help="Share above which a head counts as low rank.", above=0, below=1)
+    ] = 0.9
+    roles: Annotated[
+        Classification | None,
+        Option(
+            help="classify.json of the same model, to name positional heads. Default: the one in "
+            "the folder of -o, if there.",
+            python_help="Classification of the same model: the verdict names its positional heads.",
+        ),
+    ] = None
+    folder: Annotated[
+        str | Path | None,
+        Option(
+            help="Where to look for a classify.json if none is named; one of another model is "
+            "ignored.",
+            python_only=True,
+        ),
+    ] = None
+    efficient: Annotated[
+        bool,
+        Option(
+            help="Measure what could replace full attention: projections, windows, random blocks."
+        ),
+    ] = False
+    control: Annotated[
+        bool,
+        Option(
+            help="Measure the same architecture with random weights too, on the same sequences."
+        ),
+    ] = False
+    pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse two options that both say how much is measured."""
+        super().check()
+        if self.sequences is not None and self.precision is not None:
+            raise InputError(
+                "Give either sequences or precision: a fixed number is measured whatever its "
+                "precision."
+            )
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: the model, random twins, and the cheap forms of attention."""
+        cheap = ("cheap forms, head by head", "cheap forms, all heads") if self.efficient else ()
+        return ("model", *cheap)
+
 
 spectrum = entry(SpectrumOptions, SpectrumResult, "headscope.analyses.spectrum.run")

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -44,6 +43,7 @@ from torch import Tensor
 from headscope.analyses.spectrum.measure import (
     MatrixPool,
     Structure,
+    drawing,
     looks_back,
     right_vectors,
     without_padding,
@@ -55,11 +55,10 @@ from headscope.core.processes import joined_rows, share
 from headscope.core.progress import Progress
 from headscope.data.packing import Windows
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.pooling import cosine
 from headscope.models.run.routing import Mechanism
-from headscope.session.exchanged_heads import last_states
-from headscope.stats.estimate import Estimate
+from headscope.session.exchanged_heads import PooledStates
 from headscope.stats.statistics import crossed_mean, finite
 
 #: Forms that keep some of the n x n weights, controls, and all (four need n x k numbers).
@@ -90,10 +89,9 @@ class CheapForms:
     ) -> None:
         self.length = length
         self.special = special or (0,)
-        self.block = max(1, length // _BLOCKS)  # Tokens of a block
         self.pool = pool
         self._structure = structure or Structure()
-        self._seed = seed % 2**32
+        self._seed = seed
         #: Sizes k or w at which the forms are measured: n/32, n/16, ..., n/2.
         self.sizes = sorted({length // d for d in (32, 16, 8, 4, 2) if length >= d})
         #: Forms that this model's scores rule out.
@@ -103,7 +101,7 @@ class CheapForms:
         self.points = [*((form, size) for form in forms for size in self.sizes), ("uniform", 0)]
         # The cache holds one layer's masks: each of its chunks needs them, the next layer others.
         masks = sum(self.draws(form) for form in SPARSE) * len(self.sizes)
-        self._keep = functools.lru_cache(masks)(self._make_keep)
+        self._cached_keep = functools.lru_cache(masks)(self._make_keep)
 
     def draws(self, form: str) -> int:
         """Return how often a form is drawn: once where nothing in it is random."""
@@ -145,9 +143,10 @@ class CheapForms:
                 return v.mean(-2, keepdim=True).expand_as(v)
             return (seen.double() / seen.sum(-1, keepdim=True)).to(v) @ v
         if form == "bound":
-            return truncated_output(stream_attention(q, k, v, mask=mask, scale=scale), [size])[0]
+            z = stream_attention(q, k, v, mask=mask, scale=scale)
+            return low_rank(z, None, [size], self.pool)[0]
         if form == "random":
-            projection = self._gaussian(size, layer, draw).to(v)
+            projection = self.projection(size, layer, draw).to(v)
             return stream_attention(q, k, projection.T @ (projection @ v), mask=mask, scale=scale)
         if form == "pooled":  # averages n/size neighbours each
             segment = torch.arange(self.length) * size // self.length
@@ -158,22 +157,68 @@ class CheapForms:
         for h in range(q.shape[1]):
             part = None if mask is None else mask[:, h if mask.shape[1] > 1 else 0]
             pattern = attention_pattern(q[:, h], k[:, h], scale=scale, mask=part)
-            z[:, h] = truncated_pattern(pattern, v[:, h], [size], self.pool)[0]
+            z[:, h] = low_rank(pattern, v[:, h], [size], self.pool)[0]
         return z
+
+    def errors(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        pattern: Tensor,
+        z: Tensor,
+        scale: float | None,
+        mask: Mask = None,
+    ) -> tuple[Array, Array]:
+        """Compare every form with z, on some sequences and heads of a layer.
+
+        The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
+        them; ``scale`` is 1 / sqrt(d_head) if None. Returns the relative error, and the mass of the
+        keys that sparse forms keep (else NaN), each (rows, DRAWS, heads, points).
+        """
+        error = np.full((len(q), DRAWS, q.shape[1], len(self.points)), np.nan)
+        mass = error.copy()
+        decomposed = {  # one decomposition serves all sizes
+            "truncated": low_rank(pattern, v, self.sizes, self.pool),
+            "bound": low_rank(z, None, self.sizes, self.pool),
+        }
+        norm = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
+        for i, (form, size) in enumerate(self.points):
+            draws = self.draws(form)
+            for draw in range(draws):
+                if form in decomposed:
+                    ours = decomposed[form][self.sizes.index(size)]
+                else:
+                    ours = self.attend(form, size, layer, q, k, v, scale, draw, mask)
+                at = (slice(None), slice(draw, None if draws == 1 else draw + 1), slice(None), i)
+                gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
+                error[at] = numpy(gap / norm)[:, None]
+                if form in SPARSE:
+                    keep = self.keep(form, size, layer, draw).to(pattern.device)
+                    kept = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
+                    mass[at] = numpy(kept)[:, None]
+        return error, mass
+
+    def mechanism(self, form: str, size: int, draw: int) -> Mechanism:
+        """Return attention with every head in one form, of sequences without padding."""
+        return lambda site, q, k, v, mask, scale: self.attend(
+            form, size, site.row, q, k, v, scale, draw, without_padding(mask)
+        )
 
     def keep(self, form: str, size: int, layer: int, draw: int = 0) -> Tensor:
         """Return which keys each query keeps in a sparse form, boolean (n, n)."""
         if form not in RANDOM:
             # These differ between layers only where layers may see different keys.
             layer, draw = (layer if layer in self._structure.seen else -1), 0
-        keep: Tensor = self._keep(form, size, layer, draw)
+        keep: Tensor = self._cached_keep(form, size, layer, draw)
         return keep
 
     def _make_keep(self, form: str, size: int, layer: int, draw: int) -> Tensor:
         length, seen = self.length, self._structure.seen.get(layer)
-        generator = self._generator(size, layer, draw)
+        generator = drawing(self._seed, layer, size, draw)
         if form == "random-keys":
-            return _drawn(torch.rand(length, length, generator=generator), seen, size)
+            return _lowest(torch.rand(length, length, generator=generator), seen, size)
         ahead = 0 if seen is not None and looks_back(seen) else (size - 1) // 2
         position = torch.arange(length)
         back = position[:, None] - position  # how far key j lies before query i
@@ -182,117 +227,47 @@ class CheapForms:
             keep[:, self.special] = True
             keep[self.special, :] = True
         if "random" in form:  # blocks of keys for each block of queries
-            block = position // self.block
+            block = position // max(1, length // _BLOCKS)
             n_blocks = int(block[-1]) + 1
             seen_blocks = None
             if seen is not None:  # whether any query of a block sees any key of another
                 member = (block == torch.arange(n_blocks)[:, None]).double()
                 seen_blocks = member @ seen.double() @ member.T > 0
             order = torch.rand(n_blocks, n_blocks, generator=generator)
-            keep |= _drawn(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
+            keep |= _lowest(order, seen_blocks, RANDOM_BLOCKS)[block][:, block]
         return keep if seen is None else keep & seen
 
-    def _gaussian(self, size: int, layer: int, draw: int) -> Tensor:
-        drawn = torch.randn(size, self.length, generator=self._generator(size, layer, draw))
-        return drawn / math.sqrt(size)
-
-    def _generator(self, size: int, layer: int, draw: int) -> torch.Generator:
-        place = (self._seed * 4099 + layer) * 4099 + size
-        return torch.Generator().manual_seed((place * 61 + draw) % 2**63)
+    def projection(self, size: int, layer: int, draw: int) -> Tensor:
+        """Draw R of ``random``, (size, n), with entries N(0, 1 / size)."""
+        generator = drawing(self._seed, layer, size, draw)
+        return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
 
 
-def _drawn(order: Tensor, seen: Tensor | None, count: int) -> Tensor:
+def _lowest(order: Tensor, seen: Tensor | None, count: int) -> Tensor:
     """Choose in each row the ``count`` lowest numbers in [0, 1), of those that are ``seen``."""
     if seen is None:
         return order.argsort(-1).argsort(-1) < count
     return ((order + ~seen).argsort(-1).argsort(-1) < count) & seen
 
 
-def truncated_pattern(
-    pattern: Tensor, v: Tensor, sizes: list[int], pool: MatrixPool
-) -> list[Tensor]:
-    """Return P_k v for each k, with P_k = P W_k W_k^T and W_k the k leading right singular vectors.
+def low_rank(matrix: Tensor, v: Tensor | None, sizes: list[int], pool: MatrixPool) -> list[Tensor]:
+    """Return M_k v for each k, where M_k = M W_k W_k^T is the best approximation of rank k of M.
 
-    The singular vectors of P (..., n, n) are taken in float64, on the CPU; the results have the
-    shape, dtype and device of v (..., n, d_head).
+    W_k are the k leading right singular vectors (Eckart & Young 1936), taken in float64 on the CPU;
+    without ``v`` it is M_k itself, which is M from its number of columns on.
+
+    Shapes: ``matrix`` (..., n, m), ``v`` (..., m, d_head); returns (..., n, d_head or m) each, in
+    the matrix's dtype and device.
     """
-    vectors = torch.from_numpy(pool.submit(right_vectors, pattern)().copy())
-    left = pattern.cpu().double() @ vectors  # (..., n, n)
-    right = vectors.mT @ v.cpu().double()  # (..., n, d_head)
-    return [(left[..., :k] @ right[..., :k, :]).to(v) for k in sizes]
-
-
-def truncated_output(z: Tensor, sizes: list[int]) -> list[Tensor]:
-    """Return the best approximation of rank k of each z, (..., n, d_head), for each k.
-
-    Nothing of rank k has a smaller error (Eckart & Young 1936); from k = d_head on it is z.
-    """
-    exact = z.cpu().double()
-    _, vectors = torch.linalg.eigh(exact.mT @ exact)
-    leading = vectors.flip(-1)
+    vectors = torch.from_numpy(pool.submit(right_vectors, matrix)().copy())
+    left = matrix.cpu().double() @ vectors  # (..., n, m)
+    right = vectors.mT if v is None else vectors.mT @ v.cpu().double()
     return [
-        (exact @ leading[..., :k] @ leading[..., :k].mT).to(z) if k < z.shape[-1] else z
+        matrix
+        if v is None and k >= matrix.shape[-1]
+        else (left[..., :k] @ right[..., :k, :]).to(matrix)
         for k in sizes
     ]
-
-
-class CheapErrors:
-    """Each head's output error and kept mass, by sequence, draw, form and size."""
-
-    def __init__(self, forms: CheapForms, sequences: int, n_layers: int, n_heads: int) -> None:
-        self._forms = forms
-        shape = (sequences, DRAWS, n_layers, n_heads, len(forms.points))
-        self.error: Array = np.full(shape, np.nan)
-        self.mass = self.error.copy()
-
-    def update(
-        self,
-        layer: int,
-        sequences: slice,
-        heads: slice,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        pattern: Tensor,
-        z: Tensor,
-        scale: float | None,
-        mask: Mask = None,
-    ) -> None:
-        """Compare every form with z, on some sequences and some heads of a layer.
-
-        The tensors are full attention's inputs, pattern and output, as :class:`.Activations` has
-        them; ``scale`` is 1 / sqrt(d_head) if None. ``mask`` is that of the same part.
-        """
-        forms, sizes = self._forms, self._forms.sizes
-        at_once = {
-            "truncated": truncated_pattern(pattern, v, sizes, forms.pool),
-            "bound": truncated_output(z, sizes),
-        }
-        norm = torch.linalg.vector_norm(z.cpu().double(), dim=(-2, -1)).clamp_min(1e-300)
-        for i, (form, size) in enumerate(forms.points):
-            draws = forms.draws(form)
-            for draw in range(draws):
-                if form in at_once:
-                    ours = at_once[form][sizes.index(size)]
-                else:
-                    ours = forms.attend(form, size, layer, q, k, v, scale, draw, mask)
-                place = (sequences, slice(draw, None if draws == 1 else draw + 1), layer, heads, i)
-                gap = torch.linalg.vector_norm((ours - z).cpu().double(), dim=(-2, -1))
-                self.error[place] = numpy(gap / norm)[:, None]
-                if form in SPARSE:
-                    keep = forms.keep(form, size, layer, draw).to(pattern.device)
-                    mass = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
-                    self.mass[place] = numpy(mass)[:, None]
-
-    def over_heads(self, name: str) -> Array:
-        """Mean over heads of ``error`` or ``mass``, (sequences, DRAWS, points)."""
-        values: Array = getattr(self, name)
-        there = ~np.isnan(self.error[0, 0, :, :, 0])
-        return np.asarray(values[:, :, there].mean(axis=2))
-
-
-#: A batch of this process: which of the sequences it holds, and their token ids.
-Batch = tuple[Array, Tensor]
 
 
 def measure_efficient(
@@ -300,134 +275,93 @@ def measure_efficient(
 ) -> EfficientResult:
     """Measure every cheap form at every size, per head and end to end, on some of the windows."""
     chosen = windows.spread(min(16, max(4, TOKENS // windows.length)))
-    batches = [
-        torch.from_numpy(windows.batch(part)).to(loaded.device)
-        for part in np.array_split(chosen, -(-len(chosen) // _AT_ONCE))
-    ]
+    index = np.array_split(np.arange(len(chosen)), -(-len(chosen) // _AT_ONCE))
+    ids = [torch.from_numpy(windows.batch(chosen[at])).to(loaded.device) for at in index]
     structure = Structure()
 
-    def look(
+    def note(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         structure.note(site.row, mask)
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
-    _last_states(loaded, batches[0][:1], look)
+    with intervene(loaded, attention=note) as router:
+        router.checked(loaded.forward, ids[0][:1], torch.ones_like(ids[0][:1]))
     last = windows.length - len(windows.after)
     special = (*range(len(windows.before)), *range(last, windows.length))
     forms = CheapForms(windows.length, special, seed, pool, structure)
-    errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
-    sequences = np.array_split(np.arange(len(chosen)), len(batches))
-    mine = list(share(zip(sequences, batches, strict=True)))
-    original = _measure_heads(loaded, mine, errors, progress)
-    return EfficientResult(
-        sequences=len(chosen),
-        controls=CONTROLS,
-        points=tuple(_points(loaded, mine, errors, forms, original, progress)),
-        heads=tuple(_heads(loaded, forms, errors)),
-        draws=DRAWS,
-        left_out=forms.left_out,
-    )
 
+    # Each head alone, on the way through the unmodified model.
+    shape = (len(chosen), DRAWS, loaded.n_layers, loaded.n_heads, len(forms.points))
+    error: Array = np.full(shape, np.nan)
+    mass = error.copy()
 
-def _last_states(loaded: LoadedModel, ids: Tensor, mechanism: Mechanism) -> Tensor:
-    """Return the last hidden state of a batch without padding, (batch, pos, d_model)."""
-    padded = [(ids, torch.ones_like(ids))]
-    return last_states(loaded, padded, mechanism, lambda hidden, _: hidden.cpu())[0]
+    def measuring(first: int) -> Mechanism:  # the number of the batch's first sequence
+        def attend(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            own = without_padding(mask)
 
+            def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
+                at = (rows, heads)
+                part = None if own is None else mask_of_chunk(own, rows, heads)
+                both = forms.errors(site.row, q[at], k[at], v[at], pattern, z, scale, part)
+                sequences = slice(first + rows.start, first + rows.stop)
+                where = (sequences, slice(None), site.row, heads)
+                error[where], mass[where] = both
 
-def _measure_heads(
-    loaded: LoadedModel, batches: list[Batch], errors: CheapErrors, progress: Progress
-) -> list[Tensor]:
-    """Run the unmodified model; measure the forms on the way; return its last states."""
-    states: list[Tensor] = []
-    for i, (at, ids) in enumerate(batches, start=1):
-        states.append(_last_states(loaded, ids, _measuring(errors, int(at[0]))))
+            return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
+
+        return attend
+
+    mine = list(share(zip(index, ids, strict=True)))  # batches of this process
+    places, batches = [at for at, _ in mine], [(own, torch.ones_like(own)) for _, own in mine]
+    for i, (at, batch) in enumerate(zip(places, batches, strict=True), start=1):
+        with intervene(loaded, attention=measuring(int(at[0]))) as router:
+            router.checked(loaded.forward, *batch)
         progress("cheap forms, head by head", i, len(batches))
-    index = [at for at, _ in batches]
-    names = ("error", "mass") if batches else ()
-    rows = {name: [getattr(errors, name)[at] for at in index] for name in names}
-    joined = joined_rows("errors of cheap forms", index, rows, len(errors.error))
-    errors.error, errors.mass = joined["error"], joined["mass"]
-    return states
+    rows = {"error": [error[at] for at in places], "mass": [mass[at] for at in places]}
+    joined = joined_rows("errors of cheap forms", places, rows if mine else {}, len(chosen))
+    error, mass = joined["error"], joined["mass"]  # (sequences, DRAWS, layers, heads, points)
 
-
-def _measuring(errors: CheapErrors, first: int) -> Mechanism:
-    """Return unchanged attention that measures every form; the batch starts at ``first``."""
-
-    def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        own = without_padding(mask)
-
-        def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
-            at = (rows, heads)
-            sequences = slice(first + rows.start, first + rows.stop)
-            part = None if own is None else mask_of_chunk(own, rows, heads)
-            tensors = (q[at], k[at], v[at], pattern, z)
-            errors.update(site.row, sequences, heads, *tensors, scale, part)
-
-        return stream_attention(q, k, v, mask=mask, scale=scale, visit=visit)
-
-    return attend
-
-
-def _replaced(forms: CheapForms, form: str, size: int, draw: int) -> Mechanism:
-    """Return attention with every head in one cheap form; there is no padding to mask."""
-    return lambda site, q, k, v, mask, scale: forms.attend(
-        form, size, site.row, q, k, v, scale, draw, without_padding(mask)
-    )
-
-
-def _points(
-    loaded: LoadedModel,
-    batches: list[Batch],
-    errors: CheapErrors,
-    forms: CheapForms,
-    original: list[Tensor],
-    progress: Progress,
-) -> Iterator[CheapPoint]:
-    """Put every head into one form after the other, with each of its draws."""
-    embed = loaded.pooling.embed
-    error, mass = crossed_mean(errors.over_heads("error")), errors.over_heads("mass")
+    # Every head in one form, end to end.
+    states = PooledStates(loaded, batches)
+    measured = ~np.isnan(error[0, 0, :, :, 0])
+    over_heads, kept = (values[:, :, measured].mean(axis=2) for values in (error, mass))
+    mean_error = crossed_mean(over_heads)
+    points = []
     for i, (form, size) in enumerate(forms.points):
-        by_draw: list[Array] = []  # Cosines of each sequence's embedding.
+        by_draw = []  # cosines of each sequence's embedding
         for draw in range(forms.draws(form)):
-            attend = _replaced(forms, form, size, draw)
-            cosines: list[Array] = []
-            for (_, ids), theirs in zip(batches, original, strict=True):
-                ours = _last_states(loaded, ids, attend)
-                real = torch.ones(ours.shape[:2], device=ours.device)
-                own = cosine(embed(ours, real), embed(theirs, real))
-                # Rounding leaves some cosines of equal states a little above 1.
-                cosines.append(numpy(own.double().clamp(-1.0, 1.0)))
-            rows = {"cosine": cosines} if batches else {}
-            index = [at for at, _ in batches]
-            joined = joined_rows(f"fidelity of {form}", index, rows, len(errors.error))
+            cosines = states.cosines(forms.mechanism(form, size, draw))
+            rows = {"cosine": cosines} if mine else {}
+            joined = joined_rows(f"fidelity of {form}", places, rows, len(chosen))
             by_draw.append(joined["cosine"])
         fidelity = crossed_mean(np.stack(by_draw, axis=1))
-        yield CheapPoint(
-            form=form,
-            size=size,
-            cost=forms.cost(form, size),
-            error=Estimate.around(float(error.mean[i]), finite(error.half_width[i])),
-            mass=finite(mass[..., i].mean()),
-            fidelity=Estimate.around(float(fidelity.mean), finite(float(fidelity.half_width))),
+        points.append(
+            CheapPoint(
+                form=form,
+                size=size,
+                cost=forms.cost(form, size),
+                error=mean_error.estimate(i),
+                mass=finite(kept[..., i].mean()),
+                fidelity=fidelity.estimate(),
+            )
         )
         progress("cheap forms, all heads", i + 1, len(forms.points))
 
-
-def _heads(loaded: LoadedModel, forms: CheapForms, errors: CheapErrors) -> Iterator[CheapHead]:
-    error, mass = crossed_mean(errors.error), errors.mass.mean(axis=(0, 1))
+    of_heads, kept = crossed_mean(error), mass.mean(axis=(0, 1))
+    heads = []
     for site in loaded.sites:
         for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                at = (site.row, row, i)
-                yield CheapHead(
-                    layer=site.layer,
-                    head=head,
-                    form=form,
-                    size=size,
-                    error=Estimate.around(float(error.mean[at]), finite(error.half_width[at])),
-                    mass=finite(mass[at]),
-                )
+                values = (of_heads.estimate(site.row, row, i), finite(kept[site.row, row, i]))
+                heads.append(CheapHead(site.layer, head, form, size, *values))
+    return EfficientResult(
+        sequences=len(chosen),
+        controls=CONTROLS,
+        points=tuple(points),
+        heads=tuple(heads),
+        draws=DRAWS,
+        left_out=forms.left_out,
+    )

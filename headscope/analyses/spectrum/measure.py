@@ -15,7 +15,7 @@ Wang et al. 2020, Linformer, arXiv:2006.04768, section 3 ("normalized cumulative
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from headscope.analyses.classify.rows import OFFSETS
+from headscope.analyses.spectrum.result import SpectrumControl
 from headscope.attention import Mask
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations, visible
@@ -156,23 +157,46 @@ DRAWS = 5  # Draws of random logits that are averaged; their shares differ in th
 def control_spectra(length: int, seed: int) -> dict[str, Array]:
     """Return the singular values of each control pattern of this length, by name.
 
-    Shapes: (draws, length) each; a closed form is one draw.
+    Shapes: (draws, length) each; a closed form is one draw. ``random-logits`` are softmax(N(0, 1)).
     """
-    uniform, previous = np.zeros(length), np.ones(length)
-    uniform[0] = 1.0
-    previous[0], previous[-1] = np.sqrt(2.0), 0.0
-    closed = {"uniform": uniform, "identity": np.ones(length), "previous-token": previous}
-    drawn = {name: sigma[None] for name, sigma in closed.items()}
-    drawn["random-logits"] = np.stack([singular_values(p) for p in random_patterns(length, seed)])
-    return drawn
-
-
-def random_patterns(length: int, seed: int) -> Iterator[Array]:
-    """Draw patterns softmax(N(0, 1)), each (length, length)."""
+    uniform, previous = np.zeros((1, length)), np.ones((1, length))
+    uniform[0, 0] = 1.0
+    previous[0, 0], previous[0, -1] = np.sqrt(2.0), 0.0
     generator = np.random.default_rng(seed % 2**64)
-    for _ in range(DRAWS):
+    drawn = np.empty((DRAWS, length))
+    for i in range(DRAWS):
         weights = np.exp(generator.standard_normal((length, length)))
-        yield weights / weights.sum(axis=-1, keepdims=True)
+        drawn[i] = singular_values(weights / weights.sum(axis=-1, keepdims=True))
+    identity = np.ones((1, length))
+    return {
+        "uniform": uniform,
+        "identity": identity,
+        "previous-token": previous,
+        "random-logits": drawn,
+    }
+
+
+def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
+    """Return what the k largest singular values of each control pattern hold, by name."""
+    controls = {}
+    for name, sigma in control_spectra(length, seed).items():
+        draws, share = len(sigma), shares(sigma)
+        curve, curve_sq = share.mean(axis=0), shares(sigma**2).mean(axis=0)
+        controls[name] = SpectrumControl(
+            share_at_k=float(curve[k - 1]),
+            share_sq_at_k=float(curve_sq[k - 1]),
+            curve=tuple(curve.tolist()),
+            curve_sq=tuple(curve_sq.tolist()),
+            std=float(share[:, k - 1].std(ddof=1)) if draws > 1 else None,
+            draws=draws,
+        )
+    return controls
+
+
+def drawing(seed: int, row: int, number: int, draw: int) -> torch.Generator:
+    """Return the generator of one draw at one site; ``number`` tells its draws apart."""
+    mixed = (seed % 2**32 * 4099 + row) * 4099 + number
+    return torch.Generator().manual_seed((mixed * 61 + draw) % 2**63)
 
 
 @dataclass

@@ -6,30 +6,26 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from headscope.analyses.classify.known_roles import classification_of
-from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.rows import OFFSETS
+from headscope.analyses.spectrum import SpectrumOptions
 from headscope.analyses.spectrum.efficient import measure_efficient
 from headscope.analyses.spectrum.measure import (
     MatrixPool,
     PatternSpectra,
     Spectrum,
-    control_spectra,
-    shares,
+    known_patterns,
 )
-from headscope.analyses.spectrum.options import SpectrumOptions
 from headscope.analyses.spectrum.result import (
     RandomDraw,
     RandomWeights,
     Roles,
     Sampling,
-    SpectrumControl,
     SpectrumHead,
     SpectrumResult,
     Verdict,
@@ -93,10 +89,11 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     else:
         assert loaded.start_id is not None  # only encoder-decoder models read pairs
         windows = pack_pairs(data, loaded, length, loaded.start_id)
-    if options.sequences is not None:
-        plan = Plan(windows, windows.spread(options.sequences), k, options.sequences, None)
-    else:
-        plan = Plan(windows, windows.shuffled(seed), k, None, options.precision or PRECISION)
+    precision = None
+    if options.sequences is None:
+        precision = options.precision or PRECISION
+    order = windows.shuffled(seed) if precision else windows.spread(options.sequences)
+    plan = Plan(windows, order, k, precision)
     saved = open_state(
         options.state,
         options.resume,
@@ -105,8 +102,8 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
             **({} if options.limit is None else {"limit": options.limit}),
             "length": length,
             "k": k,
-            "sequences": plan.sequences,
-            "precision": plan.precision,
+            "sequences": options.sequences,
+            "precision": precision,
             "minimum": MINIMUM,
             "batches": _BATCH_TOKENS,
         },
@@ -118,12 +115,47 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
     with MatrixPool() as pool:
         sums = _measure(loaded, plan, pool, saved, tell, "model")
         if options.control:
-            measured = dataclasses.replace(plan, order=plan.order[: sums.sequences])
+            measured = dataclasses.replace(plan, order=order[: sums.sequences], precision=None)
             random = _random_weights(loaded, measured, seed, threshold, pool, saved, tell)
         if options.efficient:
             cheap = measure_efficient(loaded, windows, pool, seed, tell)
-        controls = _controls(length, seed, k)
-    heads = tuple(_heads(loaded, sums, k, classified))
+        controls = known_patterns(length, seed, k)
+
+    roles = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
+    mean, sem, offsets = sums.means(), sums.standard_errors(), sums.means("offsets")
+    mean_sq = sums.means("curve_sq")
+    half, half_sq = sums.half_widths(k), sums.half_widths(k, "curve_sq")
+    heads = []
+    for site in loaded.sites:
+        for index, head in enumerate(site.head_ids):
+            at = (site.row, index)
+            favourite = int(offsets[at].argmax())
+            heads.append(
+                SpectrumHead(
+                    layer=site.layer,
+                    head=head,
+                    stack=site.stack,
+                    share_at_k=Estimate.around(float(mean[at][k - 1]), finite(half[at])),
+                    share_sq_at_k=Estimate.around(float(mean_sq[at][k - 1]), finite(half_sq[at])),
+                    curve=tuple(mean[at].tolist()),
+                    curve_sq=tuple(mean_sq[at].tolist()),
+                    curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
+                    offset=OFFSETS[favourite],
+                    offset_mass=float(offsets[at][favourite]),
+                    role=roles.get((site.stack, site.layer, head)),
+                )
+            )
+    # The verdict: where the 95% interval of a head's share lies.
+    limit = controls["random-logits"].share_at_k
+    low, high, between = list[str](), list[str](), list[str]()
+    for row in heads:
+        least, most = row.share_at_k.interval or (-math.inf, math.inf)
+        (low if least > threshold else high if most <= limit else between).append(row.name)
+    positional = {
+        h.name: h.positional.offset
+        for h in (classified.heads if classified else ())
+        if h.positional is not None and "positional" in h.roles
+    }
     return SpectrumResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=seed, data=data),
@@ -132,17 +164,17 @@ def run(model: Model, options: SpectrumOptions) -> SpectrumResult:
         sequences=sums.sequences,
         k=k,
         sampling=Sampling(
-            mode="fixed" if plan.precision is None else "adaptive",
+            mode="adaptive" if precision else "fixed",
             windows=len(windows),
-            requested=plan.sequences,
-            precision=plan.precision,
-            reached=None if plan.precision is None else plan.enough(sums),
+            requested=options.sequences,
+            precision=precision,
+            reached=plan.enough(sums) if precision else None,
             half_width=finite(sums.worst_half_width(k)),
         ),
-        verdict=_verdict(heads, controls["random-logits"].share_at_k, threshold),
-        heads=heads,
+        verdict=Verdict(threshold, limit, tuple(low), tuple(high), tuple(between)),
+        heads=tuple(heads),
         controls=controls,
-        roles=_roles(classified),
+        roles=Roles(classified.corpus.name, positional) if classified else None,
         efficient=cheap,
         random_weights=random,
     )
@@ -178,7 +210,6 @@ class Plan:
     windows: Windows
     order: Array
     k: int
-    sequences: int | None
     precision: float | None
 
     def enough(self, sums: Spectrum) -> bool:
@@ -250,8 +281,7 @@ def _random_weights(
     seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(plan.order)))]
     draws, curves, squares = list[RandomDraw](), list[Array](), list[Array]()
     for i, seed in enumerate(seeds):
-        part = plan.order[i :: len(seeds)]
-        own = dataclasses.replace(plan, order=part, sequences=len(part), precision=None)
+        own = dataclasses.replace(plan, order=plan.order[i :: len(seeds)])
         name = f"random weights {i + 1} of {len(seeds)}"
         sums = _measure(random_twin(loaded, seed), own, pool, saved, tell, name)
         # (heads, length), of the heads there are.
@@ -261,77 +291,12 @@ def _random_weights(
         draws.append(RandomDraw(seed, sums.sequences, float(share_at_k.mean()), above))
         curves.append(curve.mean(axis=0))
         squares.append(square.mean(axis=0))
-    share, share_sq = (
-        crossed_mean(np.array(rows)[:, None, plan.k - 1]) for rows in (curves, squares)
-    )
+    share, share_sq = (crossed_mean(np.array(rows)[:, None]) for rows in (curves, squares))
     return RandomWeights(
         draws=tuple(draws),
         heads=len(curve),
-        share_at_k=Estimate.around(float(share.mean), finite(float(share.half_width))),
-        share_sq_at_k=Estimate.around(float(share_sq.mean), finite(float(share_sq.half_width))),
-        curve=tuple(np.mean(curves, axis=0).tolist()),
-        curve_sq=tuple(np.mean(squares, axis=0).tolist()),
+        share_at_k=share.estimate(plan.k - 1),
+        share_sq_at_k=share_sq.estimate(plan.k - 1),
+        curve=tuple(share.mean.tolist()),
+        curve_sq=tuple(share_sq.mean.tolist()),
     )
-
-
-def _controls(length: int, seed: int, k: int) -> dict[str, SpectrumControl]:
-    controls = {}
-    for name, sigma in control_spectra(length, seed).items():
-        draws, share = len(sigma), shares(sigma)
-        curve, curve_sq = share.mean(axis=0), shares(sigma**2).mean(axis=0)
-        controls[name] = SpectrumControl(
-            share_at_k=float(curve[k - 1]),
-            share_sq_at_k=float(curve_sq[k - 1]),
-            curve=tuple(curve.tolist()),
-            curve_sq=tuple(curve_sq.tolist()),
-            std=float(share[:, k - 1].std(ddof=1)) if draws > 1 else None,
-            draws=draws,
-        )
-    return controls
-
-
-def _heads(
-    loaded: LoadedModel, sums: Spectrum, k: int, classified: ClassifyResult | None
-) -> Iterator[SpectrumHead]:
-    roles = {(h.stack, h.layer, h.head): h.primary for h in classified.heads} if classified else {}
-    mean, sem, offsets = sums.means(), sums.standard_errors(), sums.means("offsets")
-    mean_sq = sums.means("curve_sq")
-    half, half_sq = sums.half_widths(k), sums.half_widths(k, "curve_sq")
-    for site in loaded.sites:
-        for index, head in enumerate(site.head_ids):
-            at = (site.row, index)
-            favourite = int(offsets[at].argmax())
-            yield SpectrumHead(
-                layer=site.layer,
-                head=head,
-                stack=site.stack,
-                share_at_k=Estimate.around(float(mean[at][k - 1]), finite(half[at])),
-                share_sq_at_k=Estimate.around(float(mean_sq[at][k - 1]), finite(half_sq[at])),
-                curve=tuple(mean[at].tolist()),
-                curve_sq=tuple(mean_sq[at].tolist()),
-                curve_sem=None if sums.sequences < 2 else tuple(sem[at].tolist()),
-                offset=OFFSETS[favourite],
-                offset_mass=float(offsets[at][favourite]),
-                role=roles.get((site.stack, site.layer, head)),
-            )
-
-
-def _roles(classified: ClassifyResult | None) -> Roles | None:
-    if classified is None:
-        return None
-    offsets = {
-        h.name: h.positional.offset
-        for h in classified.heads
-        if h.positional is not None and "positional" in h.roles
-    }
-    return Roles(classified.corpus.name, offsets)
-
-
-def _verdict(heads: Sequence[SpectrumHead], random: float, threshold: float) -> Verdict:
-    """Sort heads by where the 95% interval of their share lies."""
-    low, high, between = list[str](), list[str](), list[str]()
-    for head in heads:
-        least, most = head.share_at_k.interval or (-math.inf, math.inf)
-        side = low if least > threshold else high if most <= random else between
-        side.append(head.name)
-    return Verdict(threshold, random, tuple(low), tuple(high), tuple(between))

@@ -17,18 +17,15 @@ from headscope.analyses.spectrum.result import (
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
-    frame_csv,
     joined,
     model_line,
     model_name,
     plural,
     plus_minus,
-    to_csv,
 )
-from headscope.show.folders import folder_files, names_of
+from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
-from headscope.show.terminal import terminal
-from headscope.show.view import KeyNumber, View, next_step
+from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
 _MOST_NAMES = 8  # Heads that a sentence, or a legend, lists at most.
@@ -394,23 +391,12 @@ def _key_numbers(result: SpectrumResult) -> Iterator[KeyNumber]:
     yield KeyNumber(what, f"{result.mean_share:.3f}", control, Estimate(result.mean_share))
 
 
-def _files(result: SpectrumResult) -> dict[str, bytes]:
-    """Return the tables as CSV and the figures."""
-    from headscope.show.figures import figures_of
-
-    tables = {"spectrum": to_csv(result)}
-    if result.efficient is not None:
-        tables["spectrum_efficient"] = frame_csv(result.efficient_frame())
-    return folder_files(tables, dict(figures_of(blocks(result))))
-
-
-VIEW = View(
-    lambda result: terminal(blocks(result)),
-    _files,
+VIEW = view(
+    "Spectrum of the softmax",
+    blocks,
+    {"spectrum": SpectrumResult.to_frame, "spectrum_efficient": SpectrumResult.efficient_frame},
     stale=names_of("spectrum_efficient"),
     facts=_cards,
     scales=(Scale("share", "Share of the largest singular values", of_pattern=True),),
     key_numbers=_key_numbers,
-    title="Spectrum of the softmax",
-    blocks=blocks,
 )

@@ -1,9 +1,46 @@
 """Scores made symmetric before the softmax."""
 
-from headscope.analyses.symmetric.options import SymmetricOptions
-from headscope.analyses.symmetric.result import SymmetricResult
-from headscope.session.entry import entry
+from __future__ import annotations
 
-__all__ = ["SymmetricResult", "symmetric"]
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from headscope.analyses.symmetric.result import SymmetricResult
+from headscope.core.options import Option
+from headscope.session.entry import entry
+from headscope.session.options import EffectOptions
+
+__all__ = ["SymmetricOptions", "SymmetricResult", "symmetric"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SymmetricOptions(EffectOptions):
+    """Make attention scores symmetric before the softmax, and measure how the output changes.
+
+    Compared with removing the same heads or random ones, and with random changes of that size.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.symmetric("demo", sentences=2)
+    >>> result.whole["symmetric"].cosine.value < result.whole["pairs"].cosine.value
+    True
+    """
+
+    held: ClassVar[tuple[float, float]] = (0.6, 300.0)
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope symmetric demo",
+        "headscope symmetric ./my-bert --text articles.txt --sentences 200 -o out/",
+        "headscope symmetric demo --task similarity --data stsb-test.csv",
+    )
+    #: With 8 lines the intervals of the random changes overlap in the demo.
+    in_report: ClassVar[dict[str, Any]] = {"sentences": 16, "alone": True}
+
+    alone: Annotated[bool, Option(help="Also change each head alone: three passes a head.")] = False
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: all heads, random sets of them, and each alone."""
+        return ("changed heads",)
+
 
 symmetric = entry(SymmetricOptions, SymmetricResult, "headscope.analyses.symmetric.run")

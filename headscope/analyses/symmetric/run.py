@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from headscope.analyses.spectrum.measure import looks_back
+from headscope.analyses.spectrum.measure import drawing, looks_back
+from headscope.analyses.symmetric import SymmetricOptions
 from headscope.analyses.symmetric.measure import (
     CHANGES,
     DRAWS,
@@ -19,27 +18,21 @@ from headscope.analyses.symmetric.measure import (
     score_asymmetry,
     square_scores,
 )
-from headscope.analyses.symmetric.options import SymmetricOptions
 from headscope.analyses.symmetric.result import (
     DrawnEffect,
     HeadSymmetry,
     RandomHeads,
     SymmetricResult,
 )
-from headscope.attention import Mask, default_scale, stream_attention
 from headscope.core.accumulator import Array, numpy
-from headscope.core.progress import Progress
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, intervene, removed
-from headscope.models.run.loaded import LoadedModel
-from headscope.session.exchanged_heads import Effects, Opened, TaskEffect, boot
+from headscope.models.run.intervene import Exchanged, Formula, HeadInputs, removed
+from headscope.session.exchanged_heads import Opened, TaskEffect, boot
 from headscope.session.opening import Model
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean, finite
 
-#: A change with the heads that it is made to, and what is measured of that version of the model.
+#: A change with the heads that it is made to: one each, a number of them, or all.
 Key = tuple[str, str | int]
-Measured = tuple[Array, TaskEffect | None]
 ALONE = ("symmetric", "noise", "removed")  # Changes of each head alone.
 SHARES = (1 / 3, 2 / 3)  # Shares of the heads that random sets are drawn of.
 
@@ -49,29 +42,44 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     opened = Opened.of(model, options, "symmetric")
     loaded, effects, seed, tell = opened.loaded, opened.effects, options.seed, options.tell
     positions = [(site.row, head) for site in loaded.sites for head in range(site.n_heads)]
-    asymmetry, causal = _asymmetry(loaded, effects)
+    n = len(positions)
 
-    #: Versions of the model by what is changed how: heads alone, sets of so many, or all of them.
+    # The model's own scores, (lines, heads) by the site's row, and whether any layer looks back.
+    asymmetry = {site.row: np.zeros((effects.lines, site.n_heads)) for site in loaded.sites}
+    causal = False
+
+    def see(batch: int, inputs: HeadInputs, _: Tensor) -> None:
+        nonlocal causal
+        scores, seen = square_scores(inputs.q, inputs.k, scale=inputs.scale, mask=inputs.mask)
+        first = effects.first[batch]
+        values = numpy(score_asymmetry(scores, seen))
+        asymmetry[inputs.site.row][first : first + len(values)] = values
+        causal |= seen.shape[-1] > 1 and looks_back(seen[0, 0])
+
+    effects.observe(see)
+
+    #: Versions of the model, measured together in one pass over the text.
     versions: dict[Key, list[Exchanged]] = {}
-    if options.alone:
-        for change in ALONE:
-            formula = _formula(change, seed)
-            versions[change, "alone"] = [Exchanged(formula, {row: (i,)}) for row, i in positions]
-    rng, n = np.random.default_rng(seed), len(positions)
+    for change in ALONE if options.alone else ():
+        formula = _formula(change, seed)
+        versions[change, "alone"] = [Exchanged(formula, {row: (i,)}) for row, i in positions]
+    rng = np.random.default_rng(seed)
     counts = sorted({round(share * n) for share in SHARES} - {0, 1, n})
     for count in counts:
-        drawn = []
+        drawn: list[dict[int, list[int]]] = []
         for _ in range(DRAWS):
-            by_row: dict[int, list[int]] = {}
+            drawn.append({})
             for i in sorted(rng.choice(n, size=count, replace=False).tolist()):
-                by_row.setdefault(positions[i][0], []).append(positions[i][1])
-            drawn.append(by_row)
+                drawn[-1].setdefault(positions[i][0], []).append(positions[i][1])
         for change in ("symmetric", "removed"):
             versions[change, count] = [Exchanged(_formula(change, seed), by) for by in drawn]
     for change in (*CHANGES, "removed"):
         draws = range(DRAWS if change in RANDOM else 1)
         versions[change, "whole"] = [Exchanged(_formula(change, seed, draw)) for draw in draws]
-    measured = _measured(effects, versions, tell)
+    every = [version for part in versions.values() for version in part]
+    cosines = effects.cosines(every, tell, "changed heads")
+    pairs = zip(cosines, effects.on_task(every, tell, "changed heads"), strict=True)
+    measured = {key: list(itertools.islice(pairs, len(part))) for key, part in versions.items()}
 
     heads = []
     for i, (row, head) in enumerate(positions):
@@ -87,43 +95,37 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     whole = {change: _drawn(measured[change, "whole"]) for change in (*CHANGES, "removed")}
     on_task = measured["symmetric", "whole"][0][1]
 
-    single = [head.removed.cosine.value for head in heads if head.removed is not None]
-    removals = [(1, single), *((s.heads, [s.removed.cosine.value]) for s in sets)]
+    # How many removed heads move the output as far as symmetric scores do, between the numbers
+    # measured on a straight line.
+    alone = [head.removed.cosine.value for head in heads if head.removed is not None]
+    removals = [(1, alone), *((s.heads, [s.removed.cosine.value]) for s in sets)]
     removals.append((n, [whole["removed"].cosine.value]))
+    removed_heads, similarity = [0.0], [1.0]
+    for count, means in removals:
+        known = [value for value in means if value is not None]
+        if means and len(known) == len(means):
+            removed_heads.append(float(count))
+            # Made monotone, then inverted.
+            similarity.append(min(similarity[-1], float(np.mean(known))))
+
+    def heads_at(cosine: float | None) -> float | None:
+        if cosine is None or cosine < similarity[-1]:
+            return None
+        return float(np.interp(-cosine, -np.array(similarity), removed_heads))
+
+    symmetric = whole["symmetric"].cosine
+    low, high = heads_at(symmetric.high), heads_at(symmetric.low)
+    if low is None or high is None:
+        low = high = None
     return SymmetricResult(
         **opened.common,
         heads=tuple(heads),
         whole=whole,
         whole_difference=on_task.difference if on_task is not None else None,
         sets=tuple(sets),
-        equivalent_heads=_equivalent(whole["symmetric"].cosine, removals),
+        equivalent_heads=Estimate(heads_at(symmetric.value), low, high),
         causal=causal,
     )
-
-
-def _asymmetry(loaded: LoadedModel, effects: Effects) -> tuple[dict[int, Array], bool]:
-    """Return the asymmetry of the model's own scores by row of the site, (lines, heads).
-
-    Also whether any layer hides later tokens.
-    """
-    parts: dict[int, list[Array]] = {site.row: [] for site in loaded.sites}
-    causal = False
-
-    def attend(
-        site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
-    ) -> Tensor:
-        nonlocal causal
-        own = default_scale(q.shape[-1]) if scale is None else scale
-        scores, seen = square_scores(q, k, scale=own, mask=mask)
-        parts[site.row].append(numpy(score_asymmetry(scores, seen)))
-        if seen.shape[-1] > 1 and seen.numel():
-            causal |= looks_back(seen[0, 0])
-        return stream_attention(q, k, v, mask=mask, scale=scale)
-
-    with intervene(loaded, attention=attend) as router:
-        for ids, mask in effects.batches:
-            router.run(partial(loaded.forward, ids, mask))
-    return {row: np.concatenate(batches) for row, batches in parts.items()}, causal
 
 
 def _formula(change: str, seed: int, draw: int = 0) -> Formula:
@@ -132,33 +134,16 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
         return removed
 
     def attend(inputs: HeadInputs) -> Tensor:
-        place = (seed % 2**32 * 4099 + inputs.site.row) * 4099 + inputs.heads[0]
+        qkv = (inputs.q, inputs.k, inputs.v)
+        generator = drawing(seed, inputs.site.row, inputs.heads[0], draw)
         return changed_attention(
-            change,
-            inputs.q,
-            inputs.k,
-            inputs.v,
-            scale=inputs.scale,
-            mask=inputs.mask,
-            generator=torch.Generator().manual_seed((place * 61 + draw) % 2**63),
+            change, *qkv, scale=inputs.scale, mask=inputs.mask, generator=generator
         )
 
     return attend
 
 
-def _measured(
-    effects: Effects, versions: Mapping[Key, Sequence[Exchanged]], progress: Progress
-) -> dict[Key, list[Measured]]:
-    """Measure all versions in one pass over the text."""
-    every = [version for part in versions.values() for version in part]
-    what = "changed heads"
-    pairs = zip(
-        effects.cosines(every, progress, what), effects.on_task(every, progress, what), strict=True
-    )
-    return {key: list(itertools.islice(pairs, len(part))) for key, part in versions.items()}
-
-
-def _drawn(measured: Sequence[Measured]) -> DrawnEffect:
+def _drawn(measured: Sequence[tuple[Array, TaskEffect | None]]) -> DrawnEffect:
     """Average the draws of one change."""
     cosine = crossed_mean(np.array([cosines for cosines, _ in measured]).T)
     metrics = [on_task.metric for _, on_task in measured if on_task is not None]
@@ -172,29 +157,3 @@ def _drawn(measured: Sequence[Measured]) -> DrawnEffect:
         metric=float(np.mean(metrics)) if metrics else None,
         metric_std=float(np.std(metrics, ddof=1)) if metrics and several else None,
     )
-
-
-def _equivalent(
-    symmetric: Estimate, removals: Sequence[tuple[int, list[float | None]]]
-) -> Estimate:
-    """Read off how many removed heads move the output as far as symmetric scores do.
-
-    Between the numbers measured the cosine is taken to be a straight line.
-    """
-    counts, cosines = [0.0], [1.0]
-    for count, values in removals:
-        cosine = [value for value in values if value is not None]
-        if values and len(cosine) == len(values):
-            counts.append(float(count))
-            # Made monotone, then inverted.
-            cosines.append(min(cosines[-1], float(np.mean(cosine))))
-
-    def read(cosine: float | None) -> float | None:
-        if cosine is None or cosine < cosines[-1]:
-            return None
-        return float(np.interp(-cosine, -np.array(cosines), counts))
-
-    low, high = read(symmetric.high), read(symmetric.low)
-    if low is None or high is None:
-        low = high = None
-    return Estimate(read(symmetric.value), low, high)

@@ -165,8 +165,6 @@ def _moved(head: HeadSymmetry, scale: float = 1) -> float | None:
 def _cards(result: SymmetricResult, places: Sequence[Place]) -> Iterator[Card]:
     """Yield a card for each head: the output with its scores symmetric, noisy, or without it."""
     for head in result.heads:
-        if head.stack != "encoder" and any(h.stack == "encoder" for h in result.heads):
-            continue
         text = f"asymmetry of the scores {ranged(head.asymmetry, 2)}"
         if head.symmetric is not None and _moved(head) is not None:
             text = (

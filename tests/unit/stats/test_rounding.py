@@ -18,12 +18,7 @@ from headscope.pruning.ranking import Ranking
 from headscope.reports.claims import finding
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.metrics import spearman
-from headscope.stats.spectra import (
-    asymmetry,
-    column_basis,
-    product_singular_values,
-    summarise,
-)
+from headscope.stats.spectra import Reading, asymmetry, column_basis, product_singular_values
 from headscope.stats.statistics import normal_p
 
 #: Relative noise of a float32 computation, as large as another CPU makes it.
@@ -162,5 +157,5 @@ def test_weights_are_stored_in_float32():
     assert math.isnan(float(asymmetry(left @ turn, right @ turn)))
     assert not product_singular_values(left @ turn, right @ turn).any()
     equal = torch.linalg.qr(torch.randn(20, 10)).Q  # ten equal singular values but for float32
-    (found,) = summarise(torch.linalg.svdvals(equal.double())[None], rtol=1e-6)
+    (found,) = Reading(rtol=1e-6).ranks(torch.linalg.svdvals(equal.double())[None], 1)
     assert found.dims["90"] == 9

@@ -1,6 +1,7 @@
 """Linear forms by plain loops, their errors over all tokens, and what is read back from N keys."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from headscope.analyses.linear.memory import (
     unit_keys,
 )
 from headscope.attention import attention_pattern
+from headscope.models.run.intervene import HeadInputs
 
 N, D = 5, 3
 
@@ -95,17 +97,24 @@ SCALE, HEADS = 0.4, 2
 LENGTHS = (5, 3, 6, 4)
 
 
+def inputs_of(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> HeadInputs:
+    site = SimpleNamespace(row=5)
+    return HeadInputs(site, tuple(range(q.shape[1])), q, k, v, mask, SCALE)
+
+
 def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
     """Sums of two batches with padding; every form's output and z at real tokens, (t, h, d)."""
     generator = torch.Generator().manual_seed(2)
-    sums, z_of, y_of = LinearSums(len(LENGTHS)), [], {form: [] for form in EVERY}
-    for first, lengths in ((0, LENGTHS[:2]), (2, LENGTHS[2:])):
-        n = max(lengths)
-        q, k, v = torch.randn(3, 2, HEADS, n, D, generator=generator, dtype=torch.float64)
-        real = torch.arange(n)[None] < torch.tensor(lengths)[:, None]
+    z_of, y_of = [], {form: [] for form in EVERY}
+    batches = [torch.tensor(lengths) for lengths in (LENGTHS[:2], LENGTHS[2:])]
+    masks = [torch.arange(int(n.max()))[None] < n[:, None] for n in batches]
+    sums = LinearSums({4: 1, 5: HEADS}, masks, D)  # of two sites the second
+    for number, (lengths, real) in enumerate(zip(batches, masks, strict=True)):
+        shape = (3, 2, HEADS, real.shape[1], D)
+        q, k, v = torch.randn(shape, generator=generator, dtype=torch.float64)
         mask = real[:, None, None]
         z = attention_pattern(q, k, scale=SCALE, mask=mask) @ v
-        sums.update(5, first, real, q, k, v, z, scale=SCALE, mask=mask)
+        sums.update(number, inputs_of(q, k, v, mask), z)
         for form in EVERY:
             y = linear_attention(form, q, k, v, scale=SCALE, mask=mask)
             y_of[form] += [y[b, :, :length].transpose(0, 1) for b, length in enumerate(lengths)]
@@ -115,8 +124,8 @@ def measured() -> tuple[LinearSums, dict[str, np.ndarray], np.ndarray]:
 
 def test_errors_are_those_of_all_tokens():
     sums, outputs, z = measured()
-    found = sums.by_row[5].errors(sums.tokens, np.ones((1, len(LENGTHS))))
-    scales = sums.by_row[5].scales()
+    found = {fit: x[:, 1:] for fit, x in sums.errors(np.ones((1, len(LENGTHS)))).items()}
+    scales = sums.scales()[1:]
     assert sums.tokens.tolist() == list(LENGTHS)
     for h in range(HEADS):
         own = z[:, h]
@@ -138,7 +147,7 @@ def test_a_resample_is_the_text_with_its_sentences_repeated():
     """With the fits of the whole text: z - m and c y + b - z, sentences counted as drawn."""
     sums, outputs, z = measured()
     counts = np.array([[2.0, 0.0, 1.0, 1.0]])
-    found = sums.by_row[5].errors(sums.tokens, counts)
+    found = {fit: x[:, 1:] for fit, x in sums.errors(counts).items()}
     weight = np.repeat(counts[0], LENGTHS)[:, None]
     i = EVERY.index("linear")
     for h in range(HEADS):
@@ -149,16 +158,14 @@ def test_a_resample_is_the_text_with_its_sentences_repeated():
 
 
 def test_a_head_that_never_changes_has_no_error_and_one_that_sees_all_the_whole_entropy():
-    sums = LinearSums(1)
     q, k, varied = torch.randn(3, 1, 1, 4, D, generator=torch.Generator().manual_seed(0))
-    v = torch.ones(1, 1, 4, D)
-    real = torch.ones(1, 4, dtype=torch.bool)
-    sums.update(0, 0, real, q, k, v, v, scale=SCALE, mask=None)
-    found = sums.by_row[0].errors(sums.tokens, np.ones((1, 1)))
-    assert all(np.isnan(values).all() for values in found.values())
-    sums, causal = LinearSums(1), torch.ones(4, 4, dtype=torch.bool).tril()
-    sums.update(0, 0, real, 0 * q, 0 * k, varied, varied, scale=SCALE, mask=causal)
-    assert sums.by_row[0].entropy[0, 0] == pytest.approx(1.0)  # a share of what can be seen
+    v, real = torch.ones(1, 1, 4, D), [torch.ones(1, 4, dtype=torch.bool)]
+    sums = LinearSums({5: 1}, real, D)
+    sums.update(0, inputs_of(q, k, v, None), v)
+    assert all(np.isnan(values).all() for values in sums.errors(np.ones((1, 1))).values())
+    sums, causal = LinearSums({5: 1}, real, D), torch.ones(4, 4, dtype=torch.bool).tril()
+    sums.update(0, inputs_of(0 * q, 0 * k, varied, causal), varied)
+    assert sums.entropy[0, 0] == pytest.approx(1.0)  # a share of what can be seen
 
 
 def keys(n: int, d: int, seed: int = 0) -> Tensor:

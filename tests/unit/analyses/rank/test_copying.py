@@ -16,7 +16,7 @@ from transformers import (
 )
 
 import headscope
-from headscope.analyses.rank.copying import copying_scores
+from headscope.analyses.rank.measure import copying_scores
 from headscope.analyses.rank.view import VIEW
 from headscope.core.errors import InputError
 from headscope.models.anatomy.unembedding import TokenMaps

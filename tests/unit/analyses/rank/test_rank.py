@@ -19,7 +19,6 @@ from rank_reference import (
 )
 from scipy.linalg import subspace_angles
 
-from headscope.analyses.rank.measure import rank_rows
 from headscope.attention import AttentionWeights, attention_fused
 from headscope.stats.spectra import (
     LEVELS,
@@ -36,19 +35,18 @@ from headscope.stats.spectra import (
     product_ranks,
     random_factors,
     subspace_overlap,
-    summarise,
 )
 
 EPS32 = float(np.finfo(np.float32).eps)
 
 
-def measure_layer(layer, factors, *, folded=None):
-    return rank_rows(layer, layer_spectra(factors, Reading()), folded=folded)
+def ranks(sigma, **how):
+    (found,) = Reading(**how).ranks(sigma[None], 1)
+    return found
 
 
 def numerical_rank(sigma, rtol):
-    (found,) = summarise(sigma[None], rtol=rtol)
-    return found.numerical_rank.value
+    return ranks(sigma, rtol=rtol).numerical_rank.value
 
 
 def control_of(draws):
@@ -141,7 +139,7 @@ def test_equal_singular_values_are_counted_at_the_exact_boundary(share, scale):
     """Nine of ten hold 90%, nineteen of twenty 95%: not one more, whatever rounding does."""
     for k, dims in ((10, (9, 10, 10)), (20, (18, 19, 20)), (100, (90, 95, 99)), (1, (1, 1, 1))):
         sigma = torch.full((k,), scale, dtype=torch.float64)
-        (found,) = summarise(sigma[None], rtol=1e-6, share=share)
+        found = ranks(sigma, rtol=1e-6, share=share)
         assert found.dims == dict(zip(LEVELS, dims, strict=True))
         assert (found.effective_rank, found.stable_rank) == pytest.approx((k, k), rel=1e-12)
         assert found.numerical_rank.value == k
@@ -153,9 +151,9 @@ def test_numerical_rank_counts_above_the_tolerance():
     assert numerical_rank(sigma, 0.00996) == 3
     assert numerical_rank(sigma, 1e-12) == 4
     # The default tolerance is the larger side times epsilon.
-    reading = Reading(eps=2.0**-10)
-    assert [reading.tolerance(n, 64) for n in (768, 10)] == [768 * 2.0**-10, 64 * 2.0**-10]
-    assert Reading(rtol=0.25).tolerance(768, 64) == 0.25
+    for n, side in ((768, 768), (10, 64)):
+        (found,) = Reading(eps=2.0**-10).ranks(sigma[None], n, 64)
+        assert found.numerical_rank.rtol == side * 2.0**-10
     # A type too coarse to decide gives no rank.
     (coarse,) = product_ranks(gaussian(1, 300, 4), gaussian(1, 300, 4, seed=1), Reading(eps=2**-7))
     assert (coarse.numerical_rank.value, coarse.numerical_rank.rtol) == (None, 300 * 2**-7)
@@ -165,14 +163,19 @@ def test_numerical_rank_counts_above_the_tolerance():
 
 
 def test_where_nothing_is():
-    heads, whole = measure_layer(3, random_layer(2, 6, 3).first(0))
-    assert (heads, whole.layer, whole.heads, whole.asymmetry) == ([], 3, (), None)
-    assert whole.qk.singular_values == whole.overlap.query == whole.overlap.query_key == ()
-    (head,), whole = measure_layer(0, Factors(*torch.zeros(4, 1, 6, 3).double()))
-    assert head.qk.singular_values == (0.0, 0.0, 0.0)
-    assert (head.qk.numerical_rank.value, head.qk.dims) == (0, dict.fromkeys(LEVELS))
-    assert (head.qk.stable_rank, head.qk.effective_rank) == (None, None)
-    assert (head.asymmetry, whole.asymmetry, whole.overlap.query) == (None, None, ((0.0,),))
+    found = layer_spectra(random_layer(2, 6, 3).first(0), Reading())
+    assert found.heads == {"qk": [], "ov": [], "w_q": [], "w_k": []}
+    assert found.asymmetry == []
+    assert math.isnan(found.layer_asymmetry[0])
+    assert found.layer["qk"][0].singular_values == ()
+    assert all(overlap.shape == (0, 0) for overlap in found.overlap.values())
+    found = layer_spectra(Factors(*torch.zeros(4, 1, 6, 3).double()), Reading())
+    (head,) = found.heads["qk"]
+    assert head.singular_values == (0.0, 0.0, 0.0)
+    assert (head.numerical_rank.value, head.dims) == (0, dict.fromkeys(LEVELS))
+    assert (head.stable_rank, head.effective_rank) == (None, None)
+    assert all(math.isnan(value) for value in (*found.asymmetry, *found.layer_asymmetry))
+    assert found.overlap["query"].tolist() == [[0.0]]
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
@@ -191,8 +194,7 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
     basis = orthonormal(48, 3)
     W_Q, W_K = (torch.stack([basis @ gaussian(3, 8, seed=s) for s in (k, k + 1)]) for k in (0, 2))
     stored = [w.float().double() for w in (W_Q, W_K)]
-    _, whole = measure_layer(0, Factors(*stored, *stored))
-    for table in (whole.overlap.query, whole.overlap.key, whole.overlap.query_key):
+    for table in layer_spectra(Factors(*stored, *stored), Reading()).overlap.values():
         np.testing.assert_allclose(table, np.ones((2, 2)), atol=1e-5)
 
 
@@ -200,17 +202,16 @@ def test_overlap_ignores_directions_that_are_only_rounding_of_the_stored_weights
 def test_layer_is_the_sum_of_its_heads(n_heads, d_model):
     """Heads side by side can exceed the model's width."""
     factors = random_layer(n_heads, d_model, 4)
-    heads, whole = measure_layer(7, factors, folded=True)
+    found = layer_spectra(factors, Reading())
+    (qk,), (ov,), (w_q,), _ = found.layer.values()
     every, rtol = range(n_heads), d_model * EPS32
     total = np.sum([dense(factors.W_Q[h], factors.W_K[h]) for h in every], axis=0)
-    check(whole.qk, total, 12, rtol=rtol)
+    check(qk, total, 12, rtol=rtol)
     out = np.sum([dense(factors.W_V[h], factors.W_O_T[h]) for h in every], axis=0)
-    check(whole.ov, out, 12, rtol=rtol)
+    check(ov, out, 12, rtol=rtol)
     side_by_side = np.concatenate([factors.W_Q[h].numpy() for h in every], axis=1)
-    check(whole.w_q, side_by_side, 12, rtol=max(d_model, 4 * n_heads) * EPS32)
-    assert whole.asymmetry == pytest.approx(dense_asymmetry(total), rel=1e-10)
-    assert [(head.layer, head.head) for head in heads] == [(7, h) for h in every]
-    assert (whole.layer, whole.heads, whole.folded) == (7, tuple(every), True)
+    check(w_q, side_by_side, 12, rtol=max(d_model, 4 * n_heads) * EPS32)
+    assert found.layer_asymmetry == pytest.approx([dense_asymmetry(total)], rel=1e-10)
 
 
 def test_control_values_of_bert_base():

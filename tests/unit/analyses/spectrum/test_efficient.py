@@ -8,9 +8,8 @@ from headscope.analyses.spectrum.efficient import (
     DRAWS,
     FORMS,
     RANDOM,
-    CheapErrors,
     CheapForms,
-    truncated_output,
+    low_rank,
 )
 from headscope.analyses.spectrum.measure import MatrixPool, Structure, without_padding
 from headscope.attention import attention_pattern
@@ -65,9 +64,9 @@ def test_what_is_random_is_drawn_anew(qkv, forms):
         one, other = (forms.attend(form, 4, 0, q, k, v, 0.5, draw) for draw in (0, 1))
         assert torch.equal(one, other) == (form not in RANDOM), form
         assert forms.draws(form) == (DRAWS if form in RANDOM else 1)
-    many = torch.cat([forms._gaussian(16, layer, 0) for layer in range(200)])
+    many = torch.cat([forms.projection(16, layer, 0) for layer in range(200)])
     assert float(many.mul(4.0).var()) == pytest.approx(1.0, abs=0.01)  # one over their number
-    (zeros,) = truncated_output(torch.zeros(1, 1, N, D), [2])
+    (zeros,) = low_rank(torch.zeros(1, 1, N, D), None, [2], forms.pool)
     assert not zeros.any()
 
 
@@ -123,7 +122,7 @@ def test_forms_are_their_definitions(qkv, pool, name, size):
     expected = {"truncated": (u[:, :size] * s[:size]) @ vt[:size] @ value}
     u, s, vt = np.linalg.svd(pattern @ value, full_matrices=False)
     expected["bound"] = (u[:, :size] * s[:size]) @ vt[:size]
-    R = forms._gaussian(size, 0, 0).numpy()
+    R = forms.projection(size, 0, 0).numpy()
     expected["random"] = pattern @ R.T @ (R @ value)
     for form in ("window", "window+global", "window+global+random", "random-keys"):
         keep = forms.keep(form, size, 0).numpy()
@@ -181,22 +180,22 @@ def test_errors_and_mass_by_sequence_and_draw(qkv, pool, name):
     forms = masked_forms(pool, mask)
     pattern = attention_pattern(q, k, scale=0.5, mask=mask)
     z = pattern @ v
-    errors = CheapErrors(forms, 2, 1, 3)
+    parts = []
     for row in range(2):
-        at = (slice(row, row + 1), slice(0, 3))
-        own = mask[at[0]] if mask is not None and len(mask) > 1 else mask
-        errors.update(0, *at, q[at], k[at], v[at], pattern[at], z[at], 0.5, own)
+        at = slice(row, row + 1)
+        own = mask[at] if mask is not None and len(mask) > 1 else mask
+        parts.append(forms.errors(0, q[at], k[at], v[at], pattern[at], z[at], 0.5, own))
+    errors, masses = map(np.concatenate, zip(*parts, strict=True))
     for i, (form, size) in enumerate(forms.points):
         for draw in range(DRAWS):
             at_draw = draw if form in RANDOM else 0
             gap = forms.attend(form, size, 0, q, k, v, 0.5, at_draw, mask) - z
             error = (gap.square().sum((2, 3)) / z.square().sum((2, 3))).sqrt()
-            np.testing.assert_allclose(errors.error[:, draw, 0, :, i], error, rtol=1e-6, atol=1e-9)
-            kept = errors.mass[:, draw, 0, :, i]
+            np.testing.assert_allclose(errors[:, draw, :, i], error, rtol=1e-6, atol=1e-9)
+            kept = masses[:, draw, :, i]
             if form.startswith(("window", "random-keys")):
                 keep = forms.keep(form, size, 0, at_draw)
                 mass = [[p[keep].sum() / N for p in sequence] for sequence in pattern]
                 np.testing.assert_allclose(kept, mass, rtol=1e-6)
             else:
                 assert np.isnan(kept).all()
-    np.testing.assert_allclose(errors.over_heads("error"), errors.error[:, :, 0].mean(2))
