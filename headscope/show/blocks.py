@@ -84,7 +84,6 @@ class Series:
     colour: str | Sequence[str] = BLUE
     marker: str = "o"
     dash: Literal["-", "--", ":"] = "-"
-    hollow: bool = False
     width: float = 1.5  # Of the line.
     #: Number of each point's group, which chooses its colour from dark to light.
     groups: Sequence[int] = ()
@@ -105,11 +104,10 @@ class Chart:
     #: Lines across the panel at a value of y (of x for bars), by their name.
     levels: Mapping[str, float] | None = None
     x_levels: Mapping[str, float] | None = None  # The same at a value of x.
-    #: "doubling" has a tick at each x, equally far apart; "log" counts in powers of 2, "percent"
-    #: writes shares; "small" is linear up to 1, then logs.
-    x_scale: Literal["linear", "doubling", "log", "percent"] = "linear"
+    #: "log" counts in powers of 2, "percent" writes shares.
+    x_scale: Literal["linear", "log", "percent"] = "linear"
     x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., in place of numbers.
-    y_scale: Literal["linear", "log", "small"] = "linear"
+    y_scale: Literal["linear", "log"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
     on: Place = PAGE
 

@@ -95,11 +95,6 @@ def chart_on(axes: Axes, chart: Chart) -> None:
             across(level, color="0.3", lw=1, ls=("--", ":", "-.")[i % 3], label=name)
     if bars and chart.levels:
         axes.legend(fontsize=7, frameon=False)
-    if chart.x_scale == "doubling":
-        axes.set_xscale("log", base=2)
-        ticks = sorted({x for series in chart.series for x in series.x})
-        axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
-        axes.minorticks_off()
     if chart.x_names:
         axes.set_xticks(range(len(chart.x_names)), chart.x_names)
         if max(map(len, chart.x_names)) > 6:
@@ -111,11 +106,6 @@ def chart_on(axes: Axes, chart: Chart) -> None:
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if chart.y_scale == "log":
         axes.set_yscale("log")
-    if chart.y_scale == "small":
-        axes.set_yscale("symlog", linthresh=1.0)
-        axes.set_ylim(bottom=-0.02)
-        ticks = [y for y in (0, 0.25, 0.5, 1, 2, 4, 8, 16, 32) if y < axes.get_ylim()[1]]
-        axes.set_yticks(ticks, [f"{y:g}" for y in ticks])
     draw.plain_axes(axes, chart.x, chart.y, chart.title, title_size=10 if chart.file else 9)
 
 
@@ -137,7 +127,6 @@ def _points(axes: Axes, series: Series, values: list[float | None]) -> None:
         lw=series.width,
         marker=series.marker,
         ms=5,
-        markerfacecolor="none" if series.hollow else series.colour,
         color=series.colour,
         label=series.name,
     )

@@ -83,7 +83,7 @@ ROWS = {
     ),
     "rank": Row(
         {"fresh": False, "control_seeds": 2},
-        *("rank.csv", "", "cumulative_qk cumulative_ov effective_rank overlap"),
+        *("rank.csv", "", "cumulative_qk cumulative_ov effective_rank"),
     ),
     "spectrum": Row(SMALL, "spectrum.csv", "", "spectrum_curves spectrum_map"),
     "depth": Row(SMALL, "depth.csv", "protected.csv", "depth protected"),
@@ -91,7 +91,7 @@ ROWS = {
     "linear": Row(
         FEW,
         *("linear.csv", "linear_forms.csv linear_memory.csv linear_correlations.csv"),
-        "linear_coherence linear_memory",
+        "linear_coherence",
     ),
     "symmetric": Row(FEW, "symmetric.csv", "symmetric_sets.csv", "symmetric_curves"),
     "transfer": Row(

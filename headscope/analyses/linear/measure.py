@@ -67,8 +67,7 @@ FORMS = (
 )
 EVEN = "even"  # The baseline: the mean of the values that a query may see.
 EVERY = (*FORMS, EVEN)
-#: Errors of the form as it is, with the best scale, and with the best scale and offset.
-FITS = ("error", "scaled", "fitted")
+FITS = ("error", "scaled")  # Errors of the form as it is, and with the best scale.
 KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
 #: beta the mean length of keys times that of queries times the scale.
@@ -125,10 +124,9 @@ class LinearSums:
         #: ||z||^2, and the sum of z over tokens.
         self.own: Array = np.zeros(shape)
         self.own_sum: Array = np.zeros((*shape, width))
-        #: ||y||^2, y . z and the sum of y, by form in the order of :data:`EVERY`.
+        #: ||y||^2 and y . z, by form in the order of :data:`EVERY`.
         self.form: Array = np.zeros((*shape, forms))
         self.both: Array = np.zeros((*shape, forms))
-        self.form_sum: Array = np.zeros((*shape, forms, width))
         self.coherence: Array = np.full((*shape, len(KINDS)), np.nan)
         self.stored: Array = np.full((*shape, len(STORED)), np.nan)  # Errors of reading back.
         #: Of the pattern's rows, as a share of the largest possible; mean over queries.
@@ -136,7 +134,7 @@ class LinearSums:
 
     def numbers(self, inputs: HeadInputs) -> Array:
         """Return the numbers of some heads of a site among those of all sites."""
-        return np.asarray(inputs.heads) + self._first[inputs.site.row]
+        return np.array([self._first[inputs.site.row] + head for head in inputs.heads])
 
     def update(self, batch: int, inputs: HeadInputs, z: Tensor) -> None:
         """Add a batch of one site, by its number; z (batch, heads, pos, d_head) of all heads."""
@@ -163,7 +161,6 @@ class LinearSums:
             y = exact(linear_attention(form, q, k, v, scale=scale, mask=mask)) * weight
             self.both[(*here, i)] = numpy((y * own_z).sum((-2, -1)))
             self.form[(*here, i)] = numpy(y.square().sum((-2, -1)))
-            self.form_sum[(*here, i)] = numpy(y.sum(-2))
         pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
         entropy = torch.special.entr(pattern).sum(-1)
         seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
@@ -185,8 +182,8 @@ class LinearSums:
     def errors(self, counts: Array) -> dict[str, Array]:
         """Return every error of every form, by :data:`FITS`, for each resample.
 
-        The fits are those of the whole text. Shapes: ``counts`` (resamples, sentences), how often
-        each was drawn; returns (resamples, heads, forms).
+        Scales and means are those of the whole text. Shapes: ``counts`` (resamples, sentences), how
+        often each was drawn; returns (resamples, heads, forms).
         """
 
         def total(values: Array) -> Array:
@@ -198,23 +195,10 @@ class LinearSums:
         own_mean = total((self.own_sum * mean).sum(-1))[..., None]
         spread = own - 2 * own_mean + n * np.square(mean).sum(-1)[:, None]
         spread = np.where(spread > VARIANCE * own, spread, np.nan)
-        # The best scale and offset: z regressed on y, over all tokens.
-        tokens, own_sum, form_sum = self.tokens.sum(), self.own_sum.sum(0), self.form_sum.sum(0)
-        together = self.both.sum(0) - np.einsum("hfd,hd->hf", form_sum, own_sum) / tokens
-        varied = self.form.sum(0) - np.square(form_sum).sum(-1) / tokens
-        # A form that is constant, or zero, explains nothing: the best fit is without it.
-        constant = varied <= VARIANCE * self.form.sum(0)
-        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            best = np.where(constant, 0.0, together / varied)
-            best = np.where(np.isfinite(best), best, 0.0)
-            offset = (own_sum[:, None] - best[..., None] * form_sum) / tokens
-            errors = {}
-            for fit, scale in (("error", np.ones(1)), ("scaled", self.scales()), ("fitted", best)):
+        errors = {}
+        for fit, scale in zip(FITS, (np.ones(1), self.scales()), strict=True):
+            with np.errstate(invalid="ignore", over="ignore"):
                 square = own - 2 * scale * both + np.square(scale) * form
-                if fit == "fitted":
-                    beyond = scale * np.einsum("hfd,shfd->shf", offset, self.form_sum)
-                    beyond -= np.einsum("hfd,shd->shf", offset, self.own_sum)
-                    square = square + 2 * total(beyond) + n * np.square(offset).sum(-1)
                 errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
         return errors
 

@@ -21,9 +21,7 @@ class LinearError:
 
     form: str  # ``linear``, ``elu``, ``elu-normalised`` ...; ``even`` is the mean of the values
     error: Estimate  # ||y - z|| / ||z - mean z||: 1 is no better than one constant output
-    #: The same with the best single scale, and with the best scale and offset.
-    scaled: Annotated[Estimate, Compare("scaled error")]
-    fitted: Estimate
+    scaled: Annotated[Estimate, Compare("scaled error")]  # The same with the best single scale
     scale: float | None = None  # The best scale; None for a mean of heads
 
 
@@ -165,7 +163,6 @@ class LinearResult(Measured):
             for e in head.errors:
                 row |= {f"{e.form}_error": e.error.value, f"{e.form}_scale": e.scale}
                 row |= estimated_columns(f"{e.form}_scaled", e.scaled)
-                row |= {f"{e.form}_fitted": e.fitted.value}
             row |= {"stored_linear": head.stored.linear.value}
             row |= {"stored_softmax": head.stored.softmax.value}
             row |= estimated_columns("stored_difference", head.stored.difference)
@@ -181,7 +178,6 @@ class LinearResult(Measured):
                 "form": form.mean.form,
                 **estimated_columns("error", form.mean.error),
                 **estimated_columns("scaled", form.mean.scaled),
-                **estimated_columns("fitted", form.mean.fitted),
                 **effect_columns("whole_scaled", form.whole_scaled),
             }
             for form in self.forms

@@ -51,7 +51,6 @@ PAIRS = (
     ("entropy", "linear", "scaled", ""),
     ("coherence", "linear", "scaled", "entropy"),
     ("coherence", "linear", "error", ""),
-    ("coherence", "linear", "fitted", ""),
     ("coherence", "first-order", "scaled", ""),
     ("coherence", "elu-normalised", "scaled", ""),
 )
@@ -249,8 +248,8 @@ class Resamples:
         """Describe every form; ``by_fit`` are (1 + resamples, forms)."""
         rows = []
         for i, (form, scale) in enumerate(zip(EVERY, scales, strict=True)):
-            error, scaled, fitted = (self.estimate(errors[:, i]) for errors in by_fit)
-            rows.append(LinearError(form, error, scaled, fitted, finite(scale)))
+            error, scaled = (self.estimate(errors[:, i]) for errors in by_fit)
+            rows.append(LinearError(form, error, scaled, finite(scale)))
         return tuple(rows)
 
     def _stored(self, values: Array) -> StoredKeys:

@@ -17,12 +17,12 @@ NUMBERS = {
     "coherence_centred": "coherence without the keys' mean",
     "entropy": "pattern entropy",
 }
-#: What each readout is called, its colour and its marker.
+#: What each readout is called.
 READOUTS = {
-    "sum": ("sum of fast weights", b.GREY, "x"),
-    "scaled-sum": ("sum, best scale", b.ORANGE, "s"),
-    "least-squares": ("best linear readout", b.BLUE, "o"),
-    "softmax": ("softmax", b.BLACK, "^"),
+    "sum": "sum of fast weights",
+    "scaled-sum": "sum, best scale",
+    "least-squares": "best linear readout",
+    "softmax": "softmax",
 }
 _HEADS = 4  # Heads in the table of those that lose least, and of those that lose most.
 
@@ -47,15 +47,6 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
         {(h.layer_name, h.head): h.error("linear").scaled.value for h in result.heads},
         digits=2,
     )
-    measured = [form for form in result.forms if form.whole_scaled.cosine.value is not None]
-    if maps := [form for form in measured if form is not even]:
-        best = max(maps, key=lambda form: form.whole_scaled.cosine.value or 0.0)
-        yield b.Text(
-            f"The nearest of the feature maps is {best.mean.form}: error "
-            f"{ranged(best.mean.scaled, 2)}, cosine {ranged(best.whole_scaled.cosine)} at its best "
-            "scale.",
-            on=b.PAGE,
-        )
     yield _forms(result)
     random = f"{result.random_coherence:.2f}"
     if result.control is not None:
@@ -99,14 +90,13 @@ def _forms(result: LinearResult) -> b.Table:
     rows: list[tuple[object, ...]] = []
     for form in result.forms:
         mean, cosine = form.mean, form.whole_scaled.cosine
-        errors = (mean.error.value, mean.scaled, mean.fitted.value)
-        rows.append((mean.form, *errors, cosine, form.whole_scaled.metric))
+        metric = form.whole_scaled.metric
+        rows.append((mean.form, mean.error.value, mean.scaled, cosine, metric))
     constant = result.mean_output
-    rows.append(("constant output", 1.0, 1.0, 1.0, constant.cosine, constant.metric))
-    metric = () if result.task is None else (result.task.metric,)
-    titles = ("all heads", "error", "best scale", "+ offset", "similarity", *metric)
-    digits = (0, 2, 2, 2, 2, 2)
-    columns = [(title, i, digits[i]) for i, title in enumerate(titles)]
+    rows.append(("constant output", 1.0, 1.0, constant.cosine, constant.metric))
+    task = () if result.task is None else (result.task.metric,)
+    titles = ("all heads", "error", "best scale", "similarity", *task)
+    columns = [(title, i, 2) for i, title in enumerate(titles)]
     return b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
 
 
@@ -187,37 +177,12 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
     columns: list[b.Column] = [
         ("N keys", "keys", str),
         ("d", "width", str),
-        ("readout", lambda row: READOUTS[row.readout][0], str),
+        ("readout", lambda row: READOUTS[row.readout], str),
         ("random keys", "error", 3),
         ("closed form", "expected", 3),
         ("own keys", lambda row: own_errors.get((row.keys, row.readout)), 3),
     ]
     yield b.Table(columns, random, on=b.VERBOSE | b.PAGE)
-    series = []
-    for readout, (name, colour, marker) in READOUTS.items():
-        rows = [row for row in random if row.readout == readout]
-        x, y = [row.keys for row in rows], [row.error.value for row in rows]
-        series.append(b.Series(name, x, y, "points", colour, marker))
-        expected = [row.expected for row in rows]
-        if None not in expected:
-            series.append(b.Series("", x, expected, colour=colour, marker=""))
-        own_rows = [row for row in own if row.readout == readout]
-        if own_rows:
-            x, y = [row.keys for row in own_rows], [row.error.value for row in own_rows]
-            what = f"{name}, own keys"
-            series.append(b.Series(what, x, y, "line", colour, marker, ":", hollow=True))
-    width = result.memory[0].width if result.memory else 0
-    yield b.Chart(
-        f"Values stored under N keys of {width} dimensions, {model_name(result)}",
-        "N keys",
-        "0.5 ||v - v^||^2 (0.5: nothing read back)",
-        series,
-        file="linear_memory",
-        levels={"": 0.5},
-        x_scale="doubling",
-        y_scale="small",
-        on=b.NOWHERE,
-    )
 
 
 def correlation_sentence(result: LinearResult) -> str:

@@ -126,20 +126,22 @@ def _product_norm(left: Tensor, right: Tensor) -> Tensor:
     return norm
 
 
-def score_parameters(n_heads: int, d_model: int, d_head: int) -> int:
-    """Parameters of a layer's W_Q, b_Q, W_K (b_K cannot change a pattern)."""
-    return n_heads * d_head * (2 * d_model + 1)
+class Cost(NamedTuple):
+    """Parameters of a layer's scores, W_Q, b_Q and W_K (b_K cannot change a pattern)."""
 
+    whole: int  # As they are
+    shared: int  # Shared projections, mixing vectors, and b_Q W_K^T of every head
+    truncated_rank: int  # Rank per head whose factors, with b_Q W_K^T, cost no more than that
 
-def shared_parameters(n_heads: int, d_model: int, width: int) -> int:
-    """Parameters of shared projections, mixing vectors, and b_Q W_K^T of every head."""
-    return width * (2 * d_model + n_heads) + n_heads * d_model
-
-
-def truncated_rank(n_heads: int, d_model: int, d_head: int, width: int) -> int:
-    """Rank per head whose factors cost no more than shared projections of this width."""
-    # n_heads * 2 * d_model * rank <= width * (2 * d_model + n_heads), with b_Q W_K^T in both
-    return min(d_head, int(width * (2 * d_model + n_heads) // (2 * d_model * n_heads)))
+    @classmethod
+    def of(cls, n_heads: int, d_model: int, d_head: int, width: int) -> Cost:
+        """Count the parameters of one layer at one width."""
+        projections = width * (2 * d_model + n_heads)
+        return cls(
+            whole=n_heads * d_head * (2 * d_model + 1),
+            shared=projections + n_heads * d_model,
+            truncated_rank=min(d_head, projections // (2 * d_model * n_heads)),
+        )
 
 
 def knee(widths: list[int], errors: list[float]) -> int | None:
@@ -251,7 +253,6 @@ def sweep_widths(
         for site in sites
         if layer_of[site.projections] == site.row
     }
-    sizes = [(f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for f in layers.values()]
     control = random_factors(next(iter(layers.values())), seed)
     heads_alone = {layer: truncate(factors) for layer, factors in layers.items()}
 
@@ -270,17 +271,17 @@ def sweep_widths(
             shared[layer] = share_projections(factors, width)
             done = len(results) * len(layers) + len(shared)
             progress("shared projections", done, len(widths) * len(layers))
-        ranks = [truncated_rank(*size, width) for size in sizes]
-        cut = {i: heads_alone[i].first(rank) for i, rank in zip(layers, ranks, strict=True)}
-        errors = tuple(score_error(layers[i], shared[i]) for i in layers)
-        before = sum(score_parameters(*size) for size in sizes)
-        after = sum(shared_parameters(n_heads, d_model, width) for n_heads, d_model, _ in sizes)
+        costs = {row: Cost.of(*f.W_Q.shape, width) for row, f in layers.items()}
+        cut = {row: heads_alone[row].first(cost.truncated_rank) for row, cost in costs.items()}
+        errors = tuple(score_error(layers[row], shared[row]) for row in layers)
+        before = sum(cost.whole for cost in costs.values())
+        after = sum(cost.shared for cost in costs.values())
         results.append(
             SharedWidth(
                 width=width,
                 score_error=float(np.mean(errors)),
                 layer_score_errors=errors,
-                truncated_rank=min(ranks),
+                truncated_rank=min(cost.truncated_rank for cost in costs.values()),
                 truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in cut])),
                 control_score_error=score_error(control, share_projections(control, width)),
                 fidelity=fidelity(shared),

@@ -48,7 +48,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         yield b.Text(_run_lines(result), on=b.TERMINAL)
         return
     gaussian = result.controls["gaussian"]
-    seeds = len(gaussian.seeds) if gaussian else 0
+    assert gaussian is not None  # it is always drawn
     rtols = sorted({layer.qk.numerical_rank.rtol for layer in result.layers})
     rtol = " to ".join(f"{value:.1e}" for value in {rtols[0]: 0, rtols[-1]: 0})
     yield b.Text(
@@ -56,7 +56,7 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         f"exp(entropy of sigma); 90, 95, 99%: dimensions that hold that share of "
         f"{_summed(result)}; asymmetry: ||B - B^T|| / ||B||; symmetry: 1 - asymmetry^2 / 2 (1 "
         "symmetric, 0 random, -1 antisymmetric). gaussian: independent Gaussian factors, mean of "
-        f"{seeds} seeds; fresh: the architecture newly initialised.",
+        f"{len(gaussian.seeds)} seeds; fresh: the architecture newly initialised.",
         "soft",
         b.VERBOSE | b.PAGE,
     )
@@ -74,10 +74,10 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         rows = [_row(name, _numbers(matrix, *numbers)) for name, *numbers in of_layers]
         title = f"{NAMES[matrix]} of all heads of a layer together"
         yield b.text_table(("", *_COLUMNS), rows, title, b.VERBOSE | b.PAGE)
-    geometry = gaussian.geometries[0].heads["qk"] if gaussian else None
-    beside = "" if geometry is None else f"; a Gaussian head has {geometry.effective_rank:.1f}"
+    random = gaussian.geometries[0]
     yield b.HeadMap(
-        f"Effective rank of W_Q W_K^T, {model_name(result)}{beside}",
+        f"Effective rank of W_Q W_K^T, {model_name(result)}; a Gaussian head has "
+        f"{random.heads['qk'].effective_rank:.1f}",
         "exp(entropy of sigma)",
         {(head.layer_name, head.head): head.qk.effective_rank for head in result.heads},
         digits=1,
@@ -110,20 +110,6 @@ def blocks(result: RankResult) -> Iterator[b.Block]:
         yield from _shared(result.shared, model_name(result))
     yield _cumulative(result, "qk", b.PAGE)
     yield _cumulative(result, "ov", b.NOWHERE)
-    alike = gaussian.geometries[0].overlap["query"] if gaussian else None
-    yield b.HeadMap(
-        f"Overlap of each head's queries with those of its layer's other heads, "
-        f"{model_name(result)}; Gaussian heads {decimal(alike, 2)}",
-        "mean cos^2 of principal angles",
-        {
-            (layer.name, head): mean_of(v for i, v in enumerate(row) if i != place)
-            for layer in result.layers
-            for place, (head, row) in enumerate(zip(layer.heads, layer.overlap.query, strict=True))
-        },
-        digits=2,
-        file="overlap",
-        on=b.NOWHERE,
-    )
     yield next_step(result, "is what they attend to low in rank, too?", "spectrum {}")
 
 

@@ -45,14 +45,6 @@ def blocks(result: SymmetricResult) -> Iterator[b.Block]:
     if result.task is not None:
         columns.append((result.task.metric, lambda row: row[1].metric, 2))
     yield b.Table(columns, result.whole.items())
-    said = {name: _drawn(effect) for name, effect in result.whole.items()}
-    yield b.Text(
-        "For comparison, in all heads: a random change of the scores of the same size "
-        f"{said['noise']}, the same step towards scores of shuffled tokens {said['shuffled']}; "
-        "only pairs made symmetric, keeping how much each token is attended to by all, "
-        f"{said['pairs']}; even attention {said['even']}; no head at all {said['removed']}.",
-        on=b.PAGE,
-    )
     yield _curves(result)
     alone = [head for head in result.heads if head.symmetric is not None]
     means = {
@@ -119,13 +111,6 @@ def whole_sentence(result: SymmetricResult) -> str:
     if equal.interval is not None:
         between = f" ({equal.interval[0]:.0f} to {equal.interval[1]:.0f})"
     return f"{text}, as far as with about {equal.value:.0f}{between} random heads removed."
-
-
-def _drawn(effect: DrawnEffect) -> str:
-    spread = ""
-    if effect.cosine_std is not None:
-        spread = f" (std {effect.cosine_std:.3f} over {effect.draws} draws)"
-    return decimal(effect.cosine.value) + spread
 
 
 def _curves(result: SymmetricResult) -> b.Chart:
