@@ -54,8 +54,8 @@ class Factors:
     @classmethod
     def stored(cls, weights: AttentionWeights) -> Factors:
         """Take a layer's canonical weights as they are, without a copy."""
-        own = cls(weights.W_Q, weights.W_K, weights.W_V, weights.W_O.mT)
-        return own.each(Tensor.detach)
+        stored = cls(weights.W_Q, weights.W_K, weights.W_V, weights.W_O.mT)
+        return stored.each(Tensor.detach)
 
     def exact(self) -> Factors:
         """Return the factors in float64, on the CPU."""
@@ -79,15 +79,15 @@ def layer_factors(weights: AttentionWeights, *, biases: bool = False) -> Factors
 
     With ``biases`` the input is augmented by a 1 that carries b_Q and b_V.
     """
-    own = Factors.stored(weights).exact()
+    plain = Factors.stored(weights).exact()
     if not biases:
-        return own
+        return plain
     b_Q, b_V = _exact(weights.b_Q), _exact(weights.b_V)
     W_Q, W_K, W_V = (
         torch.cat([W, b[:, None, :]], dim=1)
-        for W, b in ((own.W_Q, b_Q), (own.W_K, torch.zeros_like(b_Q)), (own.W_V, b_V))
+        for W, b in ((plain.W_Q, b_Q), (plain.W_K, torch.zeros_like(b_Q)), (plain.W_V, b_V))
     )
-    return Factors(W_Q, W_K, W_V, own.W_O_T)
+    return Factors(W_Q, W_K, W_V, plain.W_O_T)
 
 
 def _exact(weight: Tensor) -> Tensor:

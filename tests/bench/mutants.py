@@ -85,7 +85,7 @@ flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
     elif words in self._first: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean
-    own - 2 * own_mean + n * => own + 0 * n *
+    z_square - 2 * z_mean + n * => z_square + 0 * n *
 noise-size | analyses/symmetric/measure.py | noise of another size
     _norm(_visible(odd, seen)) / _norm(step) => _norm(odd) / _norm(step)
 tango-sides | stats/statistics.py | gains for losses

@@ -122,11 +122,11 @@ class LinearSums:
         #: (sentences,): Real tokens.
         self.tokens: Array = np.concatenate([numpy(mask.sum(-1)) for mask in self.masks]) * 1.0
         #: ||z||^2, and the sum of z over tokens.
-        self.own: Array = np.zeros(shape)
-        self.own_sum: Array = np.zeros((*shape, width))
+        self.z_square: Array = np.zeros(shape)
+        self.z_sum: Array = np.zeros((*shape, width))
         #: ||y||^2 and y . z, by form in the order of :data:`EVERY`.
-        self.form: Array = np.zeros((*shape, forms))
-        self.both: Array = np.zeros((*shape, forms))
+        self.y_square: Array = np.zeros((*shape, forms))
+        self.product: Array = np.zeros((*shape, forms))
         self.coherence: Array = np.full((*shape, len(KINDS)), np.nan)
         self.stored: Array = np.full((*shape, len(STORED)), np.nan)  # Errors of reading back.
         #: Of the pattern's rows, as a share of the largest possible; mean over queries.
@@ -147,20 +147,20 @@ class LinearSums:
             unit, length = unit_keys(k, real, centred=kind == "centred")
             self.coherence[(*here, i)] = numpy(coherence(unit, real))
             if kind == "raw":
-                own = {"softmax-own": (scale * length * lengths)[..., None, None]}
-                errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **own)
+                sharpness = {"softmax-own": (scale * length * lengths)[..., None, None]}
+                errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **sharpness)
                 for j, name in enumerate(STORED):
                     self.stored[(*here, j)] = numpy(errors[name])
         if not self.width:
             return
         weight = weight[..., None]
-        own_z = exact(z) * weight
-        self.own[here] = numpy(own_z.square().sum((-2, -1)))
-        self.own_sum[here] = numpy(own_z.sum(-2))
+        real_z = exact(z) * weight
+        self.z_square[here] = numpy(real_z.square().sum((-2, -1)))
+        self.z_sum[here] = numpy(real_z.sum(-2))
         for i, form in enumerate(EVERY):
             y = exact(linear_attention(form, q, k, v, scale=scale, mask=mask)) * weight
-            self.both[(*here, i)] = numpy((y * own_z).sum((-2, -1)))
-            self.form[(*here, i)] = numpy(y.square().sum((-2, -1)))
+            self.product[(*here, i)] = numpy((y * real_z).sum((-2, -1)))
+            self.y_square[(*here, i)] = numpy(y.square().sum((-2, -1)))
         pattern = widest(attention_pattern(q, k, scale=scale, mask=mask))
         entropy = torch.special.entr(pattern).sum(-1)
         seen = torch.ones_like(pattern) if mask is None else visible(mask).expand(pattern.shape)
@@ -172,12 +172,12 @@ class LinearSums:
     def scales(self) -> Array:
         """Return the best scale c of every form, (heads, forms); 0 for a form that is zero."""
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-            scales = self.both.sum(0) / self.form.sum(0)
+            scales = self.product.sum(0) / self.y_square.sum(0)
         return np.where(np.isfinite(scales), scales, 0.0)
 
     def mean(self) -> Array:
         """Return the mean z of every head, (heads, width)."""
-        return np.asarray(self.own_sum.sum(0) / self.tokens.sum())
+        return np.asarray(self.z_sum.sum(0) / self.tokens.sum())
 
     def errors(self, counts: Array) -> dict[str, Array]:
         """Return every error of every form, by :data:`FITS`, for each resample.
@@ -190,15 +190,16 @@ class LinearSums:
             flat: Array = counts @ values.reshape(len(values), -1)
             return flat.reshape(len(counts), *values.shape[1:])
 
-        own, form, both = total(self.own)[..., None], total(self.form), total(self.both)
+        z_square = total(self.z_square)[..., None]
+        y_square, product = total(self.y_square), total(self.product)
         n, mean = (counts @ self.tokens)[:, None, None], self.mean()
-        own_mean = total((self.own_sum * mean).sum(-1))[..., None]
-        spread = own - 2 * own_mean + n * np.square(mean).sum(-1)[:, None]
-        spread = np.where(spread > VARIANCE * own, spread, np.nan)
+        z_mean = total((self.z_sum * mean).sum(-1))[..., None]
+        spread = z_square - 2 * z_mean + n * np.square(mean).sum(-1)[:, None]
+        spread = np.where(spread > VARIANCE * z_square, spread, np.nan)
         errors = {}
         for fit, scale in zip(FITS, (np.ones(1), self.scales()), strict=True):
             with np.errstate(invalid="ignore", over="ignore"):
-                square = own - 2 * scale * both + np.square(scale) * form
+                square = z_square - 2 * scale * product + np.square(scale) * y_square
                 errors[fit] = np.sqrt(np.clip(square, 0.0, None) / spread)
         return errors
 
@@ -222,10 +223,10 @@ def correlate(
 
     Shapes: ``x``, ``y``, ``layer``, ``given`` (heads,).
     """
-    kept = np.isfinite(x) & np.isfinite(y) & (True if given is None else np.isfinite(given))
+    known = np.isfinite(x) & np.isfinite(y) & (True if given is None else np.isfinite(given))
     by_layer, heads = [], []
     for number in np.unique(layer):
-        here = kept & (layer == number)
+        here = known & (layer == number)
         sides = [x[here], y[here], *([] if given is None else [given[here]])]
         r = _correlation(sides, ranks) if here.sum() >= HEADS else np.nan
         if np.isfinite(r):

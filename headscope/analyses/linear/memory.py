@@ -149,8 +149,9 @@ def key_memory(keys: Sequence[Tensor], width: int, seed: int) -> Iterator[KeyMem
             continue
         real = torch.ones(stretches, n, dtype=torch.bool)
         by_site = []
-        for own in keys:
-            parts = own[: stretches * n].view(stretches, n, *own.shape[1:]).transpose(1, 2)
+        for site_keys in keys:
+            parts = site_keys[: stretches * n].view(stretches, n, *site_keys.shape[1:])
+            parts = parts.transpose(1, 2)
             unit, _ = unit_keys(parts, real, centred=False)
             by_site.append(readout_errors(unit, real, width**0.5))
         for readout in by_site[0]:

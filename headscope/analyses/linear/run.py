@@ -78,8 +78,8 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         nonlocal biased
         sums.update(batch, inputs, z)
         if room[batch] > 0:
-            own = inputs.k.transpose(1, 2)[masks[batch].bool()][: room[batch]]
-            keys[batch, inputs.site.row] = own.cpu().double()
+            first_keys = inputs.k.transpose(1, 2)[masks[batch].bool()][: room[batch]]
+            keys[batch, inputs.site.row] = first_keys.cpu().double()
         if inputs.mask is not None and inputs.mask.dtype != torch.bool:
             biased |= bool((inputs.mask[visible(inputs.mask)] != 0).any())
 
@@ -128,14 +128,14 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
             draws=len(draws),
         )
     rows = [site.row for site in loaded.sites if site.n_heads]
-    kept = [[keys[key] for key in sorted(keys) if key[1] == row] for row in rows]
+    by_site = [[keys[key] for key in sorted(keys) if key[1] == row] for row in rows]
     return LinearResult(
         **opened.common,
         heads=tuple(resamples.heads(loaded, alone)),
         forms=tuple(map(LinearForm, resamples.means(), whole)),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
-        memory=tuple(key_memory([torch.cat(parts) for parts in kept], d_head, seed)),
+        memory=tuple(key_memory([torch.cat(parts) for parts in by_site], d_head, seed)),
         stored=resamples.mean_stored(),
         random_coherence=math.sqrt(2 / (math.pi * d_head)),
         bias_left_out=biased,
@@ -164,12 +164,12 @@ class Resamples:
 
     def estimate(self, values: Array) -> Estimate:
         """Make a number of the text's own value and those of its resamples, (1 + resamples,)."""
-        own = finite(float(values[0]))
+        value = finite(float(values[0]))
         several = self._counts.shape[1] > 1  # one sentence says nothing about the next
-        if own is None or not several or not np.isfinite(values[1:]).any():
-            return Estimate(own)
+        if value is None or not several or not np.isfinite(values[1:]).any():
+            return Estimate(value)
         low, high = np.nanquantile(values[1:], (0.025, 0.975)).tolist()
-        return Estimate(own, finite(low), finite(high))
+        return Estimate(value, finite(low), finite(high))
 
     def heads(self, loaded: LoadedModel, alone: list[Effect] | None) -> Iterator[HeadLinear]:
         """Describe every head."""

@@ -154,10 +154,11 @@ def measure_copying(
     widths = set()
     for site in loaded.sites:
         if site.stack == stack and site.n_heads:
-            own = factors[site.row].exact()
-            W_V = own.W_V[:, :d_model]  # without the row that biases add
+            site_factors = factors[site.row].exact()
+            W_V = site_factors.W_V[:, :d_model]  # without the row that biases add
             widths.add(W_V.shape[-1])
-            scores[site.row] = [*map(finite, copying_scores(W_V, own.W_O_T, tokens).tolist())]
+            values = copying_scores(W_V, site_factors.W_O_T, tokens).tolist()
+            scores[site.row] = [finite(value) for value in values]
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for d_head in sorted(widths):

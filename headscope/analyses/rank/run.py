@@ -119,32 +119,32 @@ def run(model: Model, options: RankOptions) -> RankResult:
         copied, copying = measure_copying(loaded, factors, seed)
     heads, layers = [], []
     for site in loaded.sites:
-        found, row = spectra[id(factors[site.row])], site.row
+        site_spectra, row = spectra[id(factors[site.row])], site.row
         of_heads, together, control = aware.get(row, ([], None, None))
         cross = site.stack == "cross"  # queries and keys lie in different spaces
         for i, head in enumerate(site.head_ids):
-            ranks: dict[str, Any] = {name: found.heads[name][i] for name in MATRICES}
+            ranks: dict[str, Any] = {name: site_spectra.heads[name][i] for name in MATRICES}
             heads.append(
                 HeadRank(
                     site.layer,
                     head,
                     stack=site.stack,
                     **ranks,
-                    asymmetry=None if cross else finite(found.asymmetry[i]),
+                    asymmetry=None if cross else finite(site_spectra.asymmetry[i]),
                     qk_data=of_heads[i] if of_heads else None,
                     pattern_asymmetry=patterns.mean(row, i) if patterns else None,
                     copying=copied[row][i] if row in copied else None,
                 )
             )
-        ranks = {name: found.layer[name][0] for name in MATRICES}
-        tables = {name: tuple(map(tuple, x.tolist())) for name, x in found.overlap.items()}
+        ranks = {name: site_spectra.layer[name][0] for name in MATRICES}
+        tables = {name: tuple(map(tuple, x.tolist())) for name, x in site_spectra.overlap.items()}
         layers.append(
             LayerRank(
                 site.layer,
                 site.head_ids,
                 stack=site.stack,
                 **ranks,
-                asymmetry=None if cross else finite(found.layer_asymmetry[0]),
+                asymmetry=None if cross else finite(site_spectra.layer_asymmetry[0]),
                 overlap=Overlap(**tables),
                 qk_data=together,
                 qk_data_control=control,

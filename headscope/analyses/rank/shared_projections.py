@@ -215,8 +215,8 @@ def _leading(W: Tensor, other: Tensor, width: int) -> Tensor:
     """Leading left singular vectors of all heads' W other^T side by side, weakest first."""
     gram = torch.einsum("hir,hrs,hjs->ij", W, other.mT @ other, W)
     values, vectors = torch.linalg.eigh(gram)
-    kept = min(width, int((values > _NOISE * values[-1]).sum()))
-    leading: Tensor = vectors[:, vectors.shape[1] - kept :]
+    count = min(width, int((values > _NOISE * values[-1]).sum()))
+    leading: Tensor = vectors[:, vectors.shape[1] - count :]
     return leading
 
 
@@ -271,7 +271,8 @@ def sweep_widths(
             shared[layer] = share_projections(factors, width)
             done = len(results) * len(layers) + len(shared)
             progress("shared projections", done, len(widths) * len(layers))
-        costs = {row: Cost.of(*f.W_Q.shape, width) for row, f in layers.items()}
+        shapes = {row: (f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for row, f in layers.items()}
+        costs = {row: Cost.of(*shape, width) for row, shape in shapes.items()}
         cut = {row: heads_alone[row].first(cost.truncated_rank) for row, cost in costs.items()}
         errors = tuple(score_error(layers[row], shared[row]) for row in layers)
         before = sum(cost.whole for cost in costs.values())

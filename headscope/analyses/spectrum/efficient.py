@@ -114,8 +114,8 @@ class CheapForms:
         # Layers differ by chance alone, unless some may not see every key.
         layers = self._structure.layers if self._structure.seen else [0]
         draws = range(self.draws(form))
-        kept = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
-        return float(torch.stack(kept).double().mean())
+        masks = [self.keep(form, size, layer, draw) for layer in layers for draw in draws]
+        return float(torch.stack(masks).double().mean())
 
     def attend(
         self,
@@ -196,8 +196,8 @@ class CheapForms:
                 error[at] = numpy(gap / norm)[:, None]
                 if form in SPARSE:
                     keep = self.keep(form, size, layer, draw).to(pattern.device)
-                    kept = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
-                    mass[at] = numpy(kept)[:, None]
+                    on_kept = (pattern * keep).cpu().double().sum(-1).mean(-1)  # (rows, heads)
+                    mass[at] = numpy(on_kept)[:, None]
         return error, mass
 
     def mechanism(self, form: str, size: int, draw: int) -> Mechanism:
@@ -300,11 +300,11 @@ def measure_efficient(
         def attend(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
-            own = without_padding(mask)
+            plain_mask = without_padding(mask)
 
             def visit(rows: slice, heads: slice, pattern: Tensor, z: Tensor) -> None:
                 at = (rows, heads)
-                part = None if own is None else mask_of_chunk(own, rows, heads)
+                part = None if plain_mask is None else mask_of_chunk(plain_mask, rows, heads)
                 both = forms.errors(site.row, q[at], k[at], v[at], pattern, z, scale, part)
                 sequences = slice(first + rows.start, first + rows.stop)
                 where = (sequences, slice(None), site.row, heads)
@@ -315,7 +315,7 @@ def measure_efficient(
         return attend
 
     mine = list(share(zip(index, ids, strict=True)))  # batches of this process
-    places, batches = [at for at, _ in mine], [(own, torch.ones_like(own)) for _, own in mine]
+    places, batches = [at for at, _ in mine], [(x, torch.ones_like(x)) for _, x in mine]
     for i, (at, batch) in enumerate(zip(places, batches, strict=True), start=1):
         with intervene(loaded, attention=measuring(int(at[0]))) as router:
             router.checked(loaded.forward, *batch)
@@ -327,7 +327,7 @@ def measure_efficient(
     # Every head in one form, end to end.
     states = PooledStates(loaded, batches)
     measured = ~np.isnan(error[0, 0, :, :, 0])
-    over_heads, kept = (values[:, :, measured].mean(axis=2) for values in (error, mass))
+    over_heads, mean_mass = (values[:, :, measured].mean(axis=2) for values in (error, mass))
     mean_error = crossed_mean(over_heads)
     points = []
     for i, (form, size) in enumerate(forms.points):
@@ -344,18 +344,18 @@ def measure_efficient(
                 size=size,
                 cost=forms.cost(form, size),
                 error=mean_error.estimate(i),
-                mass=finite(kept[..., i].mean()),
+                mass=finite(mean_mass[..., i].mean()),
                 fidelity=fidelity.estimate(),
             )
         )
         progress("cheap forms, all heads", i + 1, len(forms.points))
 
-    of_heads, kept = crossed_mean(error), mass.mean(axis=(0, 1))
+    of_heads, mean_mass = crossed_mean(error), mass.mean(axis=(0, 1))
     heads = []
     for site in loaded.sites:
         for row, head in enumerate(site.head_ids):
             for i, (form, size) in enumerate(forms.points):
-                values = (of_heads.estimate(site.row, row, i), finite(kept[site.row, row, i]))
+                values = of_heads.estimate(site.row, row, i), finite(mean_mass[site.row, row, i])
                 heads.append(CheapHead(site.layer, head, form, size, *values))
     return EfficientResult(
         sequences=len(chosen),

@@ -281,9 +281,9 @@ def _random_weights(
     seeds = [(first_seed + i) % 2**63 for i in range(min(INITIALISATIONS, len(plan.order)))]
     draws, curves, squares = list[RandomDraw](), list[Array](), list[Array]()
     for i, seed in enumerate(seeds):
-        own = dataclasses.replace(plan, order=plan.order[i :: len(seeds)])
+        part = dataclasses.replace(plan, order=plan.order[i :: len(seeds)])
         name = f"random weights {i + 1} of {len(seeds)}"
-        sums = _measure(random_twin(loaded, seed), own, pool, saved, tell, name)
+        sums = _measure(random_twin(loaded, seed), part, pool, saved, tell, name)
         # (heads, length), of the heads there are.
         curve, square = (sums.means(kind)[sums.count > 0] for kind in ("curve", "curve_sq"))
         share_at_k = curve[:, plan.k - 1]

@@ -84,8 +84,11 @@ def run(model: Model, options: SymmetricOptions) -> SymmetricResult:
     heads = []
     for i, (row, head) in enumerate(positions):
         site, values = loaded.sites[row], boot(asymmetry[row][:, head], seed)
-        own = [effects.effect(*measured[change, "alone"][i]) for change in ALONE if options.alone]
-        heads.append(HeadSymmetry(site.layer, site.head_ids[head], values, *own, stack=site.stack))
+        changed = [
+            effects.effect(*measured[change, "alone"][i]) for change in ALONE if options.alone
+        ]
+        name = (site.layer, site.head_ids[head])
+        heads.append(HeadSymmetry(*name, values, *changed, stack=site.stack))
     sets = [
         RandomHeads(
             count, *(_drawn(measured[change, count]) for change in ("symmetric", "removed"))
