@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from headscope.stats.compared import Compare
@@ -49,3 +51,23 @@ def effect_columns(name: str, effect: Effect | None) -> Mapping[str, float | Non
         columns |= {f"{name}_metric": effect.metric}
         columns |= estimated_columns(f"{name}_difference", effect.difference)
     return columns
+
+
+def columns(row: Any, *names: str) -> dict[str, Any]:
+    """Lay fields of a result row out as columns of a table, estimates and effects as above."""
+    cells: dict[str, Any] = {}
+    for name in names:
+        value, kinds = getattr(row, name), _kinds(type(row))[name]
+        if Estimate in kinds:
+            cells |= estimated_columns(name, value)
+        elif Effect in kinds:
+            cells |= effect_columns(name, value)
+        else:
+            cells[name] = value
+    return cells
+
+
+@cache
+def _kinds(kind: type) -> dict[str, set[Any]]:
+    hints = typing.get_type_hints(kind)
+    return {name: {hint, *typing.get_args(hint)} for name, hint in hints.items()}

@@ -68,7 +68,6 @@ FORMS = (
 EVEN = "even"  # The baseline: the mean of the values that a query may see.
 EVERY = (*FORMS, EVEN)
 FITS = ("error", "scaled")  # Errors of the form as it is, and with the best scale.
-KINDS = ("raw", "centred")  # Keys as they are, and without their mean.
 #: Readouts of a sentence's own keys: the last softmax is as sharp as the head's own scores, its
 #: beta the mean length of keys times that of queries times the scale.
 STORED = ("scaled-sum", "least-squares", "softmax", "softmax-own")
@@ -127,7 +126,8 @@ class LinearSums:
         #: ||y||^2 and y . z, by form in the order of :data:`EVERY`.
         self.y_square: Array = np.zeros((*shape, forms))
         self.product: Array = np.zeros((*shape, forms))
-        self.coherence: Array = np.full((*shape, len(KINDS)), np.nan)
+        self.coherence: Array = np.full(shape, np.nan)  # Of the keys as they are,
+        self.coherence_centred: Array = np.full(shape, np.nan)  # and without their mean.
         self.stored: Array = np.full((*shape, len(STORED)), np.nan)  # Errors of reading back.
         #: Of the pattern's rows, as a share of the largest possible; mean over queries.
         self.entropy: Array = np.full(shape, np.nan)
@@ -143,14 +143,14 @@ class LinearSums:
         here = (slice(start, start + len(real)), self.numbers(inputs))
         weight = exact(real[:, None])
         lengths = (torch.linalg.vector_norm(exact(q), dim=-1) * weight).sum(-1) / weight.sum(-1)
-        for i, kind in enumerate(KINDS):
-            unit, length = unit_keys(k, real, centred=kind == "centred")
-            self.coherence[(*here, i)] = numpy(coherence(unit, real))
-            if kind == "raw":
-                sharpness = {"softmax-own": (scale * length * lengths)[..., None, None]}
-                errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **sharpness)
-                for j, name in enumerate(STORED):
-                    self.stored[(*here, j)] = numpy(errors[name])
+        centred, _ = unit_keys(k, real, centred=True)
+        self.coherence_centred[here] = numpy(coherence(centred, real))
+        unit, length = unit_keys(k, real, centred=False)
+        self.coherence[here] = numpy(coherence(unit, real))
+        sharpness = {"softmax-own": (scale * length * lengths)[..., None, None]}
+        errors = readout_errors(unit, real, k.shape[-1] ** 0.5, **sharpness)
+        for i, name in enumerate(STORED):
+            self.stored[(*here, i)] = numpy(errors[name])
         if not self.width:
             return
         weight = weight[..., None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
-from headscope.stats.effects import Effect, EffectTask, effect_columns, estimated_columns
+from headscope.stats.effects import Effect, EffectTask, columns, estimated_columns
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -157,16 +157,15 @@ class LinearResult(Measured):
 
         rows = []
         for head in self.heads:
-            row: dict[str, Any] = {"layer": head.layer, "head": head.head, "stack": head.stack}
-            for name in ("coherence", "coherence_centred", "entropy"):
-                row |= estimated_columns(name, getattr(head, name))
+            names = ("layer", "head", "stack", "coherence", "coherence_centred", "entropy")
+            row = columns(head, *names)
             for e in head.errors:
                 row |= {f"{e.form}_error": e.error.value, f"{e.form}_scale": e.scale}
                 row |= estimated_columns(f"{e.form}_scaled", e.scaled)
             row |= {"stored_linear": head.stored.linear.value}
             row |= {"stored_softmax": head.stored.softmax.value}
             row |= estimated_columns("stored_difference", head.stored.difference)
-            rows.append(row | dict(effect_columns("alone", head.alone)))
+            rows.append(row | columns(head, "alone"))
         return pd.DataFrame(rows)
 
     def forms_frame(self) -> pandas.DataFrame:
@@ -174,12 +173,7 @@ class LinearResult(Measured):
         import pandas as pd
 
         return pd.DataFrame(
-            {
-                "form": form.mean.form,
-                **estimated_columns("error", form.mean.error),
-                **estimated_columns("scaled", form.mean.scaled),
-                **effect_columns("whole_scaled", form.whole_scaled),
-            }
+            columns(form.mean, "form", "error", "scaled") | columns(form, "whole_scaled")
             for form in self.forms
         )
 

@@ -13,7 +13,6 @@ from headscope.analyses.linear import LinearOptions
 from headscope.analyses.linear.measure import (
     EVERY,
     FITS,
-    KINDS,
     STORED,
     LinearSums,
     correlate,
@@ -120,8 +119,8 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         random = Resamples(draws[0], seed)
         control = LinearControl(
             seed=seed,
-            coherence=random.mean_coherence("raw"),
-            coherence_centred=random.mean_coherence("centred"),
+            coherence=random.mean_number("coherence"),
+            coherence_centred=random.mean_number("coherence_centred"),
             correlations=tuple(random.correlations()),
             stored=random.mean_stored(),
             over_random=resamples.over_random(draws),
@@ -155,11 +154,10 @@ class Resamples:
         drawn = resampled(lambda _, counts: counts, {"x": np.zeros(n)}, seed=seed)
         self._counts = counts = np.concatenate([np.ones((1, n)), drawn])
         self.errors = sums.errors(counts)  # By fit, (1 + resamples, heads, forms).
-        #: Coherence (.., heads, kinds), errors of reading back (.., heads, readouts) and entropy
-        #: (.., heads).
-        self.keys, self.stored, self.entropy = (
-            _mean(counts, values) for values in (sums.coherence, sums.stored, sums.entropy)
-        )
+        names = ("coherence", "coherence_centred", "entropy")
+        #: By name, (1 + resamples, heads); errors of reading back (.., heads, readouts).
+        self.numbers = {name: _mean(counts, getattr(sums, name)) for name in names}
+        self.stored = _mean(counts, sums.stored)
         self.scales, self.rows = sums.scales(), sums.rows
 
     def estimate(self, values: Array) -> Estimate:
@@ -179,9 +177,9 @@ class Resamples:
                 site.layer,
                 head,
                 errors=self._errors([self.errors[fit][:, i] for fit in FITS], self.scales[i]),
-                coherence=self.estimate(self.keys[:, i, 0]),
-                coherence_centred=self.estimate(self.keys[:, i, 1]),
-                entropy=self.estimate(self.entropy[:, i]),
+                coherence=self.estimate(self.numbers["coherence"][:, i]),
+                coherence_centred=self.estimate(self.numbers["coherence_centred"][:, i]),
+                entropy=self.estimate(self.numbers["entropy"][:, i]),
                 stored=self._stored(self.stored[:, i]),
                 alone=None if alone is None else alone[i],
                 stack=site.stack,
@@ -196,17 +194,13 @@ class Resamples:
         """Describe what is read back by own keys, mean over heads."""
         return self._stored(_over_heads(self.stored))
 
-    def mean_coherence(self, kind: str) -> float | None:
-        """Return the coherence, mean over heads."""
-        return finite(float(_over_heads(self.keys[:1, :, KINDS.index(kind)])[0]))
+    def mean_number(self, name: str) -> float | None:
+        """Return one of the numbers, mean over heads."""
+        return finite(float(_over_heads(self.numbers[name][:1])[0]))
 
     def correlations(self) -> Iterator[HeadCorrelation]:
         """Correlate what heads' keys are like with what their linear form errs by."""
-        numbers = {
-            "coherence": self.keys[0, :, 0],
-            "coherence_centred": self.keys[0, :, 1],
-            "entropy": self.entropy[0],
-        }
+        numbers = {name: values[0] for name, values in self.numbers.items()}
         for number, form, fit, given in PAIRS:
             sides = (numbers[number], self.errors[fit][0, :, EVERY.index(form)], self.rows)
             pearson, spearman = (
@@ -237,7 +231,7 @@ class Resamples:
         theirs = np.stack([worse(_mean(self._counts, sums.stored)) for sums in random])
         gap = self.estimate(worse(self.stored) - theirs.mean(0))
         n = len(random)
-        if gap.value is None or gap.low is None or gap.high is None or n < 2:
+        if gap.value is None or gap.low is None or gap.high is None:
             return Estimate(gap.value)
         error = float(theirs[:, 0].std(ddof=1)) * np.sqrt(1 + 1 / n)
         drawn = float(t_half_width(error, np.array(n)))
@@ -254,14 +248,14 @@ class Resamples:
 
     def _stored(self, values: Array) -> StoredKeys:
         """Describe errors of reading back, (1 + resamples, readouts)."""
-        by_name = {name: values[:, i] for i, name in enumerate(STORED)}
+        linear, least_squares, softmax, softmax_own = values.T
         return StoredKeys(
-            linear=self.estimate(by_name["scaled-sum"]),
-            least_squares=self.estimate(by_name["least-squares"]),
-            softmax=self.estimate(by_name["softmax"]),
-            softmax_own=self.estimate(by_name["softmax-own"]),
-            difference=self.estimate(by_name["scaled-sum"] - by_name["softmax"]),
-            difference_own=self.estimate(by_name["scaled-sum"] - by_name["softmax-own"]),
+            linear=self.estimate(linear),
+            least_squares=self.estimate(least_squares),
+            softmax=self.estimate(softmax),
+            softmax_own=self.estimate(softmax_own),
+            difference=self.estimate(linear - softmax),
+            difference_own=self.estimate(linear - softmax_own),
         )
 
 

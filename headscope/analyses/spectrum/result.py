@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import columns
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -193,19 +193,11 @@ class SpectrumResult(Measured):
 
         verdicts = dict.fromkeys(self.verdict.low_rank, "low rank")
         verdicts |= dict.fromkeys(self.verdict.not_low_rank, "not low rank")
-        stacked = any(head.stack != "encoder" for head in self.heads)
+        names = ["layer", "head", "share_at_k", "share_sq_at_k", "offset", "offset_mass", "role"]
+        if any(head.stack != "encoder" for head in self.heads):
+            names.insert(0, "stack")
         return pd.DataFrame(
-            {
-                **({"stack": head.stack} if stacked else {}),
-                "layer": head.layer,
-                "head": head.head,
-                **estimated_columns("share_at_k", head.share_at_k),
-                **estimated_columns("share_sq_at_k", head.share_sq_at_k),
-                "offset": head.offset,
-                "offset_mass": head.offset_mass,
-                "role": head.role,
-                "verdict": verdicts.get(head.name, "between"),
-            }
+            columns(head, *names) | {"verdict": verdicts.get(head.name, "between")}
             for head in self.heads
         )
 
@@ -213,14 +205,7 @@ class SpectrumResult(Measured):
         """One row per head, cheap form and size, where they were measured (pandas)."""
         import pandas as pd
 
+        names = ("layer", "head", "form", "size", "error", "mass")
         return pd.DataFrame(
-            {
-                "layer": row.layer,
-                "head": row.head,
-                "form": row.form,
-                "size": row.size,
-                **estimated_columns("error", row.error),
-                "mass": row.mass,
-            }
-            for row in (self.efficient.heads if self.efficient else ())
+            columns(row, *names) for row in (self.efficient.heads if self.efficient else ())
         )

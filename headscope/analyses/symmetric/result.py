@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import Effect, EffectTask, effect_columns, estimated_columns
+from headscope.stats.effects import Effect, EffectTask, columns
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -81,18 +81,8 @@ class SymmetricResult(Measured):
         """One row per head (pandas)."""
         import pandas as pd
 
-        return pd.DataFrame(
-            {
-                "layer": head.layer,
-                "head": head.head,
-                "stack": head.stack,
-                **estimated_columns("asymmetry", head.asymmetry),
-                **effect_columns("symmetric", head.symmetric),
-                **effect_columns("noise", head.noise),
-                **effect_columns("removed", head.removed),
-            }
-            for head in self.heads
-        )
+        names = ("layer", "head", "stack", "asymmetry", "symmetric", "noise", "removed")
+        return pd.DataFrame(columns(head, *names) for head in self.heads)
 
     def sets_frame(self) -> pandas.DataFrame:
         """One row per change of all heads, and of each number of random heads (pandas)."""
@@ -103,15 +93,8 @@ class SymmetricResult(Measured):
             effects.append((chosen.heads, "symmetric", chosen.symmetric))
             effects.append((chosen.heads, "removed", chosen.removed))
         effects += [(len(self.heads), name, effect) for name, effect in self.whole.items()]
+        names = ("cosine", "cosine_std", "draws", "metric", "metric_std")
         return pd.DataFrame(
-            {
-                "heads": heads,
-                "change": change,
-                **estimated_columns("cosine", effect.cosine),
-                "cosine_std": effect.cosine_std,
-                "draws": effect.draws,
-                "metric": effect.metric,
-                "metric_std": effect.metric_std,
-            }
+            {"heads": heads, "change": change, **columns(effect, *names)}
             for heads, change, effect in effects
         )
