@@ -43,7 +43,7 @@ from torch import Tensor
 from headscope.analyses.spectrum.measure import (
     MatrixPool,
     Structure,
-    drawing,
+    draw_generator,
     looks_back,
     right_vectors,
     without_padding,
@@ -216,7 +216,7 @@ class CheapForms:
 
     def _make_keep(self, form: str, size: int, layer: int, draw: int) -> Tensor:
         length, seen = self.length, self._structure.seen.get(layer)
-        generator = drawing(self._seed, layer, size, draw)
+        generator = draw_generator(self._seed, layer, size, draw)
         if form == "random-keys":
             return _lowest(torch.rand(length, length, generator=generator), seen, size)
         ahead = 0 if seen is not None and looks_back(seen) else (size - 1) // 2
@@ -239,7 +239,7 @@ class CheapForms:
 
     def projection(self, size: int, layer: int, draw: int) -> Tensor:
         """Draw R of ``random``, (size, n), with entries N(0, 1 / size)."""
-        generator = drawing(self._seed, layer, size, draw)
+        generator = draw_generator(self._seed, layer, size, draw)
         return torch.randn(size, self.length, generator=generator) / math.sqrt(size)
 
 

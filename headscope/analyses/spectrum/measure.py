@@ -193,7 +193,7 @@ def known_patterns(length: int, seed: int, k: int) -> dict[str, SpectrumControl]
     return controls
 
 
-def drawing(seed: int, row: int, number: int, draw: int) -> torch.Generator:
+def draw_generator(seed: int, row: int, number: int, draw: int) -> torch.Generator:
     """Return the generator of one draw at one site; ``number`` tells its draws apart."""
     mixed = (seed % 2**32 * 4099 + row) * 4099 + number
     return torch.Generator().manual_seed((mixed * 61 + draw) % 2**63)
@@ -261,7 +261,7 @@ class MatrixPool:
         """
         copy = matrices.detach().to("cpu", torch.float64, copy=True)
         flat = copy.numpy().reshape(-1, *matrices.shape[-2:])
-        parts = np.array_split(flat, min(len(flat), self.workers))
+        parts = np.array_split(flat, max(1, min(len(flat), self.workers)))
         started = [self._executor.submit(function, part) for part in parts]
 
         def joined() -> Array:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from headscope.analyses.spectrum.measure import drawing, looks_back
+from headscope.analyses.spectrum.measure import draw_generator, looks_back
 from headscope.analyses.symmetric import SymmetricOptions
 from headscope.analyses.symmetric.measure import (
     CHANGES,
@@ -138,7 +138,7 @@ def _formula(change: str, seed: int, draw: int = 0) -> Formula:
 
     def attend(inputs: HeadInputs) -> Tensor:
         qkv = (inputs.q, inputs.k, inputs.v)
-        generator = drawing(seed, inputs.site.row, inputs.heads[0], draw)
+        generator = draw_generator(seed, inputs.site.row, inputs.heads[0], draw)
         return changed_attention(
             change, *qkv, scale=inputs.scale, mask=inputs.mask, generator=generator
         )
