@@ -56,9 +56,10 @@ def effect_columns(name: str, effect: Effect | None) -> Mapping[str, float | Non
 def columns(row: Any, *names: str) -> dict[str, Any]:
     """Lay fields of a result row out as columns of a table, estimates and effects as above."""
     cells: dict[str, Any] = {}
+    kind: type = type(row)
     for name in names:
-        value, kinds = getattr(row, name), _kinds(type(row))[name]
-        if Estimate in kinds:
+        value = getattr(row, name)
+        if Estimate in (kinds := _kinds(kind)[name]):
             cells |= estimated_columns(name, value)
         elif Effect in kinds:
             cells |= effect_columns(name, value)

@@ -31,11 +31,6 @@ class MatrixRank:
     #: Least k whose k largest hold 90, 95, 99% of the sum (of sigma^2, or of sigma).
     dims: Annotated[dict[str, int | None], Compare("dims ")]
 
-    @property
-    def statistics(self) -> dict[str, float | None]:
-        """Every kind of rank by its name in tables: ``numerical_rank`` to ``dims99``."""
-        return _statistics(self.numerical_rank.value, self)
-
 
 @dataclass(frozen=True)
 class ControlStatistics:
@@ -52,10 +47,16 @@ class ControlStatistics:
     std: dict[str, float]
     draws: int  # Matrices averaged
 
-    @property
-    def statistics(self) -> dict[str, float | None]:
-        """The means by the same names."""
-        return _statistics(self.numerical_rank, self)
+
+def statistics(ranks: MatrixRank | ControlStatistics) -> dict[str, float | None]:
+    """Return every kind of rank by its name in tables: ``numerical_rank`` to ``dims99``."""
+    numerical = ranks.numerical_rank
+    return {
+        "numerical_rank": numerical.value if isinstance(numerical, NumericalRank) else numerical,
+        "stable_rank": ranks.stable_rank,
+        "effective_rank": ranks.effective_rank,
+        **{f"dims{level}": value for level, value in ranks.dims.items()},
+    }
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,3 @@ class LayerControl:
     layer_asymmetry: float | None
     #: Mean of each matrix of :class:`Overlap` over pairs of different heads (``query_key``: all).
     overlap: dict[str, float | None]
-
-
-def _statistics(
-    numerical: float | None, ranks: MatrixRank | ControlStatistics
-) -> dict[str, float | None]:
-    return {
-        "numerical_rank": numerical,
-        "stable_rank": ranks.stable_rank,
-        "effective_rank": ranks.effective_rank,
-        **{f"dims{level}": value for level, value in ranks.dims.items()},
-    }

@@ -29,7 +29,13 @@ from torch import Tensor
 
 from headscope.attention import AttentionWeights
 from headscope.core.rounding import EPS
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, NumericalRank
+from headscope.stats.ranks import (
+    ControlStatistics,
+    LayerControl,
+    MatrixRank,
+    NumericalRank,
+    statistics,
+)
 
 
 @dataclass(frozen=True)
@@ -335,7 +341,7 @@ def average(ranks: Sequence[MatrixRank]) -> ControlStatistics:
     """Average ranks over draws; a statistic that is undefined in any draw is None."""
     spectra = torch.tensor([rank.singular_values for rank in ranks], dtype=torch.float64)
     sizes = spectra.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    rows = [rank.statistics for rank in ranks]
+    rows = [statistics(rank) for rank in ranks]
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     means = {name: _mean(values) for name, values in columns.items()}
     std = {

@@ -186,7 +186,7 @@ def test_a_head_that_is_linear_already_errs_by_its_scale_alone():
     found = headscope.linear(loaded, LINES, control=False)
     for head in found.heads:
         error = head.error("linear")
-        assert error.error.value > error.scaled.value > error.fitted.value
+        assert error.error.value > error.scaled.value > head.error("even").scaled.value
         # Even attention is what such a softmax gives.
         assert head.error("even").error.value < 0.2
         assert head.entropy.value > 0.999

@@ -100,13 +100,12 @@ def readout_errors(
 
 def closed_form(readout: str, keys: int, width: int) -> float | None:
     """Return the expected error for N random unit keys in d dimensions; None if there is none."""
-    if readout == "sum":
-        return 0.5 * (keys - 1) / width
-    if readout == "scaled-sum":
-        return 0.5 * (keys - 1) / (keys - 1 + width)
-    if readout == "least-squares":
-        return 0.5 * max(0.0, 1 - width / keys)
-    return None
+    forms = {
+        "sum": 0.5 * (keys - 1) / width,
+        "scaled-sum": 0.5 * (keys - 1) / (keys - 1 + width),
+        "least-squares": 0.5 * max(0.0, 1 - width / keys),
+    }
+    return forms.get(readout)
 
 
 def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, float]:

@@ -12,7 +12,7 @@ from headscope.session.measured import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank
+from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
 
 if TYPE_CHECKING:
     import pandas
@@ -205,14 +205,14 @@ class RankResult(Shown):
             for name in MATRICES:
                 row: dict[str, Any] = {"layer": item.layer, "head": head, "matrix": name}
                 row |= {"stack": item.stack} if stacked else {}
-                row |= getattr(item, name).statistics
+                row |= statistics(getattr(item, name))
                 row["asymmetry"] = item.asymmetry if name == "qk" else None
                 row["symmetry"] = item.symmetry if name == "qk" else None
                 if self.copying is not None:
                     row["copying"] = getattr(item, "copying", None) if name == "ov" else None
                 for kind in self.controls:
                     if control := self.control_of(item, kind, name):
-                        row |= {f"{kind}_{key}": x for key, x in control.statistics.items()}
+                        row |= {f"{kind}_{key}": x for key, x in statistics(control).items()}
                 rows.append(row)
         frame = pandas.DataFrame(rows)
         frame["head"] = frame["head"].astype("Int64")

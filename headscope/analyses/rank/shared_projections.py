@@ -126,22 +126,16 @@ def _product_norm(left: Tensor, right: Tensor) -> Tensor:
     return norm
 
 
-class Cost(NamedTuple):
-    """Parameters of a layer's scores, W_Q, b_Q and W_K (b_K cannot change a pattern)."""
+def score_costs(factors: Factors, width: int) -> tuple[int, int, int]:
+    """Count the parameters of a layer's scores as they are, and with shared projections.
 
-    whole: int  # As they are
-    shared: int  # Shared projections, mixing vectors, and b_Q W_K^T of every head
-    truncated_rank: int  # Rank per head whose factors, with b_Q W_K^T, cost no more than that
-
-    @classmethod
-    def of(cls, n_heads: int, d_model: int, d_head: int, width: int) -> Cost:
-        """Count the parameters of one layer at one width."""
-        projections = width * (2 * d_model + n_heads)
-        return cls(
-            whole=n_heads * d_head * (2 * d_model + 1),
-            shared=projections + n_heads * d_model,
-            truncated_rank=min(d_head, projections // (2 * d_model * n_heads)),
-        )
+    b_K cannot change a pattern and does not count; with shared projections, mixing vectors and
+    b_Q W_K^T of every head do. Also return the rank of each head's factors that cost no more.
+    """
+    n_heads, d_model, d_head = factors.W_Q.shape
+    projections = width * (2 * d_model + n_heads)
+    rank = min(d_head, projections // (2 * d_model * n_heads))
+    return n_heads * d_head * (2 * d_model + 1), projections + n_heads * d_model, rank
 
 
 def knee(widths: list[int], errors: list[float]) -> int | None:
@@ -271,18 +265,17 @@ def sweep_widths(
             shared[layer] = share_projections(factors, width)
             done = len(results) * len(layers) + len(shared)
             progress("shared projections", done, len(widths) * len(layers))
-        shapes = {row: (f.n_heads, f.W_Q.shape[1], f.W_Q.shape[2]) for row, f in layers.items()}
-        costs = {row: Cost.of(*shape, width) for row, shape in shapes.items()}
-        cut = {row: heads_alone[row].first(cost.truncated_rank) for row, cost in costs.items()}
+        costs = [score_costs(factors, width) for factors in layers.values()]
+        before, after = (sum(cost[i] for cost in costs) for i in (0, 1))
+        ranks = [rank for _, _, rank in costs]
+        cut = {row: heads_alone[row].first(rank) for row, rank in zip(layers, ranks, strict=True)}
         errors = tuple(score_error(layers[row], shared[row]) for row in layers)
-        before = sum(cost.whole for cost in costs.values())
-        after = sum(cost.shared for cost in costs.values())
         results.append(
             SharedWidth(
                 width=width,
                 score_error=float(np.mean(errors)),
                 layer_score_errors=errors,
-                truncated_rank=min(cost.truncated_rank for cost in costs.values()),
+                truncated_rank=min(ranks),
                 truncated_score_error=float(np.mean([score_error(layers[i], cut[i]) for i in cut])),
                 control_score_error=score_error(control, share_projections(control, width)),
                 fidelity=fidelity(shared),

@@ -27,7 +27,7 @@ from headscope.show.folders import names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
-from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank
+from headscope.stats.ranks import ControlStatistics, LayerControl, MatrixRank, statistics
 
 #: How the matrices are written.
 NAMES = {"qk": "W_Q W_K^T", "ov": "W_V W_O", "w_q": "W_Q", "w_k": "W_K"}
@@ -349,7 +349,7 @@ def _numbers(
 ) -> list[float | None]:
     """Return the numbers of a row; only W_Q W_K^T has an asymmetry."""
     asymmetry = asymmetry if matrix == "qk" else None
-    return [*ranks.statistics.values(), asymmetry, symmetry_of(asymmetry)]
+    return [*statistics(ranks).values(), asymmetry, symmetry_of(asymmetry)]
 
 
 def _row(name: str, numbers: Sequence[float | None]) -> list[str]:

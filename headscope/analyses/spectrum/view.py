@@ -62,7 +62,19 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     yield b.Text(verdict_sentence(result), "lead")
     yield b.Text(control_sentence(result))
     yield b.Text(f"{sampling_sentence(result)}.", on=b.PAGE)
-    yield _map(result)
+    marks = dict.fromkeys(result.verdict.low_rank, "+")
+    marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
+    controls = _controls(result)
+    beside = ", ".join(f"{name} {_value(x.share_at_k):.3f}" for name, x in controls.items())
+    yield b.HeadMap(
+        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
+        f"controls: {beside}",
+        "share of sigma",
+        {(h.layer_name, h.head): h.share_at_k.value for h in result.heads},
+        digits=2,
+        file="spectrum_map",
+        marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
+    )
     yield b.Text("+ low rank   - no more than random scores", "soft", on=b.TERMINAL)
     yield b.Text("\n".join(lines), on=b.TERMINAL)
     rows: list[list[str]] = []
@@ -72,7 +84,7 @@ def blocks(result: SpectrumResult) -> Iterator[b.Block]:
     )
     for name, pick in (("lowest head", min), ("median head", median), ("highest head", max)):
         rows.append([name, *map(decimal, (pick(shares), pick(squares)))])
-    for name, control in _controls(result).items():
+    for name, control in controls.items():
         values = (control.share_at_k, control.share_sq_at_k)
         rows.append([f"control: {name}", *(decimal(_value(value)) for value in values)])
     yield b.text_table((f"share of the {result.k} largest", "sigma", "sigma^2"), rows)
@@ -190,23 +202,6 @@ def sampling_sentence(result: SpectrumResult) -> str:
     return (
         f"{text}: all of the text, and still the widest 95% half-width is "
         f"{sampling.half_width:.3g}, not {sampling.precision:g}; give a longer text"
-    )
-
-
-def _map(result: SpectrumResult) -> b.HeadMap:
-    """Draw the share at k of every head."""
-    marks = dict.fromkeys(result.verdict.low_rank, "+")
-    marks |= dict.fromkeys(result.verdict.not_low_rank, "-")
-    controls = _controls(result).items()
-    beside = ", ".join(f"{name} {_value(control.share_at_k):.3f}" for name, control in controls)
-    return b.HeadMap(
-        f"Share of sigma in the {result.k} largest of {result.length}, {model_name(result)}\n"
-        f"controls: {beside}",
-        "share of sigma",
-        {(h.layer_name, h.head): h.share_at_k.value for h in result.heads},
-        digits=2,
-        file="spectrum_map",
-        marks={(h.layer_name, h.head): marks.get(h.name, "") for h in result.heads},
     )
 
 

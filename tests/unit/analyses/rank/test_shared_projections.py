@@ -8,9 +8,9 @@ import torch
 from rank_reference import dense, gaussian, random_layer
 
 from headscope.analyses.rank.shared_projections import (
-    Cost,
     Mixed,
     knee,
+    score_costs,
     score_error,
     share_projections,
     truncate,
@@ -104,7 +104,7 @@ def test_truly_shared_projections_are_recovered(shape, seed):
     for width in (r, r + 1, r + 3):
         assert score_error(factors, share_projections(factors, width)) < 1e-4
     assert score_error(factors, share_projections(factors, r - 1)) > 1e-3
-    cut = Cost.of(*shape).truncated_rank
+    *_, cut = score_costs(factors, r)
     assert cut < min(r, d_head)
     assert score_error(factors, truncate(factors).first(cut)) > 0.2
 
@@ -139,7 +139,7 @@ def test_layers_of_identical_single_and_zero_heads():
 @pytest.mark.parametrize("width", [1, 384, 768])
 def test_truncation_costs_no_more_than_sharing(width):
     """Counted by hand for BERT-base, whose W_Q and W_K are 768 x 768 each, and b_Q 768."""
-    whole, shared, rank = Cost.of(12, 768, 64, width)
+    whole, shared, rank = score_costs(Factors(*torch.empty(4, 12, 768, 64)), width)
     assert whole == 768 * 768 * 2 + 768
     # two shared projections, 12 mixing vectors, 12 vectors b_Q W_K^T of 768
     assert shared == 2 * 768 * width + 12 * width + 12 * 768
