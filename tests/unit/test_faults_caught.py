@@ -12,7 +12,6 @@ from tiny_models import tiny_tokenizer
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import (
@@ -25,6 +24,7 @@ from headscope.artefacts.onnx_graph import INPUTS
 from headscope.artefacts.onnx_session import Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
+from headscope.core.roles import Thresholds
 from headscope.data.sentence import Sentence
 from headscope.models.run.intervene import gated
 from headscope.models.surgery.output_maps import make_permanent
@@ -135,7 +135,7 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
 def test_where_no_query_has_a_target_no_offset_is_the_best():
     found = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
     assert found is not None
-    assert (found.score, found.offset, found.chance) == (None, None, None)
+    assert (found.score.value, found.offset, found.chance) == (None, None, None)
 
 
 @pytest.mark.parametrize(("uniform", "roles"), [(0.45, ("rare",)), (0.52, ())])

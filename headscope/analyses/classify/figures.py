@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.colors import SymLogNorm, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.words import best_heads, primary_label
 from headscope.core.heads import layer_name, layer_numbers
-from headscope.core.roles import PRIMARY, role_of
+from headscope.core.roles import primary_roles, role_of
 from headscope.show import drawing as draw
 
 _MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 #: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.
 _DOT, _TALL = 4.5, 40
-_LINEAR = 0.01  # Gains on repeated tokens up to which their colours are linear.
 
 
 def role_map(result: ClassifyResult) -> Figure:
@@ -30,13 +29,15 @@ def role_map(result: ClassifyResult) -> Figure:
         row, role, label = names.index(head.layer_name), role_of(head.primary), primary_label(head)
         score, mark = 0.15, ""
         if label is not None:  # the relation, offset or token, or the role's own mark
-            score, mark = min(1.0, abs(label.score)), label.detail.partition(" ")[0] or role.mark
+            score = min(1.0, abs(float(label.score)))
+            mark = label.detail.partition(" ")[0] or role.mark
         image[row, head.head] = 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
         draw.cell_text(axes, row, head.head, mark, "white" if score > 0.75 else "black", 7)
     axes.imshow(image, aspect="equal")
     draw.label_grid(axes, len(names), n_heads, names)
     axes.set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
-    present = [role for role in PRIMARY if any(head.primary == role.key for head in result.heads)]
+    shown = {head.primary for head in result.heads}
+    present = [role for role in primary_roles() if role.key in shown]
     handles = [Patch(color=role.colour, label=role.name) for role in present]
     note = {"title": "darker: higher score", "title_fontsize": 7}
     draw.legend_beside(
@@ -62,9 +63,9 @@ def cause_map(result: ClassifyResult) -> Figure:
     names = _row_names(result)
     layers = np.array([names.index(head.layer_name) for head, _ in rows])
     losses, noise = (
-        np.array([getattr(cause, name).loss for _, cause in rows]) for name in ("zero", "noise")
+        np.array([float(getattr(cause, name)) for _, cause in rows]) for name in ("zero", "noise")
     )
-    ends = np.array([cause.zero.interval or 2 * (cause.zero.loss,) for _, cause in rows])
+    ends = np.array([cause.zero.interval or 2 * (float(cause.zero),) for _, cause in rows])
     shown = np.concatenate([losses, noise, ends.ravel()])
     scale = draw.signed_scale(shown)
     heights = _TALL * draw.fractions(scale, losses, shown)
@@ -78,7 +79,7 @@ def cause_map(result: ClassifyResult) -> Figure:
     for axes in (left, right):
         axes.set_yscale(scale)
     right.set_xscale(scale)
-    for role in PRIMARY:
+    for role in primary_roles():
         mine = np.array([head.primary == role.key for head, _ in rows])
         if not mine.any():
             continue
@@ -99,32 +100,6 @@ def cause_map(result: ClassifyResult) -> Figure:
     return figure
 
 
-def prefix_map(result: ClassifyResult) -> Figure:
-    """Layers x heads: gain of the weight after, at and before the earlier copy of a token.
-
-    The three panels share one scale: linear up to a hundredth, then logarithmic, as the weight at
-    the copy can be a hundred times that of its neighbours.
-    """
-    names, scored = _row_names(result), [h for h in result.heads if h.prefix is not None]
-    n_heads = max(head.head for head in result.heads) + 1
-    figure = draw.new_figure(max(9.0, 3 * (1.4 + 0.2 * n_heads)), 1.6 + 0.3 * len(names))
-    panels, places = figure.subplots(1, 3), ("after", "same", "before")
-    images = np.full((3, len(names), n_heads), np.nan)
-    for head in scored:
-        gains = [getattr(head.prefix, place).gain for place in places]
-        images[:, names.index(head.layer_name), head.head] = gains
-    top = max(_LINEAR, float(np.nanmax(np.abs(images))))
-    scale = SymLogNorm(_LINEAR, vmin=-top, vmax=top)
-    for axes, image, place in zip(panels, images, places, strict=True):
-        shown = axes.imshow(image, aspect="auto", cmap="RdBu_r", norm=scale)
-        draw.label_grid(axes, len(names), n_heads, names)
-        axes.set_title({"same": "at"}.get(place, place), fontsize=9)
-    draw.small_colour_bar(figure, shown, panels, "gain, one scale for all", 0.03)
-    title = "gain of the weight after, at and before the earlier copy of a random token"
-    figure.suptitle(f"{draw.model_name(result)}: {title}", fontsize=9)
-    return figure
-
-
 def relation_bars(result: ClassifyResult) -> Figure:
     """Best head of each selected relation on the held-out half, with interval and baselines."""
     rows = sorted(best_heads(result), key=lambda row: (not row.labelled, -row.confirmed.gain))
@@ -137,8 +112,8 @@ def relation_bars(result: ClassifyResult) -> Figure:
         return figure
     y = np.arange(len(rows))
     found = [row.confirmed for row in rows]
-    accuracy = np.array([item.accuracy for item in found])
-    low, high = np.array([item.interval for item in found]).T
+    accuracy = np.array([float(item.accuracy) for item in found])
+    low, high = np.array([item.accuracy.interval for item in found]).T
     colours = [role_of("syntactic" if row.labelled else "none").colour for row in rows]
     axes.barh(y, accuracy, color=colours, height=0.7)
     axes.errorbar(

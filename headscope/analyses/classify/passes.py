@@ -14,13 +14,13 @@ import torch
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.sums import Addition, HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
+from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair, open_pairs
 from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed, placed

@@ -23,6 +23,7 @@ from headscope.data.corpus import sample_plain
 from headscope.data.pieces import frame, token_stream
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width
 
 #: Steps from the earlier occurrence of a token, by the name of the place.
@@ -119,7 +120,7 @@ class Repeats:
 
         def match(*at: int) -> Match:
             mean, control_mean, gain = (float(values[at]) for values in means)
-            return Match(mean, control_mean, gain, (gain - float(half[at]), gain + float(half[at])))
+            return Match(mean, control_mean, Estimate.around(gain, float(half[at])))
 
         return {
             head_name(site.layer, head, site.stack): PrefixScore(
@@ -151,7 +152,7 @@ def with_prefix_matching(
     gains = {}
     if twin is not None:
         random = repeats.scores(twin.only(stack)).values()
-        gains = {name: max(getattr(score, name).gain for score in random) for name in PLACES}
+        gains = {name: max(float(getattr(score, name).gain) for score in random) for name in PLACES}
     first = repeats.start + repeats.copy + 1
     seen = np.full(repeats.copy - 2, len(repeats.repeated[0]))
     if view.sites[0].causal:

@@ -10,6 +10,7 @@ attention (Voita et al. 2019, arXiv:1905.09418, section 5.2).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -18,13 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import Confirmation, SyntacticScore
 from headscope.analyses.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
-from headscope.core.accumulator import Array, Keys, numpy, zeros
+from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
+from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
 from headscope.data.batches import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
 #: Relations that are scored but never make a label: punctuation has a role of its own.
@@ -96,13 +98,25 @@ class Syntactic(RowMeasure):
         relation = self.relations.indices(other.relations.names)
         offset = self.offsets.indices(other.offsets.names)
         self._grow()
-        sums = self.state()
-        for name, array in other.state().items():
+        sums = super().state()
+        for name, array in Accumulator.state(other).items():
             sums[name][offset if name in _BY_OFFSET else relation] += array
+
+    def state(self) -> dict[str, Array]:
+        """Return the sums, and the names of relations and offsets as the bytes of JSON."""
+        names = json.dumps([self.relations.names, self.offsets.names]).encode()
+        return super().state() | {"names": np.frombuffer(names, dtype=np.uint8)}
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
+        relations, offsets = json.loads(state["names"].tobytes())
+        self.relations, self.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
+        for name in super().state():
+            setattr(self, name, state[name].copy())
 
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
-        for name, array in self.state().items():
+        for name, array in super().state().items():
             wanted = len(self.offsets if name in _BY_OFFSET else self.relations)
             if wanted > len(array):
                 more = np.zeros((wanted - len(array), *array.shape[1:]), dtype=array.dtype)
@@ -242,12 +256,11 @@ class _Counts:
 
     def at(self, place: tuple[int, int]) -> dict[str, Any]:
         """Return one head's values for the fields that SyntacticScore and Confirmation share."""
-        low, high = self.interval
+        numbers = (self.accuracy, *self.interval)
         return {
-            "accuracy": float(self.accuracy[place]),
+            "accuracy": Estimate(*(float(number[place]) for number in numbers)),
             "accuracy_mean": float(self.mean_accuracy[place]),
             "baselines": {name: float(rate[place]) for name, rate in self.rates.items()},
-            "interval": (float(low[place]), float(high[place])),
             "trials": self.trials,
         }
 

@@ -12,21 +12,9 @@ from headscope.analyses.classify.result import (
     Label,
     SyntacticScore,
 )
-from headscope.core.roles import role_of
+from headscope.core.roles import role_name, role_of
 from headscope.show.cells import decimal
 
-#: Relations of Universal Dependencies in words; others keep their label.
-RELATIONS = {
-    **{"nsubj": "subject", "obj": "object", "iobj": "indirect object", "obl": "oblique argument"},
-    **{"csubj": "clausal subject", "ccomp": "clausal object", "xcomp": "open complement"},
-    **{"advcl": "adverbial clause", "acl": "clause that modifies it", "advmod": "adverb"},
-    **{"amod": "adjective", "nmod": "noun that modifies it", "nummod": "number"},
-    **{"det": "determiner", "case": "preposition", "aux": "auxiliary verb", "cop": "copula"},
-    **{"mark": "conjunction that opens the clause", "cc": "coordinating conjunction"},
-    **{"conj": "conjunct", "appos": "apposition", "flat": "further part of the name"},
-    **{"compound": "other part of the compound", "fixed": "rest of the fixed expression"},
-    **{"parataxis": "parataxis", "punct": "punctuation mark", "discourse": "discourse element"},
-}
 #: What each baseline of a syntactic label is, in words.
 RULES = {
     "offset": "always the same distance",
@@ -35,6 +23,8 @@ RULES = {
     "uniform": "evenly spread attention",
     "kernel": "the head's own habit of distances",
 }
+#: The sentence of a role whose row has none.
+_ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
 
 
 def primary_label(head: HeadResult) -> Label | None:
@@ -47,76 +37,16 @@ def head_sentence(head: HeadResult) -> str:
     label = primary_label(head)
     if label is None:
         return _without_role(head)
-    text = _WORDS.get(label.role, _by_role)(head, label)
-    others = [role_of(role).name for role in head.roles if role != head.primary]
+    role = role_of(label.role)
+    text = (role.sentence or _ANY_ROLE).format(
+        words=role.words[:1].upper() + role.words[1:],
+        score=float(label.score),
+        baseline=label.baseline,
+        detail=role.detail(label.detail),
+        against=RULES.get(label.against, label.against),
+    )
+    others = [role_name(key) for key in head.roles if key != head.primary]
     return f"{text} Also: {', '.join(others)}." if others else text
-
-
-def _positional(head: HeadResult, label: Label) -> str:
-    where = {"-1": "the token before", "+1": "the token after"}.get(label.detail)
-    if where is None:
-        side = "back" if label.detail.startswith("-") else "ahead"
-        where = f"the token {label.detail.lstrip('+-')} places {side}"
-    return (
-        f"{label.score:.0%} of tokens look most at {where}; a random choice would in "
-        f"{label.baseline:.0%}."
-    )
-
-
-def _syntactic(head: HeadResult, label: Label) -> str:
-    relation, _, direction = label.detail.partition(" ")
-    name = RELATIONS.get(relation.partition(":")[0], relation)
-    what = (
-        f"Looks from the {name} to the word that it belongs to ({relation})"
-        if direction == "dep->head"
-        else f"Looks from a word to its {name} ({relation})"
-    )
-    rule = RULES.get(label.against, label.against)
-    return (
-        f"{what}: right {label.score:.0%} of the time on sentences that had no say in choosing it. "
-        f"Best rule of thumb: {label.baseline:.0%} ({rule})."
-    )
-
-
-def _rare(head: HeadResult, label: Label) -> str:
-    return (
-        f"{label.score:.0%} of words look most at the rarest word of the sentence; at a random "
-        f"word: {label.baseline:.0%}."
-    )
-
-
-def _special(head: HeadResult, label: Label) -> str:
-    token = {"first": "the first special token (CLS)", "last": "the last one (SEP)"}.get(
-        label.detail, "special tokens"
-    )
-    return (
-        f"Puts {decimal(head.special_mass, 2)} of its attention on special tokens, most of it on "
-        f"{token}; evenly spread attention puts {label.baseline:.2f} there."
-    )
-
-
-def _broad(head: HeadResult, label: Label) -> str:
-    return (
-        f"Spreads its attention: its entropy is {label.score:.0%} of the most that is possible. "
-        "Heads with random weights do so too."
-    )
-
-
-def _by_role(head: HeadResult, label: Label) -> str:
-    words = role_of(label.role).words
-    return (
-        f"{words[:1].upper()}{words[1:]}: {label.score:.2f}, and {label.baseline:.2f} would be "
-        "expected without it."
-    )
-
-
-_WORDS = {
-    "positional": _positional,
-    "syntactic": _syntactic,
-    "rare": _rare,
-    "special": _special,
-    "broad": _broad,
-}
 
 
 def _without_role(head: HeadResult) -> str:
@@ -125,8 +55,8 @@ def _without_role(head: HeadResult) -> str:
         best, confirmed = head.best_relation
         parts.append(
             f"Its best relation is {best.relation} ({best.direction}), right "
-            f"{confirmed.accuracy:.0%} of the time on held-out sentences; the best rule of thumb "
-            f"is right in {confirmed.baselines[confirmed.strongest]:.0%}."
+            f"{float(confirmed.accuracy):.0%} of the time on held-out sentences; the best rule of "
+            f"thumb is right in {confirmed.baselines[confirmed.strongest]:.0%}."
         )
     elif head.special_mass is not None:
         parts.append(f"It puts {head.special_mass:.0%} of its attention on special tokens.")
@@ -139,16 +69,16 @@ def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
     label = primary_label(head)
     if label is not None:
         numbers.append(
-            (role_of(label.role).name, decimal(label.score, 2), f"baseline {label.baseline:.2f}")
+            (role_name(label.role), f"{float(label.score):.2f}", f"baseline {label.baseline:.2f}")
         )
-    elif head.positional is not None and head.positional.score is not None:
+    elif head.positional is not None and head.positional.score.value is not None:
         chance = f"chance {decimal(head.positional.chance, 2)}"
-        numbers.append(("best fixed distance", decimal(head.positional.score, 2), chance))
+        numbers.append(("best fixed distance", decimal(head.positional.score.value, 2), chance))
     if head.relative_entropy is not None:
         spread = decimal(head.relative_entropy, 2)
         numbers.append(("spread of attention", spread, "1 is evenly spread"))
     if head.cause is not None:
-        loss, noise = head.cause.zero.loss, head.cause.noise.loss
+        loss, noise = float(head.cause.zero), float(head.cause.noise)
         numbers.append(("loss when removed", f"{loss:.2g}", f"noise of its size {noise:.2g}"))
     elif head.special_mass is not None:
         share = decimal(head.special_mass, 2)
@@ -177,5 +107,5 @@ def best_heads(result: ClassifyResult) -> Iterator[RelationRow]:
                 rows = selected.setdefault((score.relation, score.direction), [])
                 rows.append((head, score, score.confirmed))
     for rows in selected.values():
-        best = max(rows, key=lambda row: (row[1].labelled, row[2].accuracy))
+        best = max(rows, key=lambda row: (row[1].labelled, float(row[2].accuracy)))
         yield RelationRow(*best, sum(score.labelled for _, score, _ in rows))
