@@ -7,8 +7,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.words import best_heads, primary_label
+from headscope.analyses.classify.cards import primary_label
+from headscope.analyses.classify.result import (
+    ClassifyResult,
+    Confirmation,
+    HeadResult,
+    SyntacticScore,
+)
 from headscope.core.heads import layer_name, layer_numbers
 from headscope.core.roles import primary_roles, role_of
 from headscope.show import drawing as draw
@@ -101,8 +106,20 @@ def cause_map(result: ClassifyResult) -> Figure:
 
 
 def relation_bars(result: ClassifyResult) -> Figure:
-    """Best head of each selected relation on the held-out half, with interval and baselines."""
-    rows = sorted(best_heads(result), key=lambda row: (not row.labelled, -row.confirmed.gain))
+    """Best head of each relation that was selected for any head, on the held-out half.
+
+    With interval and baselines; a head that this half confirms comes before all that it does not.
+    """
+    best: dict[tuple[str, str], tuple[HeadResult, SyntacticScore, Confirmation]] = {}
+    for head in result.heads:
+        for score in head.syntactic:
+            key, held_out = (score.relation, score.direction), score.confirmed
+            if held_out is None:
+                continue
+            rank = (score.labelled, float(held_out.accuracy))
+            if key not in best or rank > (best[key][1].labelled, float(best[key][2].accuracy)):
+                best[key] = head, score, held_out
+    rows = sorted(best.values(), key=lambda row: (not row[1].labelled, -row[2].gain))
     left_out, rows = len(rows[_MOST_BARS:]), rows[:_MOST_BARS]
     figure = draw.new_figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
     axes = figure.add_subplot()
@@ -111,21 +128,21 @@ def relation_bars(result: ClassifyResult) -> Figure:
         axes.set_axis_off()
         return figure
     y = np.arange(len(rows))
-    found = [row.confirmed for row in rows]
-    accuracy = np.array([float(item.accuracy) for item in found])
-    low, high = np.array([item.accuracy.interval for item in found]).T
-    colours = [role_of("syntactic" if row.labelled else "none").colour for row in rows]
+    confirmed = [row[2] for row in rows]
+    accuracy = np.array([float(item.accuracy) for item in confirmed])
+    low, high = np.array([item.accuracy.interval for item in confirmed]).T
+    colours = [role_of("syntactic" if row[1].labelled else "none").colour for row in rows]
     axes.barh(y, accuracy, color=colours, height=0.7)
     axes.errorbar(
         accuracy, y, xerr=(accuracy - low, high - accuracy), fmt="none", ecolor="black", lw=1
     )
-    others = [max(v for k, v in item.baselines.items() if k != "offset") for item in found]
+    others = [max(v for k, v in item.baselines.items() if k != "offset") for item in confirmed]
     for values, colour, label in (
-        ([item.baselines["offset"] for item in found], "black", "best fixed offset"),
+        ([item.baselines["offset"] for item in confirmed], "black", "best fixed offset"),
         (others, draw.VERMILION, "strongest other: first, last, uniform, kernel"),
     ):
         axes.vlines(values, y - 0.35, y + 0.35, color=colour, lw=2, label=label)
-    names = [f"{row.score.relation} {row.score.direction}  {row.head.name}" for row in rows]
+    names = [f"{score.relation} {score.direction}  {head.name}" for head, score, _ in rows]
     axes.set_yticks(y, names)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headscope.analyses.classify.cards import head_cards, mark_of, offset_text
 from headscope.analyses.classify.optional_parts import (
-    PLACES,
     draw,
     ends,
-    loss_interval,
-    loss_text,
     more,
 )
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
-from headscope.analyses.classify.words import (
-    RULES,
-    head_numbers,
-    head_sentence,
-    primary_label,
-)
 from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.core.safe_text import visible
@@ -29,7 +21,6 @@ from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
     frame_csv,
-    interval_text,
     joined,
     mean_of,
     model_line,
@@ -39,7 +30,7 @@ from headscope.show.cells import (
     to_csv,
 )
 from headscope.show.folders import folder_files, names_of
-from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.page.parts import Scale
 from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 
@@ -50,12 +41,7 @@ if TYPE_CHECKING:
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 _MOST_NAMES = 6  # Heads that are named of a role; the map has all of them.
-_MOST_ROWS = 8  # Labels of a role in the terminal; all of them are in the JSON and CSV.
-
-
-def _offset_text(head: HeadResult) -> str:
-    offset = head.positional.offset if head.positional else None
-    return "" if offset is None else describe_offset(offset)
+_MOST_ROWS = 8  # Labels of a role in the terminal; all of them are in the JSON.
 
 
 def blocks(result: ClassifyResult) -> Iterator[b.Block]:
@@ -168,7 +154,7 @@ def found_heads(part: ClassifyResult) -> str:
 
 def _detail(head: HeadResult, role: str) -> str:
     """Say where a positional head looks and which relation a syntactic one follows."""
-    text = _offset_text(head) if role == "positional" else ""
+    text = offset_text(head) if role == "positional" else ""
     if role == "syntactic":
         details = (label.detail for label in head.labels if label.role == role)
         text = next(details, "").partition(" ")[0]
@@ -252,19 +238,6 @@ def role_rows(result: ClassifyResult) -> list[tuple[str, str, str]]:
     return rows
 
 
-def describe_offset(offset: int) -> str:
-    """Say an offset in words: -1 is ``previous token``."""
-    names = {-1: "previous token", 1: "next token"}
-    return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
-
-
-def mark_of(head: HeadResult) -> str:
-    """Write a head's primary role in at most five characters: its offset, its token, its mark."""
-    role, label = role_of(head.primary), primary_label(head)
-    detail = label.detail if label else ""
-    return role.mark or {"first": "CLS", "last": "SEP"}.get(detail, detail)
-
-
 def legend(stack: str) -> str:
     """Explain the marks on the map of one stack."""
     marks = []
@@ -296,94 +269,20 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
         own.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
         rows += own[:_MOST_ROWS]
     columns: list[b.Column] = [
-        ("role", lambda row: role_name(row[1].role), str),
-        ("head", lambda row: row[0].name, str),
-        ("of it", lambda row: row[1].detail or "-", str),
+        ("label", lambda row: f"{_short_name(row[1].role)} {row[1].detail}", str),
+        ("head", lambda row: row[0].name.rpartition(":")[2], str),
         ("score", lambda row: row[1].score.value, 3),
         ("95% interval", lambda row: " to ".join(map(decimal, row[1].score.interval)), str),
-        ("baseline", lambda row: row[1].baseline, 3),
-        ("which", lambda row: RULES.get(row[1].against, row[1].against), str),
+        ("baseline", lambda row: f"{row[1].baseline:.2f} {row[1].against}", str),
         ("adjusted p", lambda row: row[1].p_adjusted, p_text),
     ]
     if rows:
-        left = f" ({len(rows)} of {len(labels)}; all of them with -o DIR)"
-        title = f"Labels and what they had to beat{left if len(rows) < len(labels) else ''}"
-        yield b.Table(columns, rows, title, b.VERBOSE)
+        left = f" ({len(rows)} of {len(labels)})" if len(rows) < len(labels) else ""
+        yield b.Table(columns, rows, f"Labels and what they had to beat{left}", b.VERBOSE)
 
 
-def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield a card for each head of the first stack: roles, labels with baselines, scores."""
-    for head in (head for part in parts_of(result)[:1] for head in part.heads):
-        yield Card(
-            head.layer,
-            head.head,
-            primary=head.primary,
-            mark=mark_of(head),
-            sentence=head_sentence(head),
-            mean=head.mean_pattern,
-            numbers=head_numbers(head),
-            keys=list(head.roles),
-            roles=[role_name(role) for role in head.roles],
-            labels=[
-                [
-                    role_name(label.role),
-                    (_offset_text(head) if label.role == "positional" else "") or label.detail,
-                    decimal(label.score.value),
-                    f"{decimal(label.baseline)} {label.against}".strip(),
-                    interval_text(label.score.interval),
-                    p_text(label.p_adjusted),
-                ]
-                for label in head.labels
-            ],
-            facts=list(_facts(head)),
-            values={
-                "positional": head.positional.score.value if head.positional else None,
-                "confidence": head.confidence,
-                "entropy": head.entropy,
-                "special": head.special_mass,
-                "removal": head.cause.zero.value if head.cause else None,
-                "induction": head.prefix.after.gain.value if head.prefix else None,
-            },
-        )
-
-
-def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a head's card."""
-    if head.positional is not None:
-        at = f" ({text})" if (text := _offset_text(head)) else ""
-        yield "Best offset", f"{decimal(head.positional.score.value)}{at}"
-    if head.syntactic and head.best_relation is None:
-        yield "Best relation", "none was selected"
-    elif head.best_relation is not None:
-        best, confirmed = head.best_relation  # numbers of the held-out half, as in the labels
-        yield (
-            "Best relation",
-            f"{best.relation} {best.direction} {decimal(confirmed.accuracy.value)} on held-out "
-            f"sentences, strongest baseline {decimal(confirmed.baselines[confirmed.strongest])} "
-            f"({confirmed.strongest})",
-        )
-    if head.alignment is not None:
-        swapped = f", swapped sources {decimal(head.alignment.swapped.value)}"
-        yield "Alignment", f"{decimal(head.alignment.score.value)}{swapped}"
-    if head.rare is not None:
-        yield "Rarest word", f"{decimal(head.rare.rate.value)}, chance {decimal(head.rare.chance)}"
-    yield "Confidence", decimal(head.confidence)
-    yield "Entropy", f"{decimal(head.entropy)} nats"
-    yield "Mass on special tokens", decimal(head.special_mass)
-    if head.punctuation_mass is not None:
-        yield "Mass on punctuation", decimal(head.punctuation_mass)
-    for key, weight in head.registered.items():
-        yield f"Weight, {role_name(key)}", decimal(weight.value)
-    if head.cause is not None:
-        zero, mean, noise = head.cause.zero, float(head.cause.mean), float(head.cause.noise)
-        yield (
-            "Loss when removed",
-            f"{loss_text(float(zero))} ({loss_interval(zero)}); mean left {loss_text(mean)}, "
-            f"noise of its size {loss_text(noise)}",
-        )
-    if head.prefix is not None:
-        gains = (f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES)
-        yield "Repeated tokens, gain", ", ".join(gains)
+def _short_name(role: str) -> str:
+    return role_of(role).mark or role_name(role)
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
@@ -433,7 +332,7 @@ VIEW = View(
     _files,
     # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
     stale=names_of("relations", "alignment", "causes", "prefix_matching"),
-    facts=_cards,
+    facts=lambda result, places: head_cards(result.only(result.stacks[0])),
     scales=(
         Scale("positional", "Positional score", of_pattern=True),
         Scale("confidence", "Confidence", of_pattern=True),

@@ -12,9 +12,10 @@ import pytest
 from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
 import headscope
+from headscope.analyses.classify.cards import mark_of
 from headscope.analyses.classify.figures import cause_map, relation_bars, role_map
 from headscope.analyses.classify.result import Confirmation, HeadCause, Label, Loss
-from headscope.analyses.classify.view import VIEW, legend, mark_of, role_counts
+from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
 from headscope.core.roles import NO_ROLE, primary_of
 from headscope.core.serialise import from_dict, to_json
@@ -393,9 +394,13 @@ def test_relations_have_one_definition(made):
     drawn = dict(zip(map(tuple, names), [bar.get_width() for bar in bars.patches], strict=True))
     with styled(FigureStyle(), verbose=True):
         tables = [part for part in VIEW.human(result) if hasattr(part, "columns")]
-    table = next(part for part in tables if part.columns[0].header == "role")
+    table = next(part for part in tables if part.columns[0].header == "label")
     cells = zip(*(column.cells for column in table.columns), strict=True)
-    shown = [(head, detail, score) for role, head, detail, score, *_ in cells if "syn" in role]
+    shown = [
+        (head, label.removeprefix("syn "), score)
+        for label, head, score, *_ in cells
+        if label.startswith("syn ")
+    ]
     labels = {
         (head.name, label.detail, f"{label.score.value:.3f}")
         for head in result.heads
