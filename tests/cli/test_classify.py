@@ -171,7 +171,7 @@ def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) 
     options = [f"--{name.replace('_', '-')}" for name in ASKED]
     limits = ("--limit", "40", "--ablate-limit", "8", "-q", "--no-validate")
     done = run("classify", model, *options, *limits, "-o", out)
-    assert {"causes.png", "causes.svg", "prefix_matching.png"} <= {p.name for p in out.iterdir()}
+    assert {"causes.png", "causes.svg", "prefix_after.png"} <= {p.name for p in out.iterdir()}
     return done, from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
 
 

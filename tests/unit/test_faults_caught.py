@@ -15,7 +15,6 @@ from headscope.analyses.classify.labels import judge
 from headscope.analyses.classify.rows import RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import (
-    KernelHits,
     Syntactic,
     SyntacticTest,
     judge_syntactic,
@@ -95,7 +94,7 @@ def _halves() -> Syntactic:
 
 def _judged(sums: Syntactic) -> SyntacticTest:
     limits = Thresholds(min_trials=1)
-    tests = judge_syntactic(sums, KernelHits(sums), np.ones((1, 1), bool), limits)
+    tests = judge_syntactic(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
     (found,) = (test for test in tests if (test.relation, test.direction) == ("obj", "dep->head"))
     return found
 

@@ -32,7 +32,7 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
-from headscope.analyses.classify.syntactic import KernelHits, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import SyntacticTest, judge_syntactic
 from headscope.core.accumulator import Array
 from headscope.core.roles import Thresholds, primary_of, registered_roles, roles_of
 from headscope.core.rounding import FRACTION, above, tied
@@ -91,7 +91,7 @@ def judge(
     head_ids: HeadIds,
     stack: str = "encoder",
     *,
-    kernel: KernelHits | None = None,
+    kernel: Array | None = None,
     swapped: HeadMeasures | CrossHeads | None = None,
 ) -> tuple[HeadResult, ...]:
     """Turn the sums of a stack into one :class:`HeadResult` per head, by layer and head.
@@ -147,11 +147,11 @@ def judge(
 
 
 def judge_swapped(
-    sums: HeadMeasures, kernel: KernelHits, thresholds: Thresholds, head_ids: HeadIds
+    sums: HeadMeasures, kernel: Array, thresholds: Thresholds, head_ids: HeadIds
 ) -> SwappedControl:
     """Count the syntactic labels against other sentences' trees: false positives, all of them.
 
-    ``kernel`` counts hits of the trials in ``sums.swapped``.
+    ``kernel`` are the kernels' hits of the trials in ``sums.swapped``.
     """
     exists = _existing(sums.positional.hits.shape[:2], head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)

@@ -119,14 +119,15 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    yield b.HeadMap(
-        f"Prefix matching (induction score) of {model_name(result)}",
-        "gain of the weight after the earlier copy of a random token",
-        {(head.layer_name, head.head): score.after.gain.value for head, score in scored},
-        digits=3,
-        file="prefix_matching",
-        on=b.NOWHERE,
-    )
+    for place, name in PLACES.items():
+        yield b.HeadMap(
+            f"Repeated tokens, weight {name}: {model_name(result)}",
+            "gain over the same place without a repetition",
+            {(h.layer_name, h.head): getattr(score, place).gain.value for h, score in scored},
+            digits=3,
+            file=f"prefix_{place}",
+            on=b.NOWHERE,
+        )
 
 
 def loss_text(loss: float) -> str:

@@ -10,13 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
-import torch
-
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
-from headscope.analyses.classify.sums import Addition, HeadMeasures, StackSums
-from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
+from headscope.analyses.classify.sums import Addition, StackSums
+from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
@@ -225,7 +223,9 @@ class Reading:
                 queries = int(part.positional.content)
                 read = StackCorpus(stack, int(part.profile.units), skipped, queries)
                 if stack == "encoder":
-                    kernel, swapped_kernel = self._kernel_hits(part)
+                    trials = (part.syntactic, part.swapped)
+                    again = (batch for _, batch in self.batches.after(0)) if trees else ()
+                    kernel, swapped_kernel = kernel_hits(part.kernel.means(), trials, again)
                     if trees:
                         swapped_trees = judge_swapped(part, swapped_kernel, thresholds, ids)
             heads = judge(part, thresholds, ids, stack, kernel=kernel, swapped=swapped_sources)
@@ -246,23 +246,6 @@ class Reading:
                 f"measured: each {why}."
             )
         return measured
-
-    def _kernel_hits(self, sums: HeadMeasures) -> tuple[KernelHits, KernelHits]:
-        """Count what the heads' distance kernels hit: of the gold trees, and of the swapped ones.
-
-        The kernels are known only after the pass. This second one needs words and trees, not the
-        model.
-        """
-        gold, swapped = KernelHits(sums.syntactic), KernelHits(sums.swapped)
-        if self.corpus.has_trees:
-            kernel = torch.from_numpy(sums.kernel.means()).flatten(0, 1)
-            for _, batch in self.batches.after(0):
-                looks_at = kernel_argmax(kernel, batch)
-                gold.update(looks_at, batch)
-                swapped.update(looks_at, batch)
-            gold.add_up("what kernels hit")
-            swapped.add_up("what kernels hit on swapped trees")
-        return gold, swapped
 
 
 def readings(

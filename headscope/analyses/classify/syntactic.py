@@ -11,7 +11,7 @@ attention (Voita et al. 2019, arXiv:1905.09418, section 5.2).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -123,31 +123,6 @@ class Syntactic(RowMeasure):
                 setattr(self, name, np.concatenate([array, more]))
 
 
-class KernelHits:
-    """Hits of heads that have nothing but their distance kernels, on the trials of ``counted``.
-
-    ``hits`` (relations, n_layers, n_heads) are in the order of its relations after its pass.
-    """
-
-    def __init__(self, counted: Syntactic) -> None:
-        self._counted = counted
-        self.hits = np.zeros_like(counted.hits)
-
-    def update(self, looks_at: Tensor, batch: Batch) -> None:
-        """Add one batch; ``looks_at`` as :func:`kernel_argmax` gives it."""
-        edges = self._counted.edges_of(batch)
-        if edges is not None:
-            relation = self._counted.relations.indices(edges.relation_names)
-            _add_grouped(
-                self.hits, _trial_hits(looks_at, edges), relation[numpy(edges.relation_key)]
-            )
-
-    def add_up(self, what: str) -> None:
-        """Add the hits of all processes that share the run; ``what`` names this exchange."""
-        (total,) = summed(what, torch.from_numpy(self.hits))
-        self.hits = numpy(total)
-
-
 def _trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
     """Whether each head hits each trial: (trials, n_heads), 0 or 1.
 
@@ -228,6 +203,27 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
                 at = first[:, None].expand_as(looks_at)
                 result[rows, heads] = result[rows, heads].scatter(2, at, at.gather(2, looks_at))
     return result
+
+
+def kernel_hits(
+    kernel: Array, counted: Sequence[Syntactic], batches: Iterable[Batch]
+) -> list[Array]:
+    """Count what heads with nothing but their kernels hit of the trials that were counted before.
+
+    ``kernel`` (n_layers, n_heads, offsets). Returns hits of all processes, (relations, n_layers,
+    n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are
+    known only then: this second pass needs words and trees, not the model.
+    """
+    hits = [np.zeros_like(part.hits) for part in counted]
+    by_head = torch.from_numpy(kernel).flatten(0, 1)
+    for batch in batches:
+        looks_at = kernel_argmax(by_head, batch)
+        for part, own in zip(counted, hits, strict=True):
+            if (edges := part.edges_of(batch)) is not None:
+                relation = part.relations.indices(edges.relation_names)
+                group = relation[numpy(edges.relation_key)]
+                _add_grouped(own, _trial_hits(looks_at, edges), group)
+    return [numpy(part) for part in summed("what kernels hit", *map(torch.from_numpy, hits))]
 
 
 @dataclass
@@ -320,7 +316,7 @@ class SyntacticTest:
 
 
 def judge_syntactic(
-    sums: Syntactic, kernel: KernelHits, exists: Array, thresholds: Thresholds
+    sums: Syntactic, kernel: Array, exists: Array, thresholds: Thresholds
 ) -> list[SyntacticTest]:
     """Apply the rule of syntactic labels to every relation and direction, in alphabetical order.
 
@@ -331,7 +327,8 @@ def judge_syntactic(
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
     a label. Relations with too few trials in either half are not tested.
 
-    ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks where heads are.
+    ``kernel`` are the hits of :func:`kernel_hits` on the same trials; ``exists`` (n_layers,
+    n_heads) marks where heads are.
     """
 
     def best_offset(name: tuple[str, str], halves: Sequence[int]) -> int:
@@ -348,7 +345,7 @@ def judge_syntactic(
         baselines = {
             "offset": float(sums.offset_trials[by_offset].sum()),
             **{baseline: float(getattr(sums, baseline)[at].sum()) for baseline in _WORDLESS},
-            "kernel": kernel.hits[at].sum(axis=0),
+            "kernel": kernel[at].sum(axis=0),
         }
         joint = {"offset": sums.both_offset[by_offset].sum(axis=0)}
         joint |= {other: getattr(sums, f"both_{other}")[at].sum(axis=0) for other in _WORDLESS}

@@ -331,7 +331,9 @@ VIEW = View(
     _human,
     _files,
     # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
-    stale=names_of("relations", "alignment", "causes", "prefix_matching"),
+    stale=names_of(
+        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before")
+    ),
     facts=lambda result, places: head_cards(result.only(result.stacks[0])),
     scales=(
         Scale("positional", "Positional score", of_pattern=True),

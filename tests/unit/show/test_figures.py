@@ -95,7 +95,9 @@ def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
 #: Maps of heads: what each cell is of its head's JSON, and how many digits are written into it.
 HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("classify", "alignment"): (lambda row: row["alignment"]["score"]["value"], 2),
-    ("classify", "prefix_matching"): (lambda row: row["prefix"]["after"]["gain"]["value"], 3),
+    ("classify", "prefix_after"): (lambda row: row["prefix"]["after"]["gain"]["value"], 3),
+    ("classify", "prefix_same"): (lambda row: row["prefix"]["same"]["gain"]["value"], 3),
+    ("classify", "prefix_before"): (lambda row: row["prefix"]["before"]["gain"]["value"], 3),
     ("rank", "effective_rank"): (lambda row: row["qk"]["effective_rank"], 1),
     ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["value"], 2),
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),

@@ -11,11 +11,10 @@ from scipy import stats
 
 from headscope.analyses.classify.rows import WORD_OFFSETS, RowSummary
 from headscope.analyses.classify.syntactic import (
-    KernelHits,
     Syntactic,
     SyntacticTest,
     judge_syntactic,
-    kernel_argmax,
+    kernel_hits,
 )
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch
@@ -64,9 +63,8 @@ def judged(
     sums = Syntactic(1, 1, swapped=swapped)
     nothing = torch.zeros(0)
     sums.update(RowSummary(nothing, argmax, mean, *[nothing] * 7), batch)
-    hits = KernelHits(sums)
-    if kernel is not None:
-        hits.update(kernel_argmax(torch.tensor([kernel], dtype=torch.float64), batch), batch)
+    by_offset = np.array(kernel or [0.0] * len(WORD_OFFSETS)).reshape(1, 1, -1)
+    (hits,) = kernel_hits(by_offset, [sums], [batch] if kernel is not None else [])
     found = judge_syntactic(sums, hits, np.ones((1, 1), bool), Thresholds.parse(thresholds))
     return {(test.relation, test.direction): test for test in found}
 
