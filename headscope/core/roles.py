@@ -97,7 +97,10 @@ class Thresholds(ThresholdSet):
 
 @dataclass(frozen=True)
 class Role:
-    """One role: how it is measured, and how it is shown."""
+    """One role: how it is measured, and how it is shown.
+
+    A new one is a row of :data:`ROLES` with ``keys``, a ``threshold`` and ``measure`` as its key.
+    """
 
     key: str  # What results and limits call it
     name: str  # What a reader sees
@@ -165,8 +168,10 @@ def _special_words(token: str) -> str:
 #: that colour-blind readers can tell apart (Okabe & Ito 2008), and three more that differ clearly.
 ROLES = [
     Role(
-        *("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89", _SELF),
-        *("looks at a fixed distance, such as the token before", _VOITA),
+        *("positional", "positional", "", "#0072B2", "bold blue", "#bcd7ff", "#1d4e89"),
+        stacks=_SELF,
+        words="looks at a fixed distance, such as the token before",
+        source=_VOITA,
         sentence="{score:.0%} of tokens look most at {detail}; a random choice would in "
         "{baseline:.0%}.",
         detail=_offset_words,
@@ -174,39 +179,43 @@ ROLES = [
     ),
     Role(
         *("syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33"),
-        ("encoder",),
-        "looks from a word to its syntactic head, or to a dependent of one relation",
-        _VOITA,
+        stacks=("encoder",),
+        words="looks from a word to its syntactic head, or to a dependent of one relation",
+        source=_VOITA,
         sentence="{detail}: right {score:.0%} of the time on sentences that had no say in choosing "
         "it. Best rule of thumb: {baseline:.0%} ({against}).",
         detail=_relation_words,
     ),
     Role(
         *("rare", "rare-word", "rare", "#CC79A7", "bold magenta", "#f3c4ea", "#7a2a6a"),
-        ("encoder",),
-        "looks at the rarest word of the sentence",
-        _VOITA,
+        stacks=("encoder",),
+        words="looks at the rarest word of the sentence",
+        source=_VOITA,
         sentence="{score:.0%} of words look most at the rarest word of the sentence; at a random "
         "word: {baseline:.0%}.",
     ),
     Role(
         *("monotonic", "monotonic", "mono", "#4B0092", "bold bright_blue", "#d7c9f7", "#4a2a80"),
-        ("cross",),
-        "cross-attention that goes through the source in order",
+        stacks=("cross",),
+        words="cross-attention that goes through the source in order",
     ),
     Role(
-        *("anti_monotonic", "anti-monotonic", "anti", "#2F4F4F", "bold bright_magenta"),
-        *("#b9cccc", "#2e4a4a", ("cross",)),
-        "cross-attention that goes through the source backwards",
+        *("anti_monotonic", "anti-monotonic", "anti"),
+        *("#2F4F4F", "bold bright_magenta", "#b9cccc", "#2e4a4a"),
+        stacks=("cross",),
+        words="cross-attention that goes through the source backwards",
     ),
     Role(
-        *("sharp", "sharp", "sharp", "#80BA5A", "bright_green", "#d9ebc2", "#456320", ("cross",)),
-        "cross-attention that puts nearly all weight on one source token",
+        *("sharp", "sharp", "sharp", "#80BA5A", "bright_green", "#d9ebc2", "#456320"),
+        stacks=("cross",),
+        words="cross-attention that puts nearly all weight on one source token",
     ),
     Role(
-        *("special", "special-token", "", "#E69F00", "yellow", "#fbe3a4", "#6b5200", _ALL),
-        *("looks at special tokens, such as [CLS] and [SEP]", _CLARK),
-        *("special_mass", "special"),
+        *("special", "special-token", "", "#E69F00", "yellow", "#fbe3a4", "#6b5200"),
+        words="looks at special tokens, such as [CLS] and [SEP]",
+        source=_CLARK,
+        measure="special_mass",
+        threshold="special",
         strict=True,
         sentence="Puts {score:.2f} of its attention on special tokens, most of it on {detail}; "
         "evenly spread attention puts {baseline:.2f} there.",
@@ -214,26 +223,38 @@ ROLES = [
         legend="CLS, SEP first, last special token",
     ),
     Role(
-        *("punctuation", "punctuation", "punct", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61", _SELF),
-        *("looks at punctuation", _CLARK, "punctuation_mass", "punctuation"),
+        *("punctuation", "punctuation", "punct", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61"),
+        stacks=_SELF,
+        words="looks at punctuation",
+        source=_CLARK,
+        measure="punctuation_mass",
+        threshold="punctuation",
         strict=True,
     ),
     Role(
-        *("broad", "broad", "broad", "#D55E00", "red", "#f9c9c2", "#7a2d22", _ALL),
-        *("spreads its attention over the whole sentence", _CLARK),
-        *("long_entropy", "broad_relative"),
+        *("broad", "broad", "broad", "#D55E00", "red", "#f9c9c2", "#7a2d22"),
+        words="spreads its attention over the whole sentence",
+        source=_CLARK,
+        measure="long_entropy",
+        threshold="broad_relative",
         strict=True,
         sentence="Spreads its attention: its entropy is {score:.0%} of the most that is possible. "
         "Heads with random weights do so too.",
     ),
     Role(
-        *("self", "self", "self", "#8B4513", "bright_yellow", "#ecd9c6", "#5e3a17", _SELF),
-        *("looks at the token itself", _CLARK, "self_rate", "self"),
+        *("self", "self", "self", "#8B4513", "bright_yellow", "#ecd9c6", "#5e3a17"),
+        stacks=_SELF,
+        words="looks at the token itself",
+        source=_CLARK,
+        measure="self_rate",
+        threshold="self",
     ),
     Role(
         *("duplicate", "duplicate-token", "dup", "#6A5ACD", "bright_cyan", "#dcd8f6", "#3d3480"),
-        *(_SELF, "looks at another copy of the same token", ""),
-        *("duplicate_rate", "duplicate"),
+        stacks=_SELF,
+        words="looks at another copy of the same token",
+        measure="duplicate_rate",
+        threshold="duplicate",
     ),
 ]
 #: A head without any role.
@@ -246,7 +267,7 @@ def primary_roles() -> tuple[Role, ...]:
 
 
 def registered_roles() -> list[Role]:
-    """Return the roles that :func:`register` added, in the order of priority."""
+    """Return the roles that name their keys, as those of :func:`register` do, by priority."""
     return [role for role in ROLES if role.keys is not None]
 
 
@@ -355,7 +376,15 @@ def register(
     light = "#" + "".join(f"{255 - (255 - part) // 4:02x}" for part in parts)
     dark = "#" + "".join(f"{part // 2:02x}" for part in parts)
     shown = name or key, mark or key[:5], colour, colour, light, dark
-    role = Role(key, *shown, tuple(stacks), words or key, source, key, float(threshold), keys=keys)
+    role = Role(
+        *(key, *shown),
+        stacks=tuple(stacks),
+        words=words or key,
+        source=source,
+        measure=key,
+        threshold=float(threshold),
+        keys=keys,
+    )
     ROLES.insert(order.index(before), role)
     return role
 

@@ -103,8 +103,7 @@ def test_weights_are_read_where_the_first_copy_stands():
     """[CLS] 1 2 3 4 5 1 2 3 4 5 [SEP]: each query's places, in a loop."""
     n = 2 * COPY + 2
     pattern = torch.rand(3, 2, n, n, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    found = PrefixWeights(1, 3, 4, 1, COPY)
-    found.begin(1)
+    found = PrefixWeights(1, 3, 3, 1, COPY)
     none = torch.empty(0)
     for rows in (slice(0, 2), slice(2, 3)):
         seen = (rows, slice(1, 3), 3, none, none, none, pattern[rows], none)
@@ -114,7 +113,7 @@ def test_weights_are_read_where_the_first_copy_stands():
             for head in range(2):
                 rows = pattern[sequence, head]
                 total = [float(rows[i, i - COPY + step]) for i in range(COPY + 2, 2 * COPY)]
-                value = found.weights[place, 0, head + 1, sequence + 1]
+                value = found.weights[place, 0, head + 1, sequence]
                 assert value == pytest.approx(np.mean(total)), name
     assert np.isnan(found.weights[:, :, 0]).all()
 

@@ -43,19 +43,13 @@ class PrefixWeights:
         self.weights: Array = np.full((len(PLACES), n_layers, n_heads, sequences), np.nan)
         self._queries = torch.arange(start + copy + 1, start + 2 * copy - 1)
         self._copy = copy
-        self._first = 0
-
-    def begin(self, first: int) -> None:
-        """Set which sequence the next batch starts with."""
-        self._first = first
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
-        rows = slice(self._first + site.rows.start, self._first + site.rows.stop)
         for i, step in enumerate(PLACES.values()):
             keys = self._queries - self._copy + step
             weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
-            self.weights[i, site.row, site.heads, rows] = numpy(weight).T
+            self.weights[i, site.row, site.heads, site.rows] = numpy(weight).T
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""
@@ -64,7 +58,6 @@ class PrefixWeights:
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.
 SEQUENCES, COPY = 32, 24
 _SHORTEST = 4  # Fewest tokens of a copy: what is left without both ends is still a mean.
-_AT_ONCE = 32  # Sequences that run at a time.
 
 
 @dataclass(frozen=True)
@@ -101,14 +94,11 @@ class Repeats:
         )
 
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
-        """Run sequences: (places, n_layers, n_heads, sequences)."""
+        """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
         shape = loaded.n_layers, loaded.n_heads, len(sequences)
         matching = PrefixWeights(*shape, self.start, self.copy)
         with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
-            for first in range(0, len(sequences), _AT_ONCE):
-                matching.begin(first)
-                batch = loaded.pad(sequences[first : first + _AT_ONCE])
-                router.run(functools.partial(loaded.forward, *batch))
+            router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
         return matching.weights
 
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -30,7 +29,6 @@ from headscope.core.widest import widest
 from headscope.data.batches import Batch
 from headscope.stats.statistics import ratio, ratio_error
 
-Addition = Callable[[], None]  # Adds one batch to the sums.
 _FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.
 
 
@@ -308,20 +306,6 @@ class StackSums(Parts):
             stack: CrossHeads(*shape) if stack == "cross" else HeadMeasures(*shape)
             for stack, shape in shapes.items()
         }
-
-    def observers(
-        self, stacks: Sequence[str], later: Callable[[Addition], object]
-    ) -> list[RowReducer | CrossHeads]:
-        """Return what observes some stacks; ``later`` gets each :data:`Addition` to these sums.
-
-        Cross-attention alone is added to the sums at once.
-        """
-
-        def reducer(stack: str, part: HeadMeasures) -> RowReducer:
-            return part.reducer(stack, lambda *batch: later(functools.partial(part.update, *batch)))
-
-        parts = ((stack, self.by_stack[stack]) for stack in stacks)
-        return [p if isinstance(p, CrossHeads) else reducer(stack, p) for stack, p in parts]
 
     def parts(self) -> Mapping[str, Any]:
         """Return the sums of each stack."""

@@ -87,7 +87,13 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     yield b.Text(visible(result.corpus.note), on=b.PAGE)
     titles = ("role", "heads", "heads of random weights")
     columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
-    yield b.Table(columns, role_rows(result), on=b.PAGE)
+    rows = []
+    for part in parts_of(result):
+        stack = f"{part.stacks[0]}: " if several else ""
+        for key, name, n, control in role_counts(part):
+            untested = role_in(key, part.stacks[0]) in result.untestable
+            rows.append((stack + name, "not testable" if untested else str(n), control))
+    yield b.Table(columns, rows, on=b.PAGE)
     yield b.Drawing("roles", partial(draw, "role_map", result))
     if _has_trees(result.only("encoder")):
         yield b.Drawing("relations", partial(draw, "relation_bars", result))
@@ -225,17 +231,6 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
         rows.append((role.key, role.name, counts[role.key], random))
     without = sum(not head.roles for head in part.heads)
     return [*rows, ("none", "no role on this corpus", without, "-")]
-
-
-def role_rows(result: ClassifyResult) -> list[tuple[str, str, str]]:
-    """Return name, heads and heads of the control by role, stack by stack."""
-    rows = []
-    for part in parts_of(result):
-        stack = f"{part.stacks[0]}: " if len(result.stacks) > 1 else ""
-        for role, name, n, control in role_counts(part):
-            untested = role_in(role, part.stacks[0]) in result.untestable
-            rows.append((stack + name, "not testable" if untested else str(n), control))
-    return rows
 
 
 def legend(stack: str) -> str:
