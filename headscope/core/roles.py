@@ -273,7 +273,7 @@ def registered_roles() -> list[Role]:
 
 def role_of(key: str) -> Role:
     """Return the role with this key; of one that is not registered here, a plain row."""
-    unknown = dataclasses.replace(NO_ROLE, key=key, name=key, mark=key[:5])
+    unknown = dataclasses.replace(NO_ROLE, key=key, name=key, mark=key[:5], words=key)
     return next((role for role in primary_roles() if role.key == key), unknown)
 
 

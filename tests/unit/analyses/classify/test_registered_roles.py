@@ -93,7 +93,9 @@ def test_a_registered_role_is_everywhere_at_once(planted, neighbour):
         assert all("neighbour" not in head.roles and not head.registered for head in plain.heads)
         # A result that was made with the role is still shown where the role is unknown.
         assert result.heads[0].registered
-        assert any(card.mark == "neigh" for card in VIEW.facts(result, ()))
+        cards = [card for card in VIEW.facts(result, ()) if card.mark == "neigh"]
+        assert len(cards) == len(near)
+        assert all(card.sentence.startswith("Neighbour: ") for card in cards)
         for old, new in zip(plain.heads, result.heads, strict=True):
             rest = tuple(label for label in new.labels if label.role != "neighbour")
             assert old.labels == rest, "other labels do not depend on registered roles"
