@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headscope.analyses.attribute import attribute as attribute
     from headscope.analyses.classify import ClassifyResult as ClassifyResult
     from headscope.analyses.classify import classify as classify
-    from headscope.analyses.classify.options import Thresholds as Thresholds
     from headscope.analyses.depth import DepthResult as DepthResult
     from headscope.analyses.depth import depth as depth
     from headscope.analyses.explain import ExplainResult as ExplainResult
@@ -36,7 +35,9 @@ if TYPE_CHECKING:
     from headscope.artefacts.compact_classes import register as register
     from headscope.artefacts.saving import save as save
     from headscope.artefacts.saving import save_dense as save_dense
+    from headscope.core import roles as roles
     from headscope.core.errors import HeadscopeError as HeadscopeError
+    from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
     from headscope.models.load.loading import load as load
     from headscope.models.run.wrap import wrap as wrap
@@ -80,18 +81,20 @@ _MODULES = {
     "models.surgery.layers": "remove_layers",
     "artefacts.saving": "save save_dense",
     "artefacts.compact_classes": "register",
-    "analyses.classify.options": "Thresholds",
+    "core.roles": "Thresholds",
     "reports.claims.thresholds": "InsightThresholds",
     "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+#: Modules that are public as a whole.
+_WHOLE = {"plot": "plot", "roles": "core.roles"}
 
 __all__ = [*_HOME]
 
 
 def __getattr__(name: str) -> object:
-    if name == "plot":
-        return importlib.import_module("headscope.plot")
+    if name in _WHOLE:
+        return importlib.import_module(f"headscope.{_WHOLE[name]}")
     # A name without a line above may be that of an analysis in a folder of its own.
     home = _HOME.get(name, f"analyses.{name.removesuffix('Result').lower()}")
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import headscope
-from headscope.analyses.classify.options import Thresholds
+from headscope.core.roles import Thresholds
 from headscope.core.serialise import to_dict, to_json
 
 Json = Any

@@ -258,7 +258,7 @@ def by_role(context: Context) -> Ranking:
 
     def value(head: HeadResult) -> float:
         if head.labels:
-            return 1.0 + max(label.score - label.baseline for label in head.labels)
+            return 1.0 + max(float(label.score) - label.baseline for label in head.labels)
         return (head.confidence or 0.0) - 1.0  # at most 0: never above a head with a role
 
     return _by_largest(context, value)

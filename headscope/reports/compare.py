@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
 from typing import Any, TypeVar
 
+from headscope.analyses.classify.cards import head_sentence, mark_of
 from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.view import mark_of
-from headscope.analyses.classify.words import head_sentence
 from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
 from headscope.core.serialise import SCHEMA

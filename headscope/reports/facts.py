@@ -183,9 +183,9 @@ def _classify(result: ClassifyResult) -> Iterator[Found]:
         yield head.name, "roles", Labels(roles, head.primary)
         relations = (f"{s.relation} {s.direction}" for s in head.syntactic if s.labelled)
         yield head.name, "relations", Labels(frozenset(relations))
-        intervals = {label.role: label.interval for label in head.labels}
+        intervals = {label.role: label.score.interval for label in head.labels}
         if head.sharpness is not None:  # labelled or not
-            intervals["sharp"] = head.sharpness.interval
+            intervals["sharp"] = head.sharpness.confidence.interval
         for name, role in _MEANS.items():
             value = getattr(head, name)
             if value is not None or name != "long_entropy":  # too little long text
@@ -195,7 +195,7 @@ def _classify(result: ClassifyResult) -> Iterator[Found]:
         swapped = Number(control.swapped.labels)
         yield "swapped trees", "syntactic labels", swapped
     if control is not None and control.random_weights:
-        stacks = control.by_stack or {"": {r.key: getattr(control, r.key) for r in ROLES}}
+        stacks = control.by_stack or {"": control.roles}
         for stack, counts in stacks.items():
             where = f"random weights, {stack}" if stack else "random weights"
             for key in (role.key for role in ROLES):

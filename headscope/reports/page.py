@@ -139,7 +139,7 @@ def _clearest(report: ReportResult, cards: list[Card]) -> str:
 
     def rank(card: Card) -> tuple[int, float]:
         place = order.index(card.primary) if card.primary in order else len(order)
-        gains = [label.score - label.baseline for label in labels.get(card.name, ())]
+        gains = [float(label.score) - label.baseline for label in labels.get(card.name, ())]
         return place, -max(gains, default=0.0)
 
     return min(cards, key=rank).name

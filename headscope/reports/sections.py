@@ -24,6 +24,7 @@ from headscope.core.files import before_of, sha256_of, sha256_of_file
 from headscope.core.once import keeping
 from headscope.core.options import options_of
 from headscope.core.progress import Progress, part_of, silent
+from headscope.core.roles import registered_roles
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
 from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
@@ -202,7 +203,8 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
             depends = {"on": run.identity, "settings": settings, "sources": sources}
             keys[name] = _digest({"section": name, **depends})
             before = run.previous.section(name, keys[name], run.command)
-            if before is not None:
+            # What a registered role measures is a function, which no key can tell of.
+            if before is not None and not registered_roles():
                 results[name] = before
                 reused.append(name)
                 continue

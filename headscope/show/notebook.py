@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from headscope.core.progress import Progress, Steps
-from headscope.core.roles import PRIMARY
+from headscope.core.roles import primary_roles
 from headscope.show.blocks import (
     PAGE,
     Block,
@@ -26,7 +26,6 @@ from headscope.show.blocks import (
 from headscope.show.cells import model_name, tidy
 from headscope.show.view import view_of
 
-_LIGHT = {role.style: role.light for role in PRIMARY}
 _EVERY = 0.5  # Seconds between two looks at a run
 #: The command whose bar is shown, while it is.
 _RUNNING: list[str] = []
@@ -130,12 +129,13 @@ def _table(block: HeadMarks) -> Markup:
     for (layer, head), mark in block.marks.items():
         rows.setdefault(layer, {})[head] = mark
     heads = range(max((head for _, head in block.marks), default=-1) + 1)
+    light = {role.style: role.light for role in primary_roles()}
     cell = Markup('<td style="{};background:{}">{}</td>')
     lines = [
         Markup("<tr><th>{}</th>{}</tr>").format(
             layer,
             Markup("").join(
-                cell.format(_STYLE, _LIGHT.get(style, "#fff"), text)
+                cell.format(_STYLE, light.get(style, "#fff"), text)
                 for text, style in (marks.get(head, ("", "")) for head in heads)
             ),
         )

@@ -27,6 +27,12 @@ class Estimate:
             return cls(value)
         return cls(value, value - half_width, value + half_width)
 
+    def __float__(self) -> float:
+        """Return the value alone; TypeError where it is unknown."""
+        if self.value is None:
+            raise TypeError("the number is unknown")
+        return self.value
+
     @property
     def interval(self) -> tuple[float, float] | None:
         """Both ends, or None."""

@@ -63,7 +63,7 @@ best-of-ten | analyses/classify/labels.py | ten offsets, tested as one
 offset-of-both | analyses/classify/syntactic.py | B's baseline is chosen on B too
     ((1,), from_a)) => ((1,), best))
 rare-gain | analyses/classify/labels.py | gain over chance, not over uniform
-    rate - uniform >= => rate - chance >=
+    rates - uniform >= => rates - chance >=
 broad-at-20 | analyses/classify/rows.py | rows of 20 keys are left out
     (length >= LONG) => (length > LONG)
 dealt-anywhere | analyses/classify/causes.py | labels cross layers

@@ -104,7 +104,9 @@ def test_a_treebank(run, model, treebank, tmp_path):
         assert all(0 <= head[n] <= 1 for n in ("confidence", "special_mass", "punctuation_mass"))
         positional = head["positional"]
         rates = {offset: rate for offset, rate in positional["rates"].items() if rate is not None}
-        assert positional["score"] == max(rates.values()) == rates[str(positional["offset"])]
+        assert (
+            positional["score"]["value"] == max(rates.values()) == rates[str(positional["offset"])]
+        )
         found = [(score["relation"], score["direction"]) for score in head["syntactic"]]
         assert len(found) == len(set(found))
         assert set(found) == ways
@@ -113,7 +115,7 @@ def test_a_treebank(run, model, treebank, tmp_path):
                 assert score["trials"] == 10 * edges.count(score["relation"])
         rare = head["rare"]
         assert rare["queries"] == 20 * 6  # zebra and wombat are the rarest
-        assert 0 <= rare["rate"] <= rare["two_rarest"] <= 1
+        assert 0 <= rare["rate"]["value"] <= rare["two_rarest"] <= 1
         assert rare["chance"] == pytest.approx(1 / 6)
     best = [row["best_relation"] for row in read_rows((tmp_path / "out/heads.csv").read_text())]
     assert {relation.split()[0] for relation in best if relation} <= set(edges)
@@ -154,7 +156,7 @@ def test_plain_text_has_no_syntactic_roles(run, model, treebank, tmp_path):
     assert (result["corpus"]["sentences"], result["corpus"]["trees"]) == (10, False)
     assert "the corpus itself" in result["corpus"]["frequencies"]
     control = result["control"]
-    assert (control["seed"], control["heads"], control["syntactic"]) == (7, 8, 0)
+    assert (control["seed"], control["heads"], control["roles"]["syntactic"]) == (7, 8, 0)
     result = run(*call, "--frequencies", counts, "--language", "en", "--format", "json").json
     assert result["corpus"]["frequencies"] == f"file {counts}"
 
@@ -169,7 +171,7 @@ def causes(model: Path, tmp_path_factory: pytest.TempPathFactory, run: Command) 
     options = [f"--{name.replace('_', '-')}" for name in ASKED]
     limits = ("--limit", "40", "--ablate-limit", "8", "-q", "--no-validate")
     done = run("classify", model, *options, *limits, "-o", out)
-    assert {"causes.png", "causes.svg", "prefix_matching.png"} <= {p.name for p in out.iterdir()}
+    assert {"causes.png", "causes.svg", "prefix_after.png"} <= {p.name for p in out.iterdir()}
     return done, from_dict(ClassifyResult, strict_json((out / "classify.json").read_text()))
 
 
@@ -180,14 +182,14 @@ def test_causes_are_shown_and_compared(causes):
     rows = read_rows(to_csv(result))
     assert len(rows) == len(result.heads) == 8
     for row, head in zip(rows, result.heads, strict=True):
-        assert float(row["zero_loss"]) == head.cause.zero.loss
+        assert float(row["zero_loss"]) == head.cause.zero.value
         _, high = head.cause.noise.interval or ("", "")  # unknown where rounding is all there is
         assert row["noise_high"] == str(high)
-        assert float(row["after_gain"]) == head.prefix.after.gain
+        assert float(row["after_gain"]) == head.prefix.after.gain.value
     facts = facts_of(Results("x", classify=result), ["classify"])
     number = facts["classify", "L1H2", "loss when removed, zero"]
     cause = result.heads[6].cause
-    assert (number.value, number.interval) == (cause.zero.loss, cause.zero.interval)
+    assert (number.value, number.interval) == (cause.zero.value, cause.zero.interval)
     assert ("classify", "L1H2", "repeated tokens, after") in facts
 
 
@@ -242,7 +244,7 @@ def test_every_stack_has_its_part(run, bart, table, tmp_path):
     assert result.stacks == ("encoder", "decoder", "cross")
     rows = read_rows((tmp_path / "heads.csv").read_text())
     assert [row["stack"] for row in rows] == [head.stack for head in result.heads]
-    assert float(rows[-1]["alignment"]) == result.heads[-1].alignment.score
+    assert float(rows[-1]["alignment"]) == result.heads[-1].alignment.score.value
     assert rows[-1]["positional_score"] == rows[-1]["rare_rate"] == ""
     names = {path.name for path in tmp_path.iterdir()}
     every = {"classify.json", "heads.csv", "roles.png", "roles.svg"}

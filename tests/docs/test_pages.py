@@ -11,7 +11,7 @@ import typer.main
 
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
-from headscope.core.roles import PRIMARY
+from headscope.core.roles import primary_roles
 from headscope.pruning.options import METHODS
 from headscope.tasks.making import TASKS
 
@@ -47,7 +47,7 @@ def test_links_and_names_of_pages_lead_somewhere(page):
 DEFINED = {
     "definitions/pruning": METHODS,
     "definitions/tasks": (*TASKS, "mlm", "fidelity"),
-    "definitions/roles": [role.key for role in PRIMARY],
+    "definitions/roles": [role.key for role in primary_roles()],
     "rank": ("numerical_rank", "stable_rank", "effective_rank", "dims", "overlap"),
     "spectrum": ("share_at_k", "share_sq_at_k", "curve_sq"),
     "validate": ("calls", "mask_reached", "max_abs_hidden_eager", "max_abs_pattern"),

@@ -22,7 +22,7 @@ from tiny_models import (
 from transformers import AutoModel
 
 import headscope
-from headscope.analyses.classify.causes import CauseSource, find_causes, mean_loss
+from headscope.analyses.classify.causes import CauseSource, mean_loss, with_causes
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.progress import silent
@@ -77,11 +77,11 @@ def test_the_head_that_carries_the_output_is_found(tmp_path, text):
     assert carrier.zero_estimate > 0
     # What is always the same can be replaced by its mean, not by nothing.
     assert constant.zero.above
-    assert constant.mean.loss == pytest.approx(0.0, abs=1e-6)
+    assert constant.mean.value == pytest.approx(0.0, abs=1e-6)
     assert constant.mean_estimate == pytest.approx(0.0, abs=1e-6)
     for cause in losses.values():
         for effect in (cause.zero, cause.mean, cause.noise, cause.beyond_noise):
-            assert effect.loss == pytest.approx(0.0, abs=1e-6)
+            assert effect.value == pytest.approx(0.0, abs=1e-6)
         assert cause.zero_estimate == pytest.approx(0.0, abs=1e-12)
 
 
@@ -126,7 +126,7 @@ def test_losses_are_those_of_networks_cut_by_hand(tmp_path, text):
                 for line in source.measured.first
             ]
             loss = 1 - float(torch.stack(cosines).mean())
-            assert getattr(cause, name).loss == pytest.approx(loss, abs=2e-6)
+            assert getattr(cause, name).value == pytest.approx(loss, abs=2e-6)
 
 
 def test_the_squared_estimate_is_right_for_a_small_change(tmp_path, text):
@@ -137,7 +137,7 @@ def test_the_squared_estimate_is_right_for_a_small_change(tmp_path, text):
             site.output_weight.mul_(0.05)
     result = classified(loaded, text)
     found = [head.cause for head in result.heads if head.cause]
-    measured = sum(cause.zero.loss for cause in found)
+    measured = sum(cause.zero.value for cause in found)
     # Along random directions: the sum over heads and sentences is right to some 20%.
     assert sum(cause.zero_estimate for cause in found) == pytest.approx(measured, rel=0.4)
     assert result.causes.estimate == "squared"
@@ -157,13 +157,13 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
             half = 1.96 * rows.std(axis=1, ddof=1) / np.sqrt(n)
             found = mean_loss(rows.mean(axis=1).tolist(), half.tolist(), half.tolist(), heads=heads)
             missed += not found.interval[0] <= 2.0 <= found.interval[1]
-            inside.append(found.all_heads[0] <= 2.0 <= found.all_heads[1])
+            inside.append(found.all_low <= 2.0 <= found.all_high)
         any_missed += not all(inside)
     assert missed <= stats.binom.ppf(0.999, runs * heads, 0.06)
     assert any_missed <= stats.binom.ppf(0.999, runs, 0.07)
     same = mean_loss([1.0] * 5, [0.5] * 5, [0.25] * 5, heads=72)  # rotations that agree
     assert same.interval == pytest.approx((0.5, 1.25))
-    assert same.all_heads[0] < 0.5 < 1.25 < same.all_heads[1]
+    assert same.all_low < 0.5 < 1.25 < same.all_high
 
 
 def test_noise_is_the_mean_over_rotations(tmp_path, text):
@@ -173,7 +173,7 @@ def test_noise_is_the_mean_over_rotations(tmp_path, text):
     result = classified(loaded, text)
     assert all(torch.equal(before[name], t) for name, t in loaded.model.state_dict().items())
     cause = result.heads[5].cause
-    assert cause.beyond_noise.loss == pytest.approx(cause.zero.loss - cause.noise.loss, abs=1e-6)
+    assert cause.beyond_noise.value == pytest.approx(cause.zero.value - cause.noise.value, abs=1e-6)
 
 
 def test_noise_has_the_size_of_the_head(tmp_path):
@@ -220,7 +220,8 @@ def test_what_a_role_costs_is_said(verdict, uneven, text):
         dataclasses.replace(head, roles=("broad",) if which(head) else ()) for head in plain.heads
     )
     source = CauseSource.read("fidelity", text, 64, 0)
-    causes, _ = find_causes(loaded, ("encoder",), heads, source, silent)
+    labelled = dataclasses.replace(plain, heads=heads)
+    causes = with_causes(labelled, loaded, source, silent).causes
     test = next(t for t in causes.tests if (t.role, t.removal) == ("any", "zero"))
     assert test.verdict == verdict
     assert causes.rotations >= 5
@@ -257,7 +258,7 @@ def test_stacks_of_an_encoder_decoder_model(kind, tmp_path, text):
     assert len({h.stack for h in sentences.heads}) == 3
     # A mean is left behind by gates, also where T5 has no b_O to keep it in.
     found = [h.cause for h in sentences.heads if h.cause]
-    assert any(abs(c.zero.loss - c.mean.loss) > 1e-4 for c in found)
+    assert any(abs(c.zero.value - c.mean.value) > 1e-4 for c in found)
     with pytest.raises(InputError, match="runs the encoder"):
         classified(loaded, path, data=text, stack="cross")
 

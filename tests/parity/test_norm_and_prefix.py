@@ -68,7 +68,7 @@ def test_a_sink_without_values_loses_its_label_and_any_other_head_keeps_it(plant
     # Heads that look at one word by its place keep their labels in either model.
     assert by_role["positional"].heads == len(by_role["positional"].kept) == 4
     assert ("special" in result.heads[4].roles) is not sink
-    assert special.interval[0] <= len(special.kept) <= special.interval[1]
+    assert special.share.low <= special.share.value == len(special.kept) <= special.share.high
 
 
 def test_roles_are_compared_by_name(planted):
@@ -81,7 +81,7 @@ def test_roles_are_compared_by_name(planted):
         first = tuple(name for name in mine if name.startswith("L0"))
         assert (role.heads, role.kept, role.gained) == (len(mine), first, ())
         assert (role.control_heads, role.control_kept) == (len(mine), len(first))
-        assert role.interval[0] <= len(first) / len(mine) <= role.interval[1]
+        assert role.share.low <= role.share.value == len(first) / len(mine) <= role.share.high
     gained = [name for role in compare(other, plain.heads).roles for name in role.gained]
     assert gained
     assert not any(name.startswith("L0") for name in gained)
@@ -103,8 +103,7 @@ def test_weights_are_read_where_the_first_copy_stands():
     """[CLS] 1 2 3 4 5 1 2 3 4 5 [SEP]: each query's places, in a loop."""
     n = 2 * COPY + 2
     pattern = torch.rand(3, 2, n, n, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    found = PrefixWeights(1, 3, 4, 1, COPY)
-    found.begin(1)
+    found = PrefixWeights(1, 3, 3, 1, COPY)
     none = torch.empty(0)
     for rows in (slice(0, 2), slice(2, 3)):
         seen = (rows, slice(1, 3), 3, none, none, none, pattern[rows], none)
@@ -114,7 +113,7 @@ def test_weights_are_read_where_the_first_copy_stands():
             for head in range(2):
                 rows = pattern[sequence, head]
                 total = [float(rows[i, i - COPY + step]) for i in range(COPY + 2, 2 * COPY)]
-                value = found.weights[place, 0, head + 1, sequence + 1]
+                value = found.weights[place, 0, head + 1, sequence]
                 assert value == pytest.approx(np.mean(total)), name
     assert np.isnan(found.weights[:, :, 0]).all()
 
@@ -205,12 +204,12 @@ def test_a_planted_induction_head_is_found_and_its_mirror_image_too():
                 # An encoder's token sees its own copy as well: half of the weight goes there.
                 assert match.score == pytest.approx(0.5, abs=0.1), name
                 assert match.control < 0.05
-                assert match.interval[0] > 0.35
+                assert match.gain.low > 0.35
             else:
-                assert match.gain < 0.05, (name, place)
-            assert match.gain == pytest.approx(match.score - match.control)
+                assert match.gain.value < 0.05, (name, place)
+            assert match.gain.value == pytest.approx(match.score - match.control)
     # L0H0 always looks one token back, a great weight that repetition does not change.
-    assert all(abs(getattr(scores["L0H0"], place).gain) < 0.02 for place in PLACES)
+    assert all(abs(getattr(scores["L0H0"], place).gain.value) < 0.02 for place in PLACES)
     assert max(result.prefix.random_weights.values()) < 0.05
 
 

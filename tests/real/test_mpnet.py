@@ -53,7 +53,7 @@ def test_its_positional_heads(loaded, ewt, limit, request):
     near = 0.01 if limit else 0.0006
     for name, offset, score in (("L0H11", 1, 0.997), ("L0H6", -1, 0.964)):
         assert heads[name].offset == offset
-        assert heads[name].score == pytest.approx(score, abs=near)
+        assert heads[name].score.value == pytest.approx(score, abs=near)
 
 
 def test_documents_as_long_as_it_reads(loaded, shared, tmp_path):
@@ -65,4 +65,4 @@ def test_documents_as_long_as_it_reads(loaded, shared, tmp_path):
     found = headscope.classify(loaded, open_text(path), language="en")
     assert (found.corpus.sentences, found.corpus.skipped) == (2, 0)
     assert min(map(len, loaded.tokenizer(documents)["input_ids"])) > 300
-    assert all(head.positional.score is not None for head in found.heads)
+    assert all(head.positional.score.value is not None for head in found.heads)

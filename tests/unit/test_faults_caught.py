@@ -12,11 +12,9 @@ from tiny_models import tiny_tokenizer
 import headscope
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import RowSummary
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.analyses.classify.syntactic import (
-    KernelHits,
     Syntactic,
     SyntacticTest,
     judge_syntactic,
@@ -25,6 +23,7 @@ from headscope.artefacts.onnx_graph import INPUTS
 from headscope.artefacts.onnx_session import Graph
 from headscope.attention import masked_softmax, with_bias
 from headscope.core.activations import Activations
+from headscope.core.roles import Thresholds
 from headscope.data.sentence import Sentence
 from headscope.models.run.intervene import gated
 from headscope.models.surgery.output_maps import make_permanent
@@ -95,7 +94,7 @@ def _halves() -> Syntactic:
 
 def _judged(sums: Syntactic) -> SyntacticTest:
     limits = Thresholds(min_trials=1)
-    tests = judge_syntactic(sums, KernelHits(sums), np.ones((1, 1), bool), limits)
+    tests = judge_syntactic(sums, np.zeros_like(sums.hits), np.ones((1, 1), bool), limits)
     (found,) = (test for test in tests if (test.relation, test.direction) == ("obj", "dep->head"))
     return found
 
@@ -135,7 +134,7 @@ def test_the_best_of_ten_offsets_is_tested_as_one_of_ten():
 def test_where_no_query_has_a_target_no_offset_is_the_best():
     found = judge(HeadMeasures(1, 1), Thresholds(), [[0]])[0].positional
     assert found is not None
-    assert (found.score, found.offset, found.chance) == (None, None, None)
+    assert (found.score.value, found.offset, found.chance) == (None, None, None)
 
 
 @pytest.mark.parametrize(("uniform", "roles"), [(0.45, ("rare",)), (0.52, ())])

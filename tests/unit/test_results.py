@@ -38,7 +38,7 @@ def test_a_result_comes_back_from_json_as_it_was(name, documents):
 def test_what_is_not_known_is_null_and_never_nan(demo):
     single = headscope.classify(demo, ["Yes"], language="en")
     head = single.heads[0]
-    assert (head.positional.score, head.rare.rate, head.labels) == (None, None, ())
+    assert (head.positional.score.value, head.rare.rate.value, head.labels) == (None, None, ())
     assert "NaN" not in to_json(single)
     with pytest.raises(ValueError, match="not JSON compliant"):
         to_json({"rate": float("nan")})

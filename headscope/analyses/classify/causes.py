@@ -13,7 +13,8 @@ weights); p = (1 + deals as extreme) / (1 + deals), Phipson & Smyth 2010.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,9 @@ from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import (
     Causes,
     CauseTest,
+    ClassifyResult,
     EstimateFit,
     HeadCause,
-    HeadResult,
     Loss,
 )
 from headscope.core.accumulator import Array
@@ -42,6 +43,7 @@ from headscope.models.run.intervene import Means, gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Replay
 from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
+from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
 from headscope.stats.statistics import adjust
@@ -87,14 +89,11 @@ class CauseSource:
         return cls(task, examples.name, first, second, limit, seed)
 
 
-def find_causes(
-    loaded: LoadedModel,
-    stacks: Sequence[str],
-    heads: Sequence[HeadResult],
-    source: CauseSource,
-    progress: Progress,
-) -> tuple[Causes, dict[str, HeadCause]]:
+def with_causes(
+    result: ClassifyResult, loaded: LoadedModel, source: CauseSource, progress: Progress
+) -> ClassifyResult:
     """Remove every head alone, in three ways, and compare the losses with the heads' roles."""
+    stacks = result.stacks
     view = chosen_stack(loaded, stacks[0] if len(stacks) == 1 else None, source.task)
     task, calibration = (
         make_task(source.task, examples, view, seed=source.seed + i, limit=source.limit)
@@ -111,7 +110,7 @@ def find_causes(
         for of_unit, zero, mean in zip(losses, *estimates, strict=True)
     ]
     place_of = places(view)
-    measured = [h for h in heads if (h.stack, h.layer, h.head) in place_of]
+    measured = [h for h in result.heads if (h.stack, h.layer, h.head) in place_of]
     at = [place_of[h.stack, h.layer, h.head] for h in measured]
     by_head = [by_unit[units.unit(place)] for place in at]
     notes = list(task.notes)
@@ -144,7 +143,9 @@ def find_causes(
         notes=tuple(notes),
         rotations=ROTATIONS,
     )
-    return causes, {h.name: cause for h, cause in zip(measured, by_head, strict=True)}
+    cause_of = {h.name: cause for h, cause in zip(measured, by_head, strict=True)}
+    heads = tuple(replace(head, cause=cause_of.get(head.name)) for head in result.heads)
+    return replace(result, heads=heads, causes=causes)
 
 
 def _remove_each(
@@ -217,9 +218,8 @@ def mean_loss(
         drawn = stats.t.isf(tail, len(rotated) - 1) * error if len(rotated) > 1 else 0.0
         low, high = (float(np.hypot(grown * np.mean(side), drawn)) for side in (downs, ups))
         ends.append((float(rotated.mean()) - low, float(rotated.mean()) + high))
-    if not np.isfinite(ends).all():
-        return Loss(float(rotated.mean()), None)
-    return Loss(float(rotated.mean()), *ends)
+    known = ends if np.isfinite(ends).all() else []
+    return Loss(float(rotated.mean()), *chain(*known))
 
 
 def _estimate(
@@ -242,7 +242,7 @@ def _estimate(
 
 def _losses(causes: Sequence[HeadCause]) -> dict[str, Array]:
     names = ("zero", "mean", "noise")
-    return {name: np.array([getattr(cause, name).loss for cause in causes]) for name in names}
+    return {name: np.array([float(getattr(cause, name)) for cause in causes]) for name in names}
 
 
 def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
@@ -251,8 +251,8 @@ def _fits(causes: Sequence[HeadCause], seed: int) -> Iterator[EstimateFit]:
     for removal in ("zero", "mean"):
         estimated = np.array([getattr(cause, f"{removal}_estimate") for cause in causes])
         fit = interval_of(spearman, {"similarity": estimated, "gold": losses[removal]}, seed=seed)
-        ends = fit.ci and (fit.low / 100, fit.high / 100)
-        yield EstimateFit(removal, len(causes), fit.value / 100, ends)
+        ends = (fit.low / 100, fit.high / 100) if fit.ci else ()
+        yield EstimateFit(removal, len(causes), Estimate(fit.value / 100, *ends))
 
 
 def role_tests(
@@ -282,17 +282,16 @@ def role_tests(
             if inside is not None and own_adjusted is not None:
                 verdict = "costs more" if inside[0] > 0.5 else "costs less"
                 verdict = "not told apart" if own_adjusted >= LEVEL else verdict
-            interval: tuple[float, ...] = ()
+            ends: tuple[float, ...] = ()
             if min(sides[role]) >= FEWEST_FOR_INTERVAL:
-                interval = _bootstrapped(values[has], values[~has], rng)
+                ends = _bootstrapped(values[has], values[~has], rng)
             tests.append(
                 CauseTest(
                     role=role,
                     removal=removal,
                     heads=sides[role][0],
                     others=sides[role][1],
-                    superiority=whole[0],
-                    interval=interval,
+                    superiority=Estimate(whole[0], *ends),
                     p_value=p[role][0],
                     p_adjusted=p[role][1],
                     placebo=_middle(whole[1]),

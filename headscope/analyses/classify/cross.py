@@ -19,7 +19,7 @@ Spearman 1904, The American Journal of Psychology 15; Voita et al. 2019, arXiv:1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from headscope.core.accumulator import Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
-from headscope.data.batches import Batch, Source
+from headscope.data.batches import Batch
 from headscope.stats.statistics import ratio, standard_error
 
 FEWEST = 3  # Content queries, and content keys, of a pair that can show an order.
@@ -59,47 +59,73 @@ class CrossHeads(QueryMeans):
         self.skipped: Array = np.zeros((), dtype=np.int64)  # Pairs that are too short.
 
     def start(self, batch: Batch) -> None:
-        """Prepare what every layer of this batch shares, and count what no head changes."""
+        """Prepare what every layer of this batch shares, and count what no head changes.
+
+        Pairs that are too short have no queries here: whatever is summed over queries leaves them
+        out. Content tokens are counted from 0 in each sequence.
+        """
         assert batch.source is not None  # cross-attention reads one
-        self._shared = shared = _Shared.of_source(batch.source)
-        self._place = 0
-        n_keys = widest(shared.n_keys.clamp(min=1))
+        source, self._place = batch.source, 0
+        query, key, real = source.predicts_content, source.content, source.attention_mask
+        m_query, m_key, n_keys = query.sum(dim=1), key.sum(dim=1), real.sum(dim=1)
+        used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
+        special = real.bool() & ~key
+        first = special & (special.cumsum(1) == 1)
+        last = special & (special.flip(1).cumsum(1).flip(1) == 1)
+        counted = m_query * used
+        asked = [counted * long if q == "long_entropy" else counted for q in self.quantities]
+        content = widest(query & used[:, None])
+        #: By row: (batch,), (batch, query_pos), (batch, key_pos), (batch, key_pos, 3)
+        self._shared = shared = {
+            "used": used,
+            "long": long,
+            "query": content,  # 1 at content queries of pairs that count
+            "query_place": (query.cumsum(1) - 1).clamp(min=0),  # number among the content queries
+            "key_place": (key.cumsum(1) - 1).clamp(min=0),
+            "no_content": -OUT * (~key).float(),  # takes other keys out of an argmax
+            "m_query": m_query,
+            "m_key": m_key,
+            "n_keys": n_keys,
+            "special": torch.stack([special, first, last], dim=-1).float(),
+            "n_queries": torch.stack(asked, dim=1),
+        }
         # By query, what uniform attention gives: near is (batch, query_pos, key_pos).
-        near = shared.near_line(shared.key_place[:, None], shared.query_place[..., None])
-        near = (near & shared.key[:, None]).sum(dim=2)
+        near = _near_line(shared["key_place"][:, None], shared["query_place"][..., None], shared)
+        near = (near & key[:, None]).sum(dim=2)
+        at_least_one = widest(n_keys.clamp(min=1))
         expected = (
-            near / widest(shared.m_key.clamp(min=1))[:, None],
-            (1 / n_keys)[:, None],
-            (widest(shared.special[..., 0]).sum(dim=1) / n_keys)[:, None],
+            near / widest(m_key.clamp(min=1))[:, None],
+            (1 / at_least_one)[:, None],
+            (widest(shared["special"][..., 0]).sum(dim=1) / at_least_one)[:, None],
         )
-        self.count(shared.n_queries, [part * shared.query for part in expected])
-        self.units += int(shared.used.sum())
-        self.skipped += int((~shared.used).sum())
-        self.long_units += int((shared.used & shared.long).sum())
+        self.count(shared["n_queries"], [part * content for part in expected])
+        self.units += int(used.sum())
+        self.skipped += int((~used).sum())
+        self.long_units += int((used & long).sum())
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
         if site.stack != "cross":
             return
         pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
-        shared = self._shared.of_rows(site.rows)
-        no_content = shared.no_content[:, None, None].to(pattern.dtype)
-        top, argmax = first_largest(pattern + no_content)
+        shared = {name: value[site.rows] for name, value in self._shared.items()}
+        query, place = shared["query"], shared["query_place"]
+        top, argmax = first_largest(pattern + shared["no_content"][:, None, None].to(pattern.dtype))
         # From positions to numbers among the content keys: (rows, heads, query_pos)
-        looks_at = shared.key_place[:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
+        looks_at = shared["key_place"][:, None].expand(*argmax.shape[:2], -1).gather(2, argmax)
         here = self._place, site.heads
-        correlation, constant = rank_correlation(looks_at, shared.query_place, shared.query)
+        correlation, constant = rank_correlation(looks_at, place, query)
         self.alignment[here] += numpy(correlation.sum(dim=0))
         self.alignment_squares[here] += numpy(correlation.square().sum(dim=0))
-        self.constant[here] += numpy((constant & shared.used[:, None]).sum(dim=0))
-        near = shared.near_line(looks_at, shared.query_place[:, None])
-        special = (pattern @ shared.special[:, None].to(pattern.dtype)).unbind(-1)
+        self.constant[here] += numpy((constant & shared["used"][:, None]).sum(dim=0))
+        near = _near_line(looks_at, place[:, None], shared)
+        special = (pattern @ shared["special"][:, None].to(pattern.dtype)).unbind(-1)
         by_row = (near, top, row_entropy(pattern), *special)
-        sums = [torch.einsum("bhi,bi->bh", widest(row), shared.query) for row in by_row]
+        sums = [torch.einsum("bhi,bi->bh", widest(row), query) for row in by_row]
         # A pair that counts has three keys or more; the others have no queries.
-        relative = sums[2] / widest(shared.n_keys.clamp(min=2)).log()[:, None]
-        parts = [*sums[:3], relative, *sums[3:], relative * shared.long[:, None]]
-        self.add(here, torch.stack(parts, dim=-1), shared.n_queries)
+        relative = sums[2] / widest(shared["n_keys"].clamp(min=2)).log()[:, None]
+        parts = [*sums[:3], relative, *sums[3:], relative * shared["long"][:, None]]
+        self.add(here, torch.stack(parts, dim=-1), shared["n_queries"])
 
     def finish(self, stack: str, layer: int) -> None:
         """Go on to the next layer; nothing is held back between chunks."""
@@ -114,61 +140,10 @@ class CrossHeads(QueryMeans):
         return ratio(self.alignment, self.units), standard_error(*sums, self.units)
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """What all heads share of a batch; content tokens are counted from 0 in each sequence.
-
-    Pairs that are too short have no queries here: whatever is summed over queries leaves them out.
-    """
-
-    used: Tensor  # (batch,), bool: long enough to count
-    long: Tensor  # (batch,), bool: LONG source tokens or more
-    query: Tensor  # (batch, query_pos), float64: 1 at content queries of pairs that count
-    query_place: Tensor  # (batch, query_pos), int64: number among the content queries
-    key: Tensor  # (batch, key_pos), bool: content keys
-    key_place: Tensor  # (batch, key_pos), int64: number among the content keys
-    no_content: Tensor  # (batch, key_pos), float32: takes other keys out of an argmax
-    m_query: Tensor  # (batch,), int64: content queries
-    m_key: Tensor  # (batch,), int64: content keys
-    n_keys: Tensor  # (batch,), int64: real keys
-    special: Tensor  # (batch, key_pos, 3), float32: all, the first, the last special key
-    n_queries: Tensor  # (batch, quantities), int64
-
-    @classmethod
-    def of_source(cls, source: Source) -> _Shared:
-        """Prepare what a batch of pairs shares."""
-        query, key = source.predicts_content, source.content
-        m_query, m_key = query.sum(dim=1), key.sum(dim=1)
-        n_keys = source.attention_mask.sum(dim=1)
-        used, long = (m_query >= FEWEST) & (m_key >= FEWEST), n_keys >= LONG
-        special = source.attention_mask.bool() & ~key
-        first = special & (special.cumsum(1) == 1)
-        last = special & (special.flip(1).cumsum(1).flip(1) == 1)
-        counted = m_query * used
-        asked = [counted * long if q == "long_entropy" else counted for q in CrossHeads.quantities]
-        return cls(
-            used=used,
-            long=long,
-            query=widest(query & used[:, None]),
-            query_place=(query.cumsum(1) - 1).clamp(min=0),
-            key=key,
-            key_place=(key.cumsum(1) - 1).clamp(min=0),
-            no_content=-OUT * (~key).float(),
-            m_query=m_query,
-            m_key=m_key,
-            n_keys=n_keys,
-            special=torch.stack([special, first, last], dim=-1).float(),
-            n_queries=torch.stack(asked, dim=1),
-        )
-
-    def of_rows(self, rows: slice) -> _Shared:
-        """Return the same for some pairs of the batch."""
-        return _Shared(**{name: value[rows] for name, value in vars(self).items()})
-
-    def near_line(self, key: Tensor, query: Tensor) -> Tensor:
-        """Whether key and query, as numbers in their sequences, lie within 1 key of the line."""
-        m_query, m_key = self.m_query[:, None, None], self.m_key[:, None, None]
-        return (key * (m_query - 1) - query * (m_key - 1)).abs() <= m_query - 1
+def _near_line(key: Tensor, query: Tensor, shared: Mapping[str, Tensor]) -> Tensor:
+    """Whether key and query, as numbers in their sequences, lie within 1 key of the line."""
+    m_query, m_key = shared["m_query"][:, None, None], shared["m_key"][:, None, None]
+    return (key * (m_query - 1) - query * (m_key - 1)).abs() <= m_query - 1
 
 
 def rank_correlation(values: Tensor, place: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:

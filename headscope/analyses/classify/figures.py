@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import numpy as np
-from matplotlib.colors import SymLogNorm, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.words import best_heads, primary_label
+from headscope.analyses.classify.cards import primary_label
+from headscope.analyses.classify.result import (
+    ClassifyResult,
+    Confirmation,
+    HeadResult,
+    SyntacticScore,
+)
 from headscope.core.heads import layer_name, layer_numbers
-from headscope.core.roles import PRIMARY, role_of
+from headscope.core.roles import primary_roles, role_of
 from headscope.show import drawing as draw
 
 _MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 #: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.
 _DOT, _TALL = 4.5, 40
-_LINEAR = 0.01  # Gains on repeated tokens up to which their colours are linear.
 
 
 def role_map(result: ClassifyResult) -> Figure:
@@ -30,13 +34,15 @@ def role_map(result: ClassifyResult) -> Figure:
         row, role, label = names.index(head.layer_name), role_of(head.primary), primary_label(head)
         score, mark = 0.15, ""
         if label is not None:  # the relation, offset or token, or the role's own mark
-            score, mark = min(1.0, abs(label.score)), label.detail.partition(" ")[0] or role.mark
+            score = min(1.0, abs(float(label.score)))
+            mark = label.detail.partition(" ")[0] or role.mark
         image[row, head.head] = 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
         draw.cell_text(axes, row, head.head, mark, "white" if score > 0.75 else "black", 7)
     axes.imshow(image, aspect="equal")
     draw.label_grid(axes, len(names), n_heads, names)
     axes.set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
-    present = [role for role in PRIMARY if any(head.primary == role.key for head in result.heads)]
+    shown = {head.primary for head in result.heads}
+    present = [role for role in primary_roles() if role.key in shown]
     handles = [Patch(color=role.colour, label=role.name) for role in present]
     note = {"title": "darker: higher score", "title_fontsize": 7}
     draw.legend_beside(
@@ -62,9 +68,9 @@ def cause_map(result: ClassifyResult) -> Figure:
     names = _row_names(result)
     layers = np.array([names.index(head.layer_name) for head, _ in rows])
     losses, noise = (
-        np.array([getattr(cause, name).loss for _, cause in rows]) for name in ("zero", "noise")
+        np.array([float(getattr(cause, name)) for _, cause in rows]) for name in ("zero", "noise")
     )
-    ends = np.array([cause.zero.interval or 2 * (cause.zero.loss,) for _, cause in rows])
+    ends = np.array([cause.zero.interval or 2 * (float(cause.zero),) for _, cause in rows])
     shown = np.concatenate([losses, noise, ends.ravel()])
     scale = draw.signed_scale(shown)
     heights = _TALL * draw.fractions(scale, losses, shown)
@@ -78,7 +84,7 @@ def cause_map(result: ClassifyResult) -> Figure:
     for axes in (left, right):
         axes.set_yscale(scale)
     right.set_xscale(scale)
-    for role in PRIMARY:
+    for role in primary_roles():
         mine = np.array([head.primary == role.key for head, _ in rows])
         if not mine.any():
             continue
@@ -99,35 +105,21 @@ def cause_map(result: ClassifyResult) -> Figure:
     return figure
 
 
-def prefix_map(result: ClassifyResult) -> Figure:
-    """Layers x heads: gain of the weight after, at and before the earlier copy of a token.
-
-    The three panels share one scale: linear up to a hundredth, then logarithmic, as the weight at
-    the copy can be a hundred times that of its neighbours.
-    """
-    names, scored = _row_names(result), [h for h in result.heads if h.prefix is not None]
-    n_heads = max(head.head for head in result.heads) + 1
-    figure = draw.new_figure(max(9.0, 3 * (1.4 + 0.2 * n_heads)), 1.6 + 0.3 * len(names))
-    panels, places = figure.subplots(1, 3), ("after", "same", "before")
-    images = np.full((3, len(names), n_heads), np.nan)
-    for head in scored:
-        gains = [getattr(head.prefix, place).gain for place in places]
-        images[:, names.index(head.layer_name), head.head] = gains
-    top = max(_LINEAR, float(np.nanmax(np.abs(images))))
-    scale = SymLogNorm(_LINEAR, vmin=-top, vmax=top)
-    for axes, image, place in zip(panels, images, places, strict=True):
-        shown = axes.imshow(image, aspect="auto", cmap="RdBu_r", norm=scale)
-        draw.label_grid(axes, len(names), n_heads, names)
-        axes.set_title({"same": "at"}.get(place, place), fontsize=9)
-    draw.small_colour_bar(figure, shown, panels, "gain, one scale for all", 0.03)
-    title = "gain of the weight after, at and before the earlier copy of a random token"
-    figure.suptitle(f"{draw.model_name(result)}: {title}", fontsize=9)
-    return figure
-
-
 def relation_bars(result: ClassifyResult) -> Figure:
-    """Best head of each selected relation on the held-out half, with interval and baselines."""
-    rows = sorted(best_heads(result), key=lambda row: (not row.labelled, -row.confirmed.gain))
+    """Best head of each relation that was selected for any head, on the held-out half.
+
+    With interval and baselines; a head that this half confirms comes before all that it does not.
+    """
+    best: dict[tuple[str, str], tuple[HeadResult, SyntacticScore, Confirmation]] = {}
+    for head in result.heads:
+        for score in head.syntactic:
+            key, held_out = (score.relation, score.direction), score.confirmed
+            if held_out is None:
+                continue
+            rank = (score.labelled, float(held_out.accuracy))
+            if key not in best or rank > (best[key][1].labelled, float(best[key][2].accuracy)):
+                best[key] = head, score, held_out
+    rows = sorted(best.values(), key=lambda row: (not row[1].labelled, -row[2].gain))
     left_out, rows = len(rows[_MOST_BARS:]), rows[:_MOST_BARS]
     figure = draw.new_figure(7.0, 1.4 + 0.27 * max(1, len(rows)))
     axes = figure.add_subplot()
@@ -136,21 +128,21 @@ def relation_bars(result: ClassifyResult) -> Figure:
         axes.set_axis_off()
         return figure
     y = np.arange(len(rows))
-    found = [row.confirmed for row in rows]
-    accuracy = np.array([item.accuracy for item in found])
-    low, high = np.array([item.interval for item in found]).T
-    colours = [role_of("syntactic" if row.labelled else "none").colour for row in rows]
+    confirmed = [row[2] for row in rows]
+    accuracy = np.array([float(item.accuracy) for item in confirmed])
+    low, high = np.array([item.accuracy.interval for item in confirmed]).T
+    colours = [role_of("syntactic" if row[1].labelled else "none").colour for row in rows]
     axes.barh(y, accuracy, color=colours, height=0.7)
     axes.errorbar(
         accuracy, y, xerr=(accuracy - low, high - accuracy), fmt="none", ecolor="black", lw=1
     )
-    others = [max(v for k, v in item.baselines.items() if k != "offset") for item in found]
+    others = [max(v for k, v in item.baselines.items() if k != "offset") for item in confirmed]
     for values, colour, label in (
-        ([item.baselines["offset"] for item in found], "black", "best fixed offset"),
+        ([item.baselines["offset"] for item in confirmed], "black", "best fixed offset"),
         (others, draw.VERMILION, "strongest other: first, last, uniform, kernel"),
     ):
         axes.vlines(values, y - 0.35, y + 0.35, color=colour, lw=2, label=label)
-    names = [f"{row.score.relation} {row.score.direction}  {row.head.name}" for row in rows]
+    names = [f"{score.relation} {score.direction}  {head.name}" for head, score, _ in rows]
     axes.set_yticks(y, names)
     axes.invert_yaxis()
     axes.set_xlim(0, 1)

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from headscope.analyses.classify.cross import FEWEST, CrossHeads
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import (
     AlignmentScore,
     HeadResult,
@@ -32,10 +32,11 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
-from headscope.analyses.classify.syntactic import KernelHits, SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import SyntacticTest, judge_syntactic
 from headscope.core.accumulator import Array
-from headscope.core.roles import primary_of, roles_of
+from headscope.core.roles import Thresholds, primary_of, registered_roles, roles_of
 from headscope.core.rounding import FRACTION, above, tied
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import (
     adjust,
     binomial_p,
@@ -47,8 +48,8 @@ from headscope.stats.statistics import (
 )
 
 Place = tuple[int, int]  # (layer, position among the heads of the layer)
-#: One head on one kind of role: the field of a HeadResult for its score (empty: none), the score,
-#: and the labels that it earns.
+#: One head on one kind of role: the field of a HeadResult for its score, the score, and the labels
+#: that it earns.
 Judged = tuple[Place, str, Any, list[Label]]
 #: What the heads of each layer are called: original indices, with gaps where heads were removed.
 HeadIds = Sequence[Sequence[int]]
@@ -56,20 +57,32 @@ HeadIds = Sequence[Sequence[int]]
 #: Pairs that the roles of cross-attention need; those of a few would earn them by luck.
 MIN_PAIRS = 50
 MIN_LONG = 50  # Sequences of LONG tokens or more that the broad role needs.
-#: The roles that are a mean over queries above a threshold and above uniform attention: the
-#: quantity, the threshold, and whether a mean equal to the threshold is enough.
-MEAN_RULES = {
-    "special": ("special_mass", "special", False),
-    "punctuation": ("punctuation_mass", "punctuation", False),
-    "broad": ("long_entropy", "broad_relative", False),
-    "self": ("self_rate", "self", True),
-    "duplicate": ("duplicate_rate", "duplicate", True),
-}
 #: Fields of a HeadResult that not every stack fills.
 _EMPTY: dict[str, Any] = {
     **dict.fromkeys(("positional", "rare", "punctuation_mass", "self_rate", "duplicate_rate")),
     "syntactic": (),
 }
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """One number of every head and its test against a baseline; arrays are (n_layers, n_heads)."""
+
+    values: Array  # NaN where undefined
+    interval: tuple[Array, Array]
+    p_adjusted: Array
+    baseline: float = 0.0
+    against: str = ""
+
+    def at(self, place: Place) -> Estimate:
+        """Return one head's number."""
+        low, high = (float(end[place]) for end in self.interval)
+        return Estimate(finite(self.values[place]), low, high)
+
+    def label(self, role: str, place: Place, detail: str = "") -> Label:
+        """Return one head's label."""
+        p = float(self.p_adjusted[place])
+        return Label(role, detail, self.at(place), self.baseline, p, self.against)
 
 
 def judge(
@@ -78,7 +91,7 @@ def judge(
     head_ids: HeadIds,
     stack: str = "encoder",
     *,
-    kernel: KernelHits | None = None,
+    kernel: Array | None = None,
     swapped: HeadMeasures | CrossHeads | None = None,
 ) -> tuple[HeadResult, ...]:
     """Turn the sums of a stack into one :class:`HeadResult` per head, by layer and head.
@@ -90,30 +103,34 @@ def judge(
     """
     means = sums if isinstance(sums, CrossHeads) else sums.profile
     exists = _existing(means.sums.shape[:2], head_ids)
+    pictures: list[list[str]] | None = None
     if isinstance(sums, CrossHeads):
         other = swapped if isinstance(swapped, CrossHeads) else None
         kinds = [_order(sums, other, exists, thresholds), _sharp(sums, exists, thresholds)]
     else:
+        pictures = sums.mean_pattern.pictures()
         kinds = [_positional(sums.positional, exists, thresholds)]
         if kernel is not None:
             tests = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
             kinds.append(_syntactic(tests, exists))
         if stack == "encoder":
             kinds.append(_rare(sums.rare, exists, thresholds))
-    values = means.means()
-    pictures = sums.mean_pattern.pictures() if not isinstance(sums, CrossHeads) else None
+    kinds.append(_means(means, exists, thresholds, stack))
+    values, registered = means.means(), {role.key for role in registered_roles()}
     fields, labels = {}, defaultdict[Place, list[Label]](list)
     for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
-        numbers.pop("diagonal", None)  # the alignment holds it already
-        fields[place] = _EMPTY | numbers
-    for place, name, score, earned in chain(*kinds, _means(means, exists, thresholds, stack)):
-        fields[place] |= {name: score} if name else {}
+        # The alignment holds the first already; registered roles come with intervals.
+        left_out = {"diagonal", *registered}
+        fields[place] = _EMPTY | {k: v for k, v in numbers.items() if k not in left_out}
+    for place, name, score, earned in chain(*kinds):
+        fields[place] |= {name: score}
         labels[place] += earned
     results = []
     for place in fields:
         layer, head = place
-        roles = tuple(dict.fromkeys(label.role for label in labels[place]))
+        earned_roles = {label.role for label in labels[place]}
+        roles = tuple(role.key for role in roles_of(stack) if role.key in earned_roles)
         results.append(
             HeadResult(
                 layer=layer,
@@ -130,11 +147,11 @@ def judge(
 
 
 def judge_swapped(
-    sums: HeadMeasures, kernel: KernelHits, thresholds: Thresholds, head_ids: HeadIds
+    sums: HeadMeasures, kernel: Array, thresholds: Thresholds, head_ids: HeadIds
 ) -> SwappedControl:
     """Count the syntactic labels against other sentences' trees: false positives, all of them.
 
-    ``kernel`` counts hits of the trials in ``sums.swapped``.
+    ``kernel`` are the kernels' hits of the trials in ``sums.swapped``.
     """
     exists = _existing(sums.positional.hits.shape[:2], head_ids)
     tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
@@ -154,42 +171,34 @@ def _places(exists: Array) -> list[Place]:
     return [(layer, head) for layer, head in np.argwhere(exists).tolist()]
 
 
-def _at(interval: tuple[Array, ...], place: Place) -> tuple[float, ...]:
-    return tuple(float(end[place]) for end in interval)
-
-
 def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the best offset of every head, against looking at any content token at random."""
     rates, masses = sums.rates(), sums.masses()
     best = np.nan_to_num(rates, nan=-1.0).argmax(axis=-1)
-    hits = np.take_along_axis(sums.hits, best[..., None], -1)[..., 0]
+    hits, rate = (np.take_along_axis(x, best[..., None], -1)[..., 0] for x in (sums.hits, rates))
     queries = sums.queries[best]
-    interval = wilson(hits, queries)
     chance = float(sums.chance / sums.content) if sums.content else 0.0
     # The best of ten offsets is taken: Bonferroni within the head.
     p = adjust(np.minimum(1.0, len(OFFSETS) * binomial_p(hits, queries, chance)), exists)
+    numbers = _Numbers(rate, wilson(hits, queries), p, chance, "chance")
+    earned = (rate >= thresholds.positional) & (rate > chance) & (p <= thresholds.q)
     defined = bool((sums.queries > 0).any())
     for place in _places(exists):
-        offset, rate = OFFSETS[best[place]], finite(rates[place][best[place]])
+        offset = OFFSETS[best[place]]
         rate_by_offset, mass_by_offset = (
             {str(r): finite(value) for r, value in zip(OFFSETS, values[place], strict=True)}
             for values in (rates, masses)
         )
         score = PositionalScore(
-            score=rate,
+            score=numbers.at(place),
             offset=offset if defined else None,
             rates=rate_by_offset,
             mass=mass_by_offset,
-            interval=_at(interval, place),
             chance=chance if defined else None,
             p_adjusted=float(p[place]),
         )
-        labels = []
-        enough = rate is not None and rate >= thresholds.positional and rate > chance
-        if rate is not None and enough and score.p_adjusted <= thresholds.q:
-            numbers = (rate, chance, score.interval, score.p_adjusted, "chance")
-            labels = [Label("positional", f"{offset:+d}", *numbers)]
-        yield place, "positional", score, labels
+        label = numbers.label("positional", place, f"{offset:+d}")
+        yield place, "positional", score, [label] * bool(earned[place])
 
 
 def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Iterator[Judged]:
@@ -200,130 +209,122 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Iterator[Judged
         gains = tied([on_half.gain for _, on_half in confirmed])
         for i in np.argsort(-gains, kind="stable").tolist():
             score, c = confirmed[i]
-            numbers = (c.accuracy, c.baselines[c.strongest], c.interval, c.p_adjusted, c.strongest)
-            detail = f"{score.relation} {score.direction}"
-            labels.append(Label("syntactic", detail, *numbers))
+            detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
+            label = Label("syntactic", detail, c.accuracy, baseline, c.p_adjusted, c.strongest)
+            labels.append(label)
         yield place, "syntactic", scores, labels
 
 
 def _rare(sums: Rare, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the rarest-word rate of every head against chance and uniform attention."""
-    n = max(int(sums.queries), 1)
+    n, defined = max(int(sums.queries), 1), int(sums.queries) > 0
     rates, two_rarest = sums.hits / n, sums.two_hits / n
     chance, uniform = (sums.expected / n).tolist()
     null = sums.null_hits / (float(sums.null_queries) or 1.0)
     rate_errors, *gain_errors = sums.errors()
-    interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(rates, rate_errors))
+    low, high = (end.clip(0.0, 1.0) for end in normal_interval(rates, rate_errors))
     baselines = zip((chance, uniform), gain_errors, strict=True)
     worst = np.max([normal_p(rates, error, baseline) for baseline, error in baselines], axis=0)
     p = adjust(worst, exists)
-    defined = int(sums.queries) > 0
+    baseline, against = max((uniform, "uniform"), (chance, "chance"))
+    values = rates if defined else np.full(rates.shape, np.nan)
+    numbers = _Numbers(values, (low, high), p, baseline, against)
+    earned = (rates >= thresholds.rare) & (rates - uniform >= thresholds.rare_gain - FRACTION)
+    earned &= defined & (rates > baseline) & (p <= thresholds.q)
     for place in _places(exists):
-        rate = float(rates[place])
         score = RareScore(
-            rate=rate if defined else None,
+            rate=numbers.at(place),
             two_rarest=float(two_rarest[place]) if defined else None,
             chance=chance if defined else None,
             queries=int(sums.queries),
             null=float(null[place]) if defined else None,
             uniform=uniform if defined else None,
-            interval=_at(interval, place),
             p_adjusted=float(p[place]),
             sentences=int(sums.sentences),
         )
-        baseline, against = max((uniform, "uniform"), (chance, "chance"))
-        enough = rate >= thresholds.rare and rate - uniform >= thresholds.rare_gain - FRACTION
-        labels = []
-        if defined and enough and rate > baseline and score.p_adjusted <= thresholds.q:
-            numbers = (rate, baseline, score.interval, score.p_adjusted, against)
-            labels = [Label("rare", "", *numbers)]
-        yield place, "rare", score, labels
-
-
-def _alignment(sums: CrossHeads) -> tuple[Array, tuple[Array, Array]]:
-    """Return mean alignments and their intervals; an unknown interval is all of [-1, 1]."""
-    mean, error = sums.alignments()
-    half = np.nan_to_num(t_half_width(error, sums.units), nan=np.inf, posinf=np.inf)
-    centre = np.nan_to_num(mean)
-    return mean, ((centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0))
+        yield place, "rare", score, [numbers.label("rare", place)] * bool(earned[place])
 
 
 def _order(
     sums: CrossHeads, swapped: CrossHeads | None, exists: Array, thresholds: Thresholds
 ) -> Iterator[Judged]:
     """Judge the alignment of every cross-attention head, against no order at all."""
-    (mean, interval), (_, error) = _alignment(sums), sums.alignments()
+
+    def alignment(of: CrossHeads, p: Array) -> _Numbers:
+        """An unknown interval is all of [-1, 1]."""
+        mean, error = of.alignments()
+        half = np.nan_to_num(t_half_width(error, of.units), nan=np.inf, posinf=np.inf)
+        centre = np.nan_to_num(mean)
+        interval = (centre - half).clip(-1.0, 1.0), (centre + half).clip(-1.0, 1.0)
+        return _Numbers(mean, interval, p, 0.0, "no order")
+
+    mean, error = sums.alignments()
     # Either direction is a finding.
     both = 2 * normal_p(np.abs(mean), error, 0.0)
     p = adjust(np.nan_to_num(both, nan=1.0).clip(max=1.0), exists)
-    diagonal, pairs = sums.mean("diagonal"), int(sums.units)
+    numbers, pairs = alignment(sums, p), int(sums.units)
+    with_swapped = alignment(swapped, p) if swapped is not None and int(swapped.units) else None
+    low, high = numbers.interval
+    earned = (np.maximum(low, -high) >= thresholds.monotonic) & (p <= thresholds.q)
     gain = sums.mean("confidence") - sums.expected("confidence")
-    with_swapped = None if swapped is None or not int(swapped.units) else _alignment(swapped)
+    earned &= (gain >= thresholds.monotonic_gain) & (pairs >= MIN_PAIRS) & np.isfinite(mean)
+    diagonal = sums.mean("diagonal")
     for place in _places(exists):
         score = AlignmentScore(
-            score=finite(mean[place]),
-            interval=_at(interval, place),
+            score=numbers.at(place),
             p_adjusted=float(p[place]),
-            swapped=finite(with_swapped[0][place]) if with_swapped else None,
-            swapped_interval=_at(with_swapped[1], place) if with_swapped else (),
+            swapped=with_swapped.at(place) if with_swapped else UNKNOWN,
             constant=float(sums.constant[place]) / pairs if pairs else None,
             diagonal=finite(diagonal[place]),
             diagonal_uniform=finite(sums.expected("diagonal")),
             pairs=pairs,
         )
-        (low, high), least, labels = score.interval, thresholds.monotonic, []
-        tested = pairs >= MIN_PAIRS and score.p_adjusted <= thresholds.q
-        beyond = gain[place] >= thresholds.monotonic_gain and max(low, -high) >= least
-        if score.score is not None and tested and beyond:
-            role = "monotonic" if score.score > 0 else "anti_monotonic"
-            numbers = (score.score, 0.0, score.interval, score.p_adjusted, "no order")
-            labels = [Label(role, "", *numbers)]
-        yield place, "alignment", score, labels
+        role = "monotonic" if mean[place] > 0 else "anti_monotonic"
+        yield place, "alignment", score, [numbers.label(role, place)] * bool(earned[place])
 
 
 def _sharp(sums: CrossHeads, exists: Array, thresholds: Thresholds) -> Iterator[Judged]:
     """Judge the confidence of every cross-attention head, against uniform attention."""
     mean, error = sums.mean("confidence"), sums.error("confidence")
     width = np.nan_to_num(error, nan=np.inf, posinf=np.inf)
-    interval = tuple(end.clip(0.0, 1.0) for end in normal_interval(np.nan_to_num(mean), width))
+    low, high = (end.clip(0.0, 1.0) for end in normal_interval(np.nan_to_num(mean), width))
     uniform = sums.expected("confidence")
     p = adjust(normal_p(mean, error, uniform), exists)
+    numbers = _Numbers(mean, (low, high), p, uniform, "uniform")
+    earned = (low >= thresholds.sharp) & (low >= uniform) & (p <= thresholds.q)
+    earned &= (sums.units >= MIN_PAIRS) & np.isfinite(mean)
     for place in _places(exists):
-        score = SharpnessScore(
-            confidence=finite(mean[place]),
-            interval=_at(interval, place),
-            uniform=finite(uniform),
-            p_adjusted=float(p[place]),
-        )
-        labels = []
-        tested = sums.units >= MIN_PAIRS and score.p_adjusted <= thresholds.q
-        beyond = score.interval[0] >= max(thresholds.sharp, uniform)
-        if score.confidence is not None and tested and beyond:
-            numbers = (score.confidence, uniform, score.interval, score.p_adjusted, "uniform")
-            labels = [Label("sharp", "", *numbers)]
-        yield place, "sharpness", score, labels
+        score = SharpnessScore(numbers.at(place), finite(uniform), float(p[place]))
+        yield place, "sharpness", score, [numbers.label("sharp", place)] * bool(earned[place])
 
 
 def _means(sums: QueryMeans, exists: Array, thresholds: Thresholds, stack: str) -> Iterator[Judged]:
-    """Judge every head on every role that is a mean; the means themselves are fields already."""
-    applying = {role.key for role in roles_of(stack)}
-    for role, (quantity, threshold, reaching) in MEAN_RULES.items():
-        if role not in applying or (role == "broad" and int(sums.long_units) < MIN_LONG):
+    """Judge every head on every role that is a mean, those that users registered among them."""
+    registered: dict[Place, dict[str, Estimate]] = {place: {} for place in _places(exists)}
+    labels: dict[Place, list[Label]] = {place: [] for place in registered}
+    for role in roles_of(stack):
+        if not role.measure or (role.key == "broad" and int(sums.long_units) < MIN_LONG):
             continue
-        mean, error = sums.mean(quantity), sums.error(quantity)
-        least = baseline = float(getattr(thresholds, threshold))
-        against = "threshold"  # where nothing is broader than uniform
-        if quantity in sums.baselines:
-            baseline, against = float(np.nan_to_num(sums.expected(quantity))), "uniform"
+        mean, error = sums.mean(role.measure), sums.error(role.measure)
+        named = role.threshold if isinstance(role.threshold, str) else ""
+        least = float(getattr(thresholds, named) if named else role.threshold)
+        baseline, against = least, "threshold"  # where nothing is broader than uniform
+        if role.measure in sums.baselines:
+            baseline, against = float(np.nan_to_num(sums.expected(role.measure))), "uniform"
         p = adjust(normal_p(mean, error, baseline), exists)
-        interval = normal_interval(mean, error)
+        numbers = _Numbers(mean, normal_interval(mean, error), p, baseline, against)
         details = np.full(mean.shape, "")
-        if role == "special":
+        if role.key == "special":
             details = which_special(*(sums.mean(f"{e}_special_mass") for e in ("first", "last")))
-        passed = (mean >= least if reaching else mean > least) & (mean > baseline)
+        passed = (mean > least if role.strict else mean >= least) & (mean > baseline)
         for place in _places(exists & passed & (p <= thresholds.q)):
-            numbers = (float(mean[place]), baseline, _at(interval, place), float(p[place]), against)
-            yield place, "", None, [Label(role, str(details[place]), *numbers)]
+            labels[place].append(numbers.label(role.key, place, str(details[place])))
+        if role.keys is not None:
+            for place, weights in registered.items():
+                low, high = (finite(end[place]) for end in numbers.interval)
+                weights[role.key] = Estimate(finite(mean[place]), low, high)
+    for place, earned in labels.items():
+        yield place, "registered", registered[place], earned
 
 
 def which_special(first: Array, last: Array) -> Array:
@@ -379,5 +380,7 @@ def untestable(
             "broad": (long < MIN_LONG, short),
             "duplicate": (not duplicates, "no token occurs twice in a sentence"),
         }
+        for role in registered_roles():
+            reasons[role.key] = not uniform[role.key], "no token sees a key of this role"
     applying = {role.key for role in roles_of(stack)}
     return {role: why for role, (none, why) in reasons.items() if none and role in applying}

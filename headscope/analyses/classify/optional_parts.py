@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headscope.analyses.classify.result import (
-    CauseTest,
-    ClassifyResult,
-    Loss,
-)
+from headscope.analyses.classify.result import CauseTest, ClassifyResult, Loss
 from headscope.core.roles import role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import (
-    decimal,
-    p_text,
-)
+from headscope.show.cells import decimal, model_name, p_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,12 +40,13 @@ def draw(name: str, result: ClassifyResult) -> Figure:
 
 def more(result: ClassifyResult) -> Iterator[b.Details]:
     """Show what was measured beside the roles, where it was asked for."""
-    if result.norms is not None:
-        yield b.Details("Norm-weighted attention", list(_norms(result)))
-    if result.prefix is not None:
-        yield b.Details("Prefix matching", list(_prefix(result)))
-    if result.causes is not None:
-        yield b.Details("Heads removed one at a time", list(_removals(result)))
+    for title, part, show in (
+        ("Norm-weighted attention", result.norms, _norms),
+        ("Prefix matching", result.prefix, _prefix),
+        ("Heads removed one at a time", result.causes, _removals),
+    ):
+        if part is not None:
+            yield b.Details(title, list(show(result)))
 
 
 def _norms(result: ClassifyResult) -> Iterator[b.Block]:
@@ -79,7 +73,7 @@ def _norms(result: ClassifyResult) -> Iterator[b.Block]:
         ("role", lambda r: f"{r.stack}: " * several + role_name(r.role), str),
         ("heads", "heads", str),
         ("kept", lambda r: len(r.kept), str),
-        ("95% interval", "interval", ends),
+        ("95% interval", "share.interval", ends),
         ("gained", lambda r: len(r.gained), str),
         ("weight", "mass", 2),
         ("by norms", "norm_mass", 2),
@@ -105,7 +99,7 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
     scored = [(head, head.prefix) for head in result.heads if head.prefix is not None]
     rows = []
     for place, name in PLACES.items():
-        ranked = sorted(scored, key=lambda row: -getattr(row[1], place).gain)
+        ranked = sorted(scored, key=lambda row: -float(getattr(row[1], place).gain))
         for head, score in ranked[:2]:
             rows.append((name, head.name, getattr(score, place), prefix.random_weights.get(place)))
     columns: list[b.Column] = [
@@ -113,8 +107,8 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         ("head", 1, str),
         ("weight", lambda row: row[2].score, 3),
         ("control", lambda row: row[2].control, 3),
-        ("gain", lambda row: row[2].gain, 3),
-        ("95% interval", lambda row: " to ".join(map(decimal, row[2].interval)), str),
+        ("gain", lambda row: row[2].gain.value, 3),
+        ("95% interval", lambda row: " to ".join(map(decimal, row[2].gain.interval)), str),
         ("random weights", 3, 3),
     ]
     yield b.Table(columns, rows, on=b.VERBOSE | b.PAGE)
@@ -125,7 +119,15 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    yield b.Drawing("prefix_matching", partial(draw, "prefix_map", result))
+    for place, name in PLACES.items():
+        yield b.HeadMap(
+            f"Repeated tokens, weight {name}: {model_name(result)}",
+            "gain over the same place without a repetition",
+            {(h.layer_name, h.head): getattr(score, place).gain.value for h, score in scored},
+            digits=3,
+            file=f"prefix_{place}",
+            on=b.NOWHERE,
+        )
 
 
 def loss_text(loss: float) -> str:
@@ -147,10 +149,10 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     """Show what removing heads costs, and whether roles tell which heads cost most."""
     causes = result.causes
     rows = [(head, head.cause) for head in result.heads if head.cause is not None]
-    rows.sort(key=lambda row: -row[1].zero.loss)
+    rows.sort(key=lambda row: -float(row[1].zero))
     if causes is None or not rows:
         return
-    losses = [cause.zero.loss for _, cause in rows]
+    losses = [float(cause.zero) for _, cause in rows]
     above = sum(cause.zero.above for _, cause in rows)
     dearer = sum(cause.beyond_noise.above for _, cause in rows)
     cheaper = sum(cause.beyond_noise.below for _, cause in rows)
@@ -171,7 +173,10 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     if ("any", "zero") in tests:
         yield b.Text(_any_role_sentence(tests["any", "zero"], tests.get(("any", "noise"))))
     how = "half the squared first-order change" if causes.estimate == "squared" else "first order"
-    fits = [f"{fit.spearman:.2f} ({ends(fit.interval)}) for {fit.removal}" for fit in causes.fits]
+    fits = [
+        f"{fit.spearman.value:.2f} ({ends(fit.spearman.interval)}) for {fit.removal}"
+        for fit in causes.fits
+    ]
     yield b.Text(
         f"Losses estimated from gradients at the whole model ({how}) rank the heads like the "
         f"measured ones with Spearman's {', '.join(fits)}."
@@ -187,10 +192,10 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     columns: list[b.Column] = [
         ("removed", lambda row: row[0].name, str),
         ("roles", lambda row: " ".join(map(role_name, row[0].roles)) or "-", str),
-        ("zero", lambda row: row[1].zero.loss, loss_text),
+        ("zero", lambda row: float(row[1].zero), loss_text),
         ("95% interval", lambda row: row[1].zero, loss_interval),
-        ("mean", lambda row: row[1].mean.loss, loss_text),
-        ("noise", lambda row: row[1].noise.loss, loss_text),
+        ("mean", lambda row: float(row[1].mean), loss_text),
+        ("noise", lambda row: float(row[1].noise), loss_text),
         ("from gradients", lambda row: row[1].zero_estimate, loss_text),
     ]
     yield b.Table(columns, rows[:_MOST_REMOVED], "The heads that cost most", b.VERBOSE)
@@ -201,19 +206,13 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         "soft",
         b.VERBOSE,
     )
-    if causes.tests:
-        yield from _role_tests(tests, causes.tests_of("zero"))
+    if not causes.tests:
+        return
 
-
-def _role_tests(
-    tests: Mapping[tuple[str, str], CauseTest], of_zero: Sequence[CauseTest]
-) -> Iterator[b.Block]:
-    """Show whether heads with a role cost more than others of their layer; the page has more."""
-
-    def share(removal: str) -> Callable[[Any], float | None]:
+    def share(removal: str) -> Callable[[CauseTest], float | None]:
         return lambda test: tests[test.role, removal].within
 
-    columns: list[b.Column] = [
+    columns = [
         ("role", lambda t: "any role" if t.role == "any" else role_name(t.role), str),
         ("heads", "heads", str),
         ("zero", "within", 2),
@@ -222,28 +221,25 @@ def _role_tests(
         ("heads with it", "verdict", str),
         ("mean", share("mean"), 2),
         ("noise", share("noise"), 2),
-    ]
-    everywhere: list[b.Column] = [
-        ("all layers", "superiority", 2),
+        ("all layers", "superiority.value", 2),
         ("all layers, p", "p_value", p_text),
     ]
-    yield b.Table(columns, of_zero, "Do heads with a role cost more than others?", b.VERBOSE)
-    yield b.Table([*columns, *everywhere], of_zero, on=b.PAGE)
+    title = "Do heads with a role cost more than others?"
+    yield b.Table(columns, causes.tests_of("zero"), title, b.VERBOSE | b.PAGE)
     yield b.Text(
         "zero, mean, noise: of the pairs of a head with the role and one without in the same "
         "layer, the share in which the first costs more; 0.5 is no difference. random labels: "
         "where 95% of these shares lie (zero) when labels are dealt at random within layers, which "
-        "decides (within layers, p; adjusted over roles).",
+        "decides (within layers, p; adjusted over roles). all layers, and its p: the same over all "
+        "layers, where layers differ too.",
         "soft",
         b.VERBOSE | b.PAGE,
     )
-    text = "all layers, and its p: the same over all layers, where layers differ too."
-    yield b.Text(text, "soft", b.PAGE)
 
 
 def _any_role_sentence(test: CauseTest, noise: CauseTest | None) -> str:
     """Say whether heads with any role cost more than heads of their layer without one."""
-    everywhere = f"in {test.superiority:.0%} over all layers (p {p_text(test.p_value)})"
+    everywhere = f"in {test.superiority.value:.0%} over all layers (p {p_text(test.p_value)})"
     if test.within is None or test.within_p_adjusted is None:
         return (
             "Whether heads with a role cost more than heads without is not measured: "

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, NamedTuple
-
-import torch
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
-from headscope.analyses.classify.sums import Addition, HeadMeasures, StackSums
-from headscope.analyses.classify.syntactic import KernelHits, kernel_argmax
+from headscope.analyses.classify.rows import RowReducer
+from headscope.analyses.classify.sums import StackSums
+from headscope.analyses.classify.syntactic import kernel_hits
+from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
+from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair, open_pairs
 from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed, placed
@@ -34,6 +34,7 @@ from headscope.session.texts import Raw, own_batches
 #: A corpus of at most so many sentences is kept in memory as padded batches, about 3 kB each.
 KEPT_SENTENCES = 4096
 _NO_SENTENCE = "is longer than the model's limit or has a word that yields no piece"
+Addition = Callable[[], None]  # Adds one batch to the sums.
 _Read = tuple[int, list[Addition]]  # Work done so far, and what a batch adds to the sums.
 _NO_PAIR = "has a side that is longer than the model's limit, or that yields no token"
 
@@ -135,19 +136,25 @@ class Run:
 
         ``check`` raises if nothing could be measured; no state is left of such a pass.
         """
-        blank = functools.partial(blank_sums, loaded, self.stacks)
+        blank = partial(blank_sums, loaded, self.stacks)
         done, sums = self.state.load(blank(), name)
 
         @contextmanager
         def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Batch]], _Read]]:
             additions: list[Addition] = []
-            reducers = sums.observers(stacks, additions.append)
+
+            def observer(stack: str) -> RowReducer | CrossHeads:
+                part = sums.by_stack[stack]
+                if isinstance(part, CrossHeads):
+                    return part
+                # Batches of a copy of the model are added later, in the order of the corpus.
+                return part.reducer(stack, lambda *b: additions.append(partial(part.update, *b)))
+
+            reducers = [observer(stack) for stack in stacks]
             sites = [site for site in own.sites if site.stack in stacks]
             others = [site for site in own.sites if site.stack not in stacks]
             observers: Sequence[SiteObserver] = reducers
             if self.norm_weighted:
-                from headscope.analyses.classify.value_norms import NormWeighted
-
                 observers = [NormWeighted(reducer, sites) for reducer in reducers]
             with routed(own.model, Router(sites, observers, others=others)) as router:
 
@@ -156,7 +163,7 @@ class Run:
                     batch = on_host.to(own.device)
                     for reducer in reducers:
                         reducer.start(batch)
-                    router.run(functools.partial(own.forward, *batch.inputs))
+                    router.run(partial(own.forward, *batch.inputs))
                     added = additions.copy()
                     additions.clear()
                     return seen, added
@@ -225,7 +232,9 @@ class Reading:
                 queries = int(part.positional.content)
                 read = StackCorpus(stack, int(part.profile.units), skipped, queries)
                 if stack == "encoder":
-                    kernel, swapped_kernel = self._kernel_hits(part)
+                    trials = (part.syntactic, part.swapped)
+                    again = (batch for _, batch in self.batches.after(0)) if trees else ()
+                    kernel, swapped_kernel = kernel_hits(part.kernel.means(), trials, again)
                     if trees:
                         swapped_trees = judge_swapped(part, swapped_kernel, thresholds, ids)
             heads = judge(part, thresholds, ids, stack, kernel=kernel, swapped=swapped_sources)
@@ -246,23 +255,6 @@ class Reading:
                 f"measured: each {why}."
             )
         return measured
-
-    def _kernel_hits(self, sums: HeadMeasures) -> tuple[KernelHits, KernelHits]:
-        """Count what the heads' distance kernels hit: of the gold trees, and of the swapped ones.
-
-        The kernels are known only after the pass. This second one needs words and trees, not the
-        model.
-        """
-        gold, swapped = KernelHits(sums.syntactic), KernelHits(sums.swapped)
-        if self.corpus.has_trees:
-            kernel = torch.from_numpy(sums.kernel.means()).flatten(0, 1)
-            for _, batch in self.batches.after(0):
-                looks_at = kernel_argmax(kernel, batch)
-                gold.update(looks_at, batch)
-                swapped.update(looks_at, batch)
-            gold.add_up("what kernels hit")
-            swapped.add_up("what kernels hit on swapped trees")
-        return gold, swapped
 
 
 def readings(
@@ -298,7 +290,7 @@ def readings(
             # A target without a token has no query.
             yield row if row is not None and row.decoder_content else None
 
-    sizes, padded = corpus.sizes_of(n), functools.partial(collate_pairs, pad_id=loaded.pad_id)
+    sizes, padded = corpus.sizes_of(n), partial(collate_pairs, pad_id=loaded.pad_id)
     own = Batches(n, sizes, read, encode, padded)
     # Another source is found by its tokens, so every process encodes all pairs.
     swapped = Batches(

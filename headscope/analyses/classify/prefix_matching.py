@@ -23,6 +23,7 @@ from headscope.data.corpus import sample_plain
 from headscope.data.pieces import frame, token_stream
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import standard_error, t_half_width
 
 #: Steps from the earlier occurrence of a token, by the name of the place.
@@ -42,19 +43,13 @@ class PrefixWeights:
         self.weights: Array = np.full((len(PLACES), n_layers, n_heads, sequences), np.nan)
         self._queries = torch.arange(start + copy + 1, start + 2 * copy - 1)
         self._copy = copy
-        self._first = 0
-
-    def begin(self, first: int) -> None:
-        """Set which sequence the next batch starts with."""
-        self._first = first
 
     def observe(self, site: Activations) -> None:
         """Add one chunk of patterns."""
-        rows = slice(self._first + site.rows.start, self._first + site.rows.stop)
         for i, step in enumerate(PLACES.values()):
             keys = self._queries - self._copy + step
             weight = widest(site.pattern[:, :, self._queries, keys]).mean(-1)  # (rows, heads)
-            self.weights[i, site.row, site.heads, rows] = numpy(weight).T
+            self.weights[i, site.row, site.heads, site.rows] = numpy(weight).T
 
     def finish(self, stack: str, layer: int) -> None:
         """Nothing is held back between chunks."""
@@ -63,7 +58,6 @@ class PrefixWeights:
 #: Sequences, and random tokens of each copy unless the model's limit allows fewer.
 SEQUENCES, COPY = 32, 24
 _SHORTEST = 4  # Fewest tokens of a copy: what is left without both ends is still a mean.
-_AT_ONCE = 32  # Sequences that run at a time.
 
 
 @dataclass(frozen=True)
@@ -100,14 +94,11 @@ class Repeats:
         )
 
     def weights(self, loaded: LoadedModel, sequences: Sequence[tuple[int, ...]]) -> Array:
-        """Run sequences: (places, n_layers, n_heads, sequences)."""
+        """Run sequences as one batch: (places, n_layers, n_heads, sequences)."""
         shape = loaded.n_layers, loaded.n_heads, len(sequences)
         matching = PrefixWeights(*shape, self.start, self.copy)
         with routed(loaded.model, Router(loaded.sites, [matching], others=loaded.others)) as router:
-            for first in range(0, len(sequences), _AT_ONCE):
-                matching.begin(first)
-                batch = loaded.pad(sequences[first : first + _AT_ONCE])
-                router.run(functools.partial(loaded.forward, *batch))
+            router.run(functools.partial(loaded.forward, *loaded.pad(sequences)))
         return matching.weights
 
     def scores(self, loaded: LoadedModel) -> dict[str, PrefixScore]:
@@ -119,7 +110,7 @@ class Repeats:
 
         def match(*at: int) -> Match:
             mean, control_mean, gain = (float(values[at]) for values in means)
-            return Match(mean, control_mean, gain, (gain - float(half[at]), gain + float(half[at])))
+            return Match(mean, control_mean, Estimate.around(gain, float(half[at])))
 
         return {
             head_name(site.layer, head, site.stack): PrefixScore(
@@ -151,7 +142,7 @@ def with_prefix_matching(
     gains = {}
     if twin is not None:
         random = repeats.scores(twin.only(stack)).values()
-        gains = {name: max(getattr(score, name).gain for score in random) for name in PLACES}
+        gains = {name: max(float(getattr(score, name).gain) for score in random) for name in PLACES}
     first = repeats.start + repeats.copy + 1
     seen = np.full(repeats.copy - 2, len(repeats.repeated[0]))
     if view.sites[0].causal:

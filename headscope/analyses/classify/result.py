@@ -6,10 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import Head
-from headscope.core.roles import ROLES, role_in, roles_of
+from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
+from headscope.stats.effects import estimated_columns
+from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -21,11 +23,10 @@ class Label:
 
     role: str  # Key of one of :data:`headscope.core.roles.ROLES`
     detail: str  # The offset (``-1``), the relation (``obj dep->head``), the token, or empty
-    score: float  # The measured rate or mean
+    #: The measured rate or mean. Interval: Wilson for positional and syntactic rates, Student's t
+    #: over pairs for alignments, for all others normal with the sentence (or pair) as the unit.
+    score: Estimate
     baseline: float  # What it must beat
-    #: 95% interval: Wilson for positional and syntactic rates, Student's t over pairs for
-    #: alignments, for all others normal with the sentence (or pair) as the sampled unit.
-    interval: tuple[float, ...]
     p_adjusted: float  # Benjamini-Hochberg adjusted p-value against the baseline
     against: str = ""  # Which baseline that is
 
@@ -34,12 +35,11 @@ class Label:
 class PositionalScore:
     """How often a head looks at one fixed relative position."""
 
-    #: The largest of ``rates``; None without a trial.
-    score: Annotated[float | None, Compare("positional score", interval="interval")]
+    #: The largest of ``rates``, unknown without a trial; Wilson interval.
+    score: Annotated[Estimate, Compare("positional score")]
     offset: int | None  # Where it is reached; -1 is the token before
     rates: dict[str, float | None]  # By offset: share of queries with their largest weight there
     mass: dict[str, float | None]  # By offset: mean weight there
-    interval: tuple[float, ...]  # 95% Wilson interval of ``score``
     chance: float | None  # The rate of a head that picks at random
     p_adjusted: float  # Against chance, Benjamini-Hochberg adjusted over heads and offsets
 
@@ -48,11 +48,10 @@ class PositionalScore:
 class Confirmation:
     """A selected relation on the half of the corpus that it was not selected on."""
 
-    accuracy: float  # As in :class:`SyntacticScore`.
+    accuracy: Estimate  # As in :class:`SyntacticScore`.
     accuracy_mean: float
     baselines: dict[str, float]  # Offset and kernel as chosen on the other half
     strongest: str  # The baseline with the highest accuracy
-    interval: tuple[float, ...]  # 95% Wilson interval of ``accuracy``
     #: Of the worst of the paired tests against offset, first, last and uniform; Benjamini-Hochberg
     #: over what was selected.
     p_adjusted: float
@@ -61,7 +60,7 @@ class Confirmation:
     @property
     def gain(self) -> float:
         """How far ``accuracy`` exceeds the strongest baseline."""
-        return self.accuracy - self.baselines[self.strongest]
+        return float(self.accuracy) - self.baselines[self.strongest]
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,8 @@ class SyntacticScore:
 
     relation: str  # A label of Universal Dependencies
     direction: str  # ``dep->head`` or ``head->dep``
-    #: Hits / trials over all sentences.
-    accuracy: Annotated[float, Compare("all sentences", interval="interval")]
+    #: Hits / trials over all sentences; Wilson interval.
+    accuracy: Annotated[Estimate, Compare("all sentences")]
     accuracy_mean: float  # With attention to a word as the mean, not the sum, over its pieces
     baseline: float  # Accuracy of the best fixed offset on the same trials
     baseline_offset: int  # That offset
@@ -80,7 +79,6 @@ class SyntacticScore:
     baselines: dict[str, float]
     trials: int  # Pairs of the relation in the corpus
     uniform: float  # As in ``baselines``
-    interval: tuple[float, ...]  # 95% Wilson interval of ``accuracy``
     selected: bool  # Whether it exceeds every baseline on the first half of the corpus
     confirmed: Confirmation | None  # What the other half says; None unless selected
     labelled: bool  # Whether the other half confirms it
@@ -90,14 +88,14 @@ class SyntacticScore:
 class RareScore:
     """How often a head looks at the rarest word of the sentence."""
 
-    #: Share of the queries (words) whose largest weight is on the rarest word.
-    rate: Annotated[float | None, Compare("rare-word rate", interval="interval")]
+    #: Share of the queries (words) whose largest weight is on the rarest word; interval over
+    #: sentences.
+    rate: Annotated[Estimate, Compare("rare-word rate")]
     two_rarest: float | None  # On one of the two rarest
     chance: float | None  # The rate of a head that picks at random
     queries: int
     null: float | None  # The rate of this head with a random word as target
     uniform: float | None  # The rate of evenly spread attention
-    interval: tuple[float, ...]  # 95% interval of ``rate``, over sentences
     p_adjusted: float  # Over sentences too, Benjamini-Hochberg adjusted
     sentences: int = 0  # The unit that counts as sampled
 
@@ -107,16 +105,13 @@ class AlignmentScore:
     """How a cross-attention head follows the order of the source; None where there is no pair."""
 
     #: Mean over pairs of the rank correlation between content queries and the content keys that
-    #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order.
-    score: Annotated[float | None, Compare("alignment", interval="interval")]
-    interval: tuple[float, ...]  # 95% interval of ``score`` over pairs (Student's t)
+    #: they attend to most: 1 from left to right, -1 from right to left, 0 for no order. Student's t
+    #: over pairs.
+    score: Annotated[Estimate, Compare("alignment")]
     p_adjusted: float  # Against 0 in either direction, Benjamini-Hochberg adjusted over heads
     #: The score when each target is given another pair's source of the same length: what position
-    #: explains. None, and empty, without that pass.
-    swapped: Annotated[
-        float | None, Compare("alignment, swapped sources", interval="swapped_interval")
-    ]
-    swapped_interval: tuple[float, ...]
+    #: explains. Unknown without that pass.
+    swapped: Annotated[Estimate, Compare("alignment, swapped sources")]
     constant: float | None  # Share of pairs in which all queries attend most to the same key
     #: Share of the queries whose largest weight lies within 1 key of the straight line between the
     #: ends of both sequences.
@@ -129,8 +124,8 @@ class AlignmentScore:
 class SharpnessScore:
     """How much of its weight a cross-attention head puts on one content key."""
 
-    confidence: float | None  # Mean largest weight on a content key; None without a query
-    interval: tuple[float, ...]  # Its 95% interval, over pairs
+    #: Mean largest weight on a content key, unknown without a query; interval over pairs.
+    confidence: Estimate
     uniform: float | None  # Of evenly spread attention: the mean of 1 / (tokens of the source)
     p_adjusted: float  # Of the confidence against that, Benjamini-Hochberg adjusted over heads
 
@@ -144,7 +139,7 @@ class RoleSurvival:
     heads: int  # That have it by the pattern
     kept: tuple[str, ...]  # Those of them that have it by norms too
     gained: tuple[str, ...]  # Heads that have it by norms alone
-    interval: tuple[float, ...]  # 95% Wilson interval of the share kept; empty for no head
+    share: Estimate  # Of those heads, the share that keeps it; Wilson interval
     #: Of special and punctuation, over the heads that have the role by the pattern: mean share of
     #: such tokens by the pattern, and by norms.
     mass: float | None = None
@@ -167,8 +162,7 @@ class Match:
     score: float  # Where the tokens are repeated
     #: The same queries and places where the first half holds other tokens: what position explains.
     control: float
-    gain: Annotated[float, Compare("", interval="interval")]  # ``score`` less ``control``
-    interval: tuple[float, ...]  # 95% interval of ``gain``: Student's t over sequences
+    gain: Annotated[Estimate, Compare("")]  # ``score`` less ``control``; Student's t over sequences
 
 
 @dataclass(frozen=True)
@@ -196,26 +190,25 @@ class PrefixMatching:
 
 
 @dataclass(frozen=True)
-class Loss:
-    """How much worse the model's value gets."""
+class Loss(Estimate):
+    """How much worse the model's value gets, in the unit of the metric; positive is worse.
 
-    #: In the unit of the metric; positive is worse.
-    loss: Annotated[float, Compare("", interval="interval")]
-    #: Paired 95% interval over the same examples, and over the rotations of noise; None: unknown.
-    interval: tuple[float, ...] | None
-    #: The interval at which those of all heads hold at once with 95% (Bonferroni); empty where it
-    #: is unknown.
-    all_heads: tuple[float, ...] = ()
+    Paired 95% interval over the same examples, and over the rotations of noise.
+    """
+
+    #: The interval at which those of all heads hold at once with 95% (Bonferroni); None: unknown.
+    all_low: float | None = None
+    all_high: float | None = None
 
     @property
     def above(self) -> bool:
         """Whether the whole interval lies above zero, all heads taken together."""
-        return (self.all_heads or self.interval or (0.0, 0.0))[0] > 0.0
+        return (self.all_low or 0.0) > 0.0
 
     @property
     def below(self) -> bool:
         """Whether the whole interval lies below zero, all heads taken together."""
-        return (self.all_heads or self.interval or (0.0, 0.0))[1] < 0.0
+        return (self.all_high or 0.0) < 0.0
 
 
 @dataclass(frozen=True)
@@ -244,10 +237,9 @@ class CauseTest:
     heads: int  # Heads with the role
     others: int  # Heads without
     #: Chance that a head with the role loses more than one without (ties half): 0.5 is no
-    #: difference, and twice it less 1 is the rank-biserial correlation.
-    superiority: Annotated[float, Compare("{0.role} against others", interval="interval")]
-    #: 95% interval, bootstrap over the heads of both groups; empty below eight heads on a side.
-    interval: tuple[float, ...]
+    #: difference, and twice it less 1 is the rank-biserial correlation. Bootstrap over the heads of
+    #: both groups; without interval below eight heads on a side.
+    superiority: Annotated[Estimate, Compare("{0.role} against others")]
     #: Two-sided, of ``superiority`` against labels dealt at random over all layers;
     #: Benjamini-Hochberg over the tests of this removal. They decide nothing: heads of a layer are
     #: not independent.
@@ -272,9 +264,8 @@ class EstimateFit:
 
     removal: str  # ``zero`` or ``mean``
     heads: int  # What is ranked
-    #: Rank correlation of the estimate and the measured loss.
-    spearman: Annotated[float, Compare("gradients' rank correlation", interval="interval")]
-    interval: tuple[float, ...] | None  # 95%, bootstrap over heads; None where it is unknown
+    #: Rank correlation of the estimate and the measured loss; bootstrap over heads.
+    spearman: Annotated[Estimate, Compare("gradients' rank correlation")]
 
 
 @dataclass(frozen=True)
@@ -334,6 +325,10 @@ class HeadResult(Head):
     cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
     #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
     prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
+    #: Its mean weight on the keys of each role that :func:`headscope.roles.register` added.
+    registered: Annotated[dict[str, Estimate], Compare("weight, role ")] = field(
+        default_factory=dict
+    )
 
     @property
     def best_relation(self) -> tuple[SyntacticScore, Confirmation] | None:
@@ -390,35 +385,24 @@ class ControlResult:
     swapped: SwappedControl | None = None  # None for text without trees
     seed: int | None = None  # Of the random weights; None, like all below, unless asked for
     heads: int | None = None
-    #: Heads with random weights that earned such a label. For syntactic and rare these are false
+    #: By role: heads with random weights that earned it. For syntactic and rare these are false
     #: positives; for others they say what the role is worth: random heads are broad, too.
-    positional: int | None = None
-    syntactic: int | None = None
-    rare: int | None = None
-    special: int | None = None
-    punctuation: int | None = None
-    broad: int | None = None
-    self: int | None = None
-    duplicate: int | None = None
+    roles: dict[str, int] = field(default_factory=dict)
     false_positives: tuple[str, ...] = ()  # As ``L0H3 syntactic obj dep->head``
-    monotonic: int | None = None  # The same of cross-attention heads.
-    anti_monotonic: int | None = None
-    sharp: int | None = None
     #: The same counts (``heads`` and roles) by stack; empty where all heads are of one stack.
     by_stack: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
-    def random_weights(this) -> bool:  # noqa: N805  (a field is called self)
+    def random_weights(self) -> bool:
         """Whether the control with random weights was run."""
-        return this.heads is not None
+        return self.heads is not None
 
-    def only(this, stack: str) -> ControlResult:  # noqa: N805
+    def only(self, stack: str) -> ControlResult:
         """Return what was found in one of several stacks."""
-        counts = this.by_stack.get(stack, {})
-        swapped = this.swapped if stack == "encoder" else None
-        names = ("heads", *(role.key for role in ROLES))
-        counted: dict[str, Any] = {name: counts.get(name) for name in names}
-        return replace(this, swapped=swapped, by_stack={}, **counted)
+        counts = dict(self.by_stack.get(stack, {}))
+        swapped = self.swapped if stack == "encoder" else None
+        heads = counts.pop("heads", None)
+        return replace(self, swapped=swapped, heads=heads, roles=counts, by_stack={})
 
 
 @dataclass(frozen=True, repr=False)
@@ -475,17 +459,21 @@ class ClassifyResult(Measured):
             if self.causes is not None:
                 for name in ("zero", "mean", "noise", "beyond_noise"):
                     loss = getattr(head.cause, name, None)
-                    row[f"{name}_loss"] = loss.loss if loss else None
-                    row |= _ends(name, loss.interval if loss else None)
-                    row |= _ends(f"{name}_all", loss.all_heads if loss else None)
+                    row[f"{name}_loss"] = getattr(loss, "value", None)
+                    row |= _ends(name, loss)
+                    for end in ("all_low", "all_high"):
+                        row[f"{name}_{end}"] = getattr(loss, end, None)
                 for name in ("zero_estimate", "mean_estimate"):
                     row[name] = getattr(head.cause, name, None)
             if self.prefix is not None:
                 for name in ("after", "same", "before"):
-                    match = getattr(head.prefix, name, None)
-                    for part in ("score", "control", "gain"):
-                        row[f"{name}_{part}"] = getattr(match, part, None)
-                    row |= _ends(name, match.interval if match else None)
+                    match: Match | None = getattr(head.prefix, name, None)
+                    row[f"{name}_score"] = match.score if match else None
+                    row[f"{name}_control"] = match.control if match else None
+                    row[f"{name}_gain"] = match.gain.value if match else None
+                    row |= _ends(name, match.gain if match else None)
+            for role, weight in head.registered.items():
+                row |= estimated_columns(role, weight)
             rows.append(row)
         return pd.DataFrame(rows)
 
@@ -496,25 +484,25 @@ class ClassifyResult(Measured):
         rows = []
         for head in self.heads:
             for score in head.syntactic:
-                row: dict[str, Any] = to_dict(score)
-                del row["baselines"], row["uniform"], row["confirmed"], row["interval"]
-                row |= _ends("", score.interval) | score.baselines
+                row: dict[str, Any] = {"layer": head.layer, "head": head.head, **to_dict(score)}
+                del row["baselines"], row["uniform"], row["confirmed"]
+                row["accuracy"] = score.accuracy.value
+                row |= _ends("", score.accuracy) | score.baselines
                 c = score.confirmed
-                row["confirmed_accuracy"] = c.accuracy if c else None
-                row |= _ends("confirmed", c.interval if c else None)
+                row["confirmed_accuracy"] = c.accuracy.value if c else None
+                row |= _ends("confirmed", c.accuracy if c else None)
                 row["confirmed_strongest"] = c.strongest if c else None
                 row["confirmed_baseline"] = c.baselines[c.strongest] if c else None
                 row["confirmed_p_adjusted"] = c.p_adjusted if c else None
                 row["confirmed_trials"] = c.trials if c else None
-                rows.append({"layer": head.layer, "head": head.head, **row})
+                rows.append(row)
         return pd.DataFrame(rows)
 
 
-def _ends(name: str, interval: tuple[float, ...] | None) -> dict[str, float | None]:
+def _ends(name: str, number: Estimate | None) -> dict[str, float | None]:
     """Both ends of an interval as columns; empty where it is unknown."""
-    low, high = interval or (None, None)
-    prefix = f"{name}_" if name else ""
-    return {f"{prefix}low": low, f"{prefix}high": high}
+    prefix, number = f"{name}_" if name else "", number or UNKNOWN
+    return {f"{prefix}low": number.low, f"{prefix}high": number.high}
 
 
 def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
@@ -526,23 +514,23 @@ def _flat(head: HeadResult, stacked: bool) -> dict[str, Any]:
         "head": head.head,
         "primary": head.primary,
         "roles": " ".join(head.roles),
-        **{f"positional_{x}": getattr(head.positional, x, None) for x in ("score", "offset")},
+        "positional_score": head.positional.score.value if head.positional else None,
+        "positional_offset": head.positional.offset if head.positional else None,
         "best_relation": f"{best.relation} {best.direction}" if best else None,
-        "best_accuracy": confirmed.accuracy if confirmed else None,
+        "best_accuracy": confirmed.accuracy.value if confirmed else None,
         "best_baseline": confirmed.baselines[confirmed.strongest] if confirmed else None,
         "best_labelled": best.labelled if best else None,
-        **{f"rare_{x}": getattr(head.rare, x, None) for x in ("rate", "chance", "uniform")},
+        "rare_rate": head.rare.rate.value if head.rare else None,
+        **{f"rare_{x}": getattr(head.rare, x, None) for x in ("chance", "uniform")},
         **{x: getattr(head, x) for x in (*means, "self_rate", "duplicate_rate")},
     }
     if stacked:
-        order, sharp = head.alignment, head.sharpness
-        row["alignment"] = order.score if order else None
-        row |= _ends("alignment", order.interval if order else None)
-        row["alignment_swapped"] = order.swapped if order else None
-        row |= _ends("alignment_swapped", order.swapped_interval if order else None)
+        order = head.alignment
+        row |= estimated_columns("alignment", order.score if order else None)
+        row |= estimated_columns("alignment_swapped", order.swapped if order else None)
         row["diagonal"] = order.diagonal if order else None
         row["diagonal_uniform"] = order.diagonal_uniform if order else None
-        row["confidence_uniform"] = sharp.uniform if sharp else None
+        row["confidence_uniform"] = head.sharpness.uniform if head.sharpness else None
     return row
 
 

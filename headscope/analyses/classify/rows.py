@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
+from headscope.core.errors import InputError
+from headscope.core.roles import registered_roles
 from headscope.core.rounding import first_largest
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
@@ -56,7 +58,9 @@ class RowSummary:
     #: (..., 2): entropy / ln n, n the keys that the row may see: over rows of two keys or more, and
     #: over rows of LONG keys or more
     relative: Tensor
-    mass: Tensor  # (..., 4): mass on special tokens, the first special, the last, punctuation
+    #: (..., 4 + registered roles): mass on special tokens, the first special, the last,
+    #: punctuation, and on the keys of each registered role
+    mass: Tensor
     band: Tensor  # (..., len(OFFSETS)): P[i, i + r] for each offset r, 0 outside the sequence
     #: (..., len(WORD_OFFSETS)): over word pairs at each word offset, the attention to a word (mean
     #: over its pieces) from a word (mean over its pieces). Only of sentences in the first half; 0
@@ -77,6 +81,28 @@ def corners(mask: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(places == SIDE - 1, last, places).clamp(min=0).minimum(last), exists
 
 
+def registered_keys(batch: Batch) -> list[Tensor]:
+    """Return the keys of each registered role that a query may see, bool, (batch, pos, pos)."""
+    real = batch.attention_mask.bool()[:, None]
+    shape = (batch.size[0], batch.size[1], batch.size[1])
+    masks = []
+    for role in registered_roles():
+        assert role.keys is not None
+        mask = role.keys(batch)
+        try:
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+                raise TypeError
+            mask = mask.to(real.device).expand(shape) & real
+        except (TypeError, RuntimeError):
+            given = f"{mask.dtype} {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask)
+            raise InputError(
+                f"The keys of the role {role.key} are {given}; give a tensor of bool that "
+                f"broadcasts to (batch, query_pos, key_pos), here {shape}."
+            ) from None
+        masks.append(mask.tril() if batch.causal else mask)
+    return masks
+
+
 class RowMeasure(Accumulator):
     """An accumulator of row summaries."""
 
@@ -92,8 +118,8 @@ class QueryMeans(Accumulator):
     """
 
     #: What is averaged; ``long_entropy`` only over queries that see LONG tokens or more.
-    quantities: ClassVar[tuple[str, ...]]
-    baselines: ClassVar[tuple[str, ...]]  # Quantities whose value under uniform attention is known
+    quantities: tuple[str, ...]
+    baselines: tuple[str, ...]  # Quantities whose value under uniform attention is known
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
         #: (n_layers, n_heads, quantities), over sequences: of the sequence's sum, of its square,
@@ -172,7 +198,10 @@ class RowReducer:
         self._in_corner = exists[:, :, None] & exists[:, None, :]
         self._corners = content.new_zeros(self._shape[0] * self._shape[1], SIDE, SIDE)
         self._whole |= {"top": content.new_zeros(heads), "entropy": content.new_zeros(heads)}
-        last = {"relative": 2, "mass": 4, "band": len(OFFSETS), "by_distance": len(WORD_OFFSETS)}
+        self._registered = [mask.float() for mask in registered_keys(batch)]
+        n_masses = 4 + len(self._registered)
+        last = {"relative": 2, "mass": n_masses, "band": len(OFFSETS)}
+        last["by_distance"] = len(WORD_OFFSETS)
         self._whole |= {name: content.new_zeros(*heads, size) for name, size in last.items()}
         target = torch.arange(n, device=device)[:, None] + torch.tensor(OFFSETS, device=device)
         self._band_index = target.clamp(0, n - 1)  # (pos, offsets)
@@ -204,6 +233,12 @@ class RowReducer:
         merged = pattern + self._no_content[rows, None, None, :].to(dtype)
         top, argmax = first_largest(merged)
         mass = pattern @ self._features[rows, None].to(dtype)
+        if self._registered:
+            on_keys = [
+                torch.einsum("bhij,bij->bhi", pattern, keys[rows].to(dtype))
+                for keys in self._registered
+            ]
+            mass = torch.cat([mass, torch.stack(on_keys, dim=-1)], dim=-1)
         # To words: a word attends with all its pieces (their sum has the argmax of their mean), and
         # is attended to in all its pieces.
         by_query = merged.transpose(1, 2)  # (rows, query_pos, n_heads, key_pos)

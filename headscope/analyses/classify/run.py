@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from headscope.analyses.classify.options import ClassifyOptions, Thresholds
+from headscope.analyses.classify.options import ClassifyOptions
 from headscope.analyses.classify.passes import (
     Run,
     StackLabels,
@@ -20,9 +20,8 @@ from headscope.analyses.classify.result import (
     ControlResult,
     CorpusInfo,
     HeadResult,
-    SwappedControl,
 )
-from headscope.core.roles import role_in, roles_of
+from headscope.core.roles import Thresholds, registered_roles, role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW
@@ -38,34 +37,38 @@ from headscope.session.validate import require_valid, validating
 def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     """Say what each attention head does on a corpus."""
     thresholds, limit, seed = options.thresholds or Thresholds(), options.limit, options.seed
-    check_resume(options.state, options.resume)
+    state, resume, progress = options.state, options.resume, options.tell
+    frequencies, language, stack = options.frequencies, options.language, options.stack
+    with_control, norm_weighted = options.control, options.norm_weighted
+    with_prefix, task = options.prefix_matching, options.task if options.ablate else None
+    loading, must_pass, command = options.loading, options.validate, options.command
+    check_resume(state, resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
-    corpus = open_corpus(options.corpus)
-    removal = None
-    if options.ablate:
-        from headscope.analyses.classify import causes
+    corpus, examples = open_corpus(options.corpus), None
+    if task is not None:
+        from headscope.analyses.classify.causes import CauseSource, with_causes
         from headscope.tasks.making import check_task
 
-        removal = causes.CauseSource.read(options.task, options.data, options.ablate_limit, seed)
-    chosen = options.frequencies, options.language
-    words = None if options.frequencies is None else find_frequencies(corpus, *chosen)
-    if options.ablate:
-        opened = open_for_tasks(model, task=options.task, **options.loading)
+        examples = CauseSource.read(task, options.data, options.ablate_limit, seed)
+    words = None if frequencies is None else find_frequencies(corpus, frequencies, language)
+    if task is None:
+        opened = open_model(model, **loading)
+        need_tokenizer(opened, "classify")
     else:
-        opened = open_model(model, **options.loading)
-    need_tokenizer(opened, "classify")
-    if removal is not None:
-        check_task(options.task, opened)  # before everything else is measured
+        opened = open_for_tasks(model, task=task, **loading)
+        need_tokenizer(opened, "classify")
+        check_task(task, opened)  # before everything else is measured
     read = corpus_for(opened, corpus)
     if not opened.sites:  # the certificate says why
-        require_valid(opened, options.validate)
-    stacks = stacks_for(opened, options.stack, pairs=read.n_pairs > 0)
-    with validating(opened, options.validate) as certificate:
+        require_valid(opened, must_pass)
+    stacks = stacks_for(opened, stack, pairs=read.n_pairs > 0)
+    with validating(opened, must_pass) as certificate:
         if words is None or read is not corpus:  # counting takes as long as the certificate
-            words = find_frequencies(read, *chosen)
-    validation = certificate.result()
-    loaded = opened.whole or opened
+            words = find_frequencies(read, frequencies, language)
+    validation, loaded = certificate.result(), opened.whole or opened
     texts = readings(loaded, stacks, read, words, limit)
+    least = dataclasses.asdict(thresholds)
+    least |= {role.key: role.threshold for role in registered_roles()}
     # What a saved state must agree with, besides model, seed and versions.
     identity = {
         "schema": SCHEMA,
@@ -74,41 +77,38 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         "sentences": min(read.n_rows, limit or read.n_rows),
         "stacks": list(stacks),
         "frequencies": f"{words.source} {words.sha256}",
-        "thresholds": dataclasses.asdict(thresholds),
-        "control": options.control,
+        "thresholds": least,
+        "control": with_control,
         "batches": [WINDOW, BATCH_TOKENS],
-        "norms": options.norm_weighted,
+        "norms": norm_weighted,
     }
     saved = open_state(
-        options.state,
-        options.resume,
-        identity,
-        lambda: blank_sums(loaded, stacks),
-        loaded,
-        seed,
+        *(state, resume, identity, lambda: blank_sums(loaded, stacks), loaded, seed),
         by_process=True,
     )
-    shared = Run(stacks, thresholds, options.tell, saved, options.norm_weighted)
+    shared = Run(stacks, thresholds, progress, saved, norm_weighted)
 
     def labelled(model: LoadedModel, run: Run, name: str) -> list[StackLabels]:
         return [labels for text in texts for labels in text.label(model, run, name)]
 
     by_stack = labelled(loaded, shared, "model")
     heads = _heads(by_stack)
-    swapped = next((item.swapped for item in by_stack if item.swapped is not None), None)
-    control = None if swapped is None else ControlResult(swapped=swapped)
-    twin, random = None, []
-    if options.control:
+    control: ControlResult | None = None
+    twin: LoadedModel | None = None
+    random: tuple[HeadResult, ...] = ()
+    if with_control:
         from headscope.models.surgery.copies import random_twin
 
         twin = random_twin(loaded, seed)
-        random = labelled(twin, shared, "control")
-        control = _random_control(swapped, random, seed)
+        random_stacks = labelled(twin, shared, "control")
+        random, control = _heads(random_stacks), _random_control(random_stacks, seed)
+    if (swapped := next((s.swapped for s in by_stack if s.swapped is not None), None)) is not None:
+        control = replace(control or ControlResult(), swapped=swapped)
     *_, last = [i.corpus for i in by_stack if i.corpus.stack != "cross"] or [by_stack[-1].corpus]
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
         schema=SCHEMA,
-        provenance=provenance(measured, command=options.command, seed=seed, data=read),
+        provenance=provenance(measured, command=command, seed=seed, data=read),
         validation=validation,
         corpus=CorpusInfo(
             name=read.name,
@@ -117,13 +117,13 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             skipped=last.skipped,
             queries=last.queries,
             trees=read.has_trees,
-            language=options.language or read.language,
+            language=language or read.language,
             frequencies=words.source,
             note=read.note,
             pairs=read.n_pairs > 0,
             by_stack=tuple(item.corpus for item in by_stack) if read.n_pairs else (),
         ),
-        thresholds=dataclasses.asdict(thresholds),
+        thresholds=least,
         heads=heads,
         control=control,
         untestable={
@@ -132,22 +132,34 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
             for role, why in item.untestable.items()
         },
     )
-    if options.norm_weighted:  # the pattern itself too, and which of its labels norms leave
+
+    def add_norms(result: ClassifyResult) -> ClassifyResult:
+        """Compare with the pattern itself: which of its labels do norms leave?"""
         from headscope.analyses.classify.value_norms import compare
 
         pattern, of_twin = replace(shared, norm_weighted=False), None
         if twin is not None:
-            of_twin = _heads(labelled(twin, pattern, "control by the pattern")), _heads(random)
+            of_twin = _heads(labelled(twin, pattern, "control by the pattern")), random
         by_pattern = _heads(labelled(loaded, pattern, "by the pattern"))
-        result = replace(result, norms=compare(by_pattern, heads, of_twin))
-    if options.prefix_matching:
+        return replace(result, norms=compare(by_pattern, heads, of_twin))
+
+    def add_prefix(result: ClassifyResult) -> ClassifyResult:
         from headscope.analyses.classify.prefix_matching import with_prefix_matching
 
-        result = with_prefix_matching(result, loaded, twin, stacks, seed)
-    if removal is not None:
-        summary, by_head = causes.find_causes(loaded, result.stacks, heads, removal, options.tell)
-        heads = tuple(replace(head, cause=by_head.get(head.name)) for head in result.heads)
-        result = replace(result, heads=heads, causes=summary)
+        return with_prefix_matching(result, loaded, twin, stacks, seed)
+
+    def add_causes(result: ClassifyResult) -> ClassifyResult:
+        assert examples is not None
+        return with_causes(result, loaded, examples, progress)
+
+    optional: list[tuple[bool, Callable[[ClassifyResult], ClassifyResult]]] = [
+        (norm_weighted, add_norms),
+        (with_prefix, add_prefix),
+        (examples is not None, add_causes),
+    ]
+    for wanted, add in optional:
+        if wanted:
+            result = add(result)
     return result
 
 
@@ -155,9 +167,7 @@ def _heads(items: Sequence[StackLabels]) -> tuple[HeadResult, ...]:
     return tuple(head for item in items for head in item.heads)
 
 
-def _random_control(
-    swapped: SwappedControl | None, random: Sequence[StackLabels], seed: int
-) -> ControlResult:
+def _random_control(random: Sequence[StackLabels], seed: int) -> ControlResult:
     """Count what the rules find in the same architecture with random weights of this seed."""
 
     def counts(heads: Sequence[HeadResult], *stacks: str) -> dict[str, int]:
@@ -169,9 +179,9 @@ def _random_control(
     }
     heads = _heads(random)
     return ControlResult(
-        swapped=swapped,
         seed=seed,
         heads=len(heads),
+        roles=counts(heads, *by_stack),
         false_positives=tuple(
             f"{head.name} {label.role} {label.detail}".strip()
             for head in heads
@@ -179,5 +189,4 @@ def _random_control(
             if label.role in ("syntactic", "rare")
         ),
         by_stack=by_stack if len(by_stack) > 1 else {},
-        **counts(heads, *by_stack),
     )

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import functools
-import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -22,14 +20,15 @@ from headscope.analyses.classify.rows import (
     RowReducer,
     RowSummary,
     corners,
+    registered_keys,
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
-from headscope.core.accumulator import Array, Keys, numpy, zeros
+from headscope.core.accumulator import Array, numpy, zeros
+from headscope.core.roles import registered_roles
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
 from headscope.stats.statistics import ratio, ratio_error
 
-Addition = Callable[[], None]  # Adds one batch to the sums.
 _FAR = max(OFFSETS) + 1  # One step beyond the farthest offset that is scored.
 
 
@@ -98,12 +97,20 @@ class Profile(QueryMeans, RowMeasure):
 
     #: Fields of a HeadResult; ``duplicate_rate`` is a mean over queries whose token occurs again,
     #: ``relative_entropy`` over those that see two tokens or more.
-    quantities = (
+    quantities: tuple[str, ...] = (
         *("confidence", "entropy", "relative_entropy"),
         *("special_mass", "first_special_mass", "last_special_mass", "punctuation_mass"),
         *("self_rate", "duplicate_rate", "long_entropy"),
     )
-    baselines = ("special_mass", "punctuation_mass", "self_rate", "duplicate_rate")
+    baselines: tuple[str, ...] = (
+        *("special_mass", "punctuation_mass", "self_rate", "duplicate_rate"),
+    )
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        registered = [role.key for role in registered_roles()]  # mean mass on the keys of each
+        self.quantities = (*Profile.quantities, *registered)
+        self.baselines = (*Profile.baselines, *registered)
+        super().__init__(n_layers, n_heads)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -129,7 +136,8 @@ class Profile(QueryMeans, RowMeasure):
         copy = (own.gather(2, rows.argmax) == own) & ~itself & same.any(dim=2)[:, None]
         rates = [(mark & content[:, None]).sum(dim=2) for mark in (itself, copy)]
         relative, long = rows.relative.unbind(dim=-1)
-        parts = (rows.top, rows.entropy, relative, *rows.mass.unbind(dim=-1), *rates, long)
+        mass = rows.mass.unbind(dim=-1)
+        parts = (rows.top, rows.entropy, relative, *mass[:4], *rates, long, *mass[4:])
         self.add(..., torch.stack(parts, dim=-1), queries)
 
 
@@ -138,17 +146,17 @@ def _expected(batch: Batch, same: Tensor) -> tuple[Tensor, ...]:
 
     Summed over the queries of each sentence, or by query under a causal mask.
     """
-    content = batch.content
+    content, visible = batch.content, widest(batch.visible.clamp(min=1))
+    registered = [content * keys.sum(dim=2) / visible for keys in registered_keys(batch)]
     if batch.causal:
-        visible = widest(batch.visible.clamp(min=1))
         before = widest(content.cumsum(dim=1).clamp(min=1))
         special, punctuation = (m.cumsum(dim=1) for m in (batch.special, batch.punctuation))
         shares = (content * special / visible, content * punctuation / visible)
-        return (*shares, content / before, same.sum(dim=2) / before)
+        return (*shares, content / before, same.sum(dim=2) / before, *registered)
     n, length = content.sum(dim=1), widest(batch.attention_mask.sum(dim=1))
     special, punctuation = (m.sum(dim=1) for m in (batch.special, batch.punctuation))
     shares = (n * special / length, n * punctuation / length)
-    return (*shares, n > 0, same.sum(dim=(1, 2)) / n.clamp(min=1))
+    return (*shares, n > 0, same.sum(dim=(1, 2)) / n.clamp(min=1), *registered)
 
 
 class Rare(RowMeasure):
@@ -232,7 +240,34 @@ class MeanPattern(RowMeasure):
         return [[base64.b64encode(head.tobytes()).decode() for head in layer] for layer in cells]
 
 
-class HeadMeasures:
+class Parts:
+    """Several accumulators by name (by default its attributes), kept and added up as one."""
+
+    def parts(self) -> Mapping[str, Any]:
+        """Return the accumulators."""
+        return vars(self)
+
+    def state(self) -> dict[str, Array]:
+        """Return all sums as named arrays."""
+        return {
+            f"{name}.{key}": np.array(array, order="C")
+            for name, part in self.parts().items()
+            for key, array in part.state().items()
+        }
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
+        for name, part in self.parts().items():
+            part.load_state({key: state[f"{name}.{key}"] for key in part.state()})
+
+    def merge(self, other: Self) -> None:
+        """Add the sums of another pass over other sentences with the same model."""
+        others = other.parts()
+        for name, part in self.parts().items():
+            part.merge(others[name])
+
+
+class HeadMeasures(Parts):
     """Positional, syntactic, kernel, rare-word and profile sums and mean attention of each head."""
 
     def __init__(self, n_layers: int, n_heads: int) -> None:
@@ -262,26 +297,8 @@ class HeadMeasures:
         for part in vars(self).values():
             part.update(rows, batch)
 
-    def merge(self, other: HeadMeasures) -> None:
-        """Add the sums of another pass over other sentences with the same model."""
-        for name, part in vars(self).items():
-            part.merge(getattr(other, name))
 
-    def state(self) -> dict[str, Array]:
-        """Return all sums as named arrays; names of relations and offsets as the bytes of JSON."""
-        tables = [[p.relations.names, p.offsets.names] for p in (self.syntactic, self.swapped)]
-        names = np.frombuffer(json.dumps(tables).encode(), dtype=np.uint8)
-        return {"names": names} | _joined(vars(self))
-
-    def load_state(self, arrays: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
-        _load(vars(self), arrays)
-        tables = json.loads(arrays["names"].tobytes())
-        for part, (relations, offsets) in zip((self.syntactic, self.swapped), tables, strict=True):
-            part.relations, part.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
-
-
-class StackSums:
+class StackSums(Parts):
     """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
@@ -290,44 +307,6 @@ class StackSums:
             for stack, shape in shapes.items()
         }
 
-    def observers(
-        self, stacks: Sequence[str], later: Callable[[Addition], object]
-    ) -> list[RowReducer | CrossHeads]:
-        """Return what observes some stacks; ``later`` gets each :data:`Addition` to these sums.
-
-        Cross-attention alone is added to the sums at once.
-        """
-
-        def reducer(stack: str, part: HeadMeasures) -> RowReducer:
-            return part.reducer(stack, lambda *batch: later(functools.partial(part.update, *batch)))
-
-        parts = ((stack, self.by_stack[stack]) for stack in stacks)
-        return [p if isinstance(p, CrossHeads) else reducer(stack, p) for stack, p in parts]
-
-    def state(self) -> dict[str, Array]:
-        """Return all sums as named arrays."""
-        return _joined(self.by_stack)
-
-    def load_state(self, arrays: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
-        _load(self.by_stack, arrays)
-
-    def merge(self, other: StackSums) -> None:
-        """Add the sums of another pass over other sentences with the same model."""
-        for stack, part in self.by_stack.items():
-            part.merge(other.by_stack[stack])  # type: ignore[arg-type]  # of one stack
-
-
-def _joined(parts: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the states of several accumulators as one."""
-    states = ((name, part.state()) for name, part in parts.items())
-    return {
-        f"{name}.{key}": np.array(array, order="C")
-        for name, state in states
-        for key, array in state.items()
-    }
-
-
-def _load(parts: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-    for name, part in parts.items():
-        part.load_state({key: arrays[f"{name}.{key}"] for key in part.state()})
+    def parts(self) -> Mapping[str, Any]:
+        """Return the sums of each stack."""
+        return self.by_stack

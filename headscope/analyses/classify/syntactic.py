@@ -10,7 +10,8 @@ attention (Voita et al. 2019, arXiv:1905.09418, section 5.2).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,13 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import Confirmation, SyntacticScore
 from headscope.analyses.classify.rows import FARTHEST, WORD_OFFSETS, RowMeasure, RowSummary
-from headscope.core.accumulator import Array, Keys, numpy, zeros
+from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
+from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
 from headscope.data.batches import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
 #: Relations that are scored but never make a label: punctuation has a role of its own.
@@ -96,42 +98,29 @@ class Syntactic(RowMeasure):
         relation = self.relations.indices(other.relations.names)
         offset = self.offsets.indices(other.offsets.names)
         self._grow()
-        sums = self.state()
-        for name, array in other.state().items():
+        sums = super().state()
+        for name, array in Accumulator.state(other).items():
             sums[name][offset if name in _BY_OFFSET else relation] += array
+
+    def state(self) -> dict[str, Array]:
+        """Return the sums, and the names of relations and offsets as the bytes of JSON."""
+        names = json.dumps([self.relations.names, self.offsets.names]).encode()
+        return super().state() | {"names": np.frombuffer(names, dtype=np.uint8)}
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
+        relations, offsets = json.loads(state["names"].tobytes())
+        self.relations, self.offsets = Keys(map(tuple, relations)), Keys(map(tuple, offsets))
+        for name in super().state():
+            setattr(self, name, state[name].copy())
 
     def _grow(self) -> None:
         """Make room for names that were just seen for the first time."""
-        for name, array in self.state().items():
+        for name, array in super().state().items():
             wanted = len(self.offsets if name in _BY_OFFSET else self.relations)
             if wanted > len(array):
                 more = np.zeros((wanted - len(array), *array.shape[1:]), dtype=array.dtype)
                 setattr(self, name, np.concatenate([array, more]))
-
-
-class KernelHits:
-    """Hits of heads that have nothing but their distance kernels, on the trials of ``counted``.
-
-    ``hits`` (relations, n_layers, n_heads) are in the order of its relations after its pass.
-    """
-
-    def __init__(self, counted: Syntactic) -> None:
-        self._counted = counted
-        self.hits = np.zeros_like(counted.hits)
-
-    def update(self, looks_at: Tensor, batch: Batch) -> None:
-        """Add one batch; ``looks_at`` as :func:`kernel_argmax` gives it."""
-        edges = self._counted.edges_of(batch)
-        if edges is not None:
-            relation = self._counted.relations.indices(edges.relation_names)
-            _add_grouped(
-                self.hits, _trial_hits(looks_at, edges), relation[numpy(edges.relation_key)]
-            )
-
-    def add_up(self, what: str) -> None:
-        """Add the hits of all processes that share the run; ``what`` names this exchange."""
-        (total,) = summed(what, torch.from_numpy(self.hits))
-        self.hits = numpy(total)
 
 
 def _trial_hits(word_argmax: Tensor, edges: EdgeTrials) -> Tensor:
@@ -216,6 +205,27 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
     return result
 
 
+def kernel_hits(
+    kernel: Array, counted: Sequence[Syntactic], batches: Iterable[Batch]
+) -> list[Array]:
+    """Count what heads with nothing but their kernels hit of the trials that were counted before.
+
+    ``kernel`` (n_layers, n_heads, offsets). Returns hits of all processes, (relations, n_layers,
+    n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are
+    known only then: this second pass needs words and trees, not the model.
+    """
+    hits = [np.zeros_like(part.hits) for part in counted]
+    by_head = torch.from_numpy(kernel).flatten(0, 1)
+    for batch in batches:
+        looks_at = kernel_argmax(by_head, batch)
+        for part, own in zip(counted, hits, strict=True):
+            if (edges := part.edges_of(batch)) is not None:
+                relation = part.relations.indices(edges.relation_names)
+                group = relation[numpy(edges.relation_key)]
+                _add_grouped(own, _trial_hits(looks_at, edges), group)
+    return [numpy(part) for part in summed("what kernels hit", *map(torch.from_numpy, hits))]
+
+
 @dataclass
 class _Counts:
     """One relation and direction on some sentences; hits as (n_layers, n_heads) or one number."""
@@ -242,12 +252,11 @@ class _Counts:
 
     def at(self, place: tuple[int, int]) -> dict[str, Any]:
         """Return one head's values for the fields that SyntacticScore and Confirmation share."""
-        low, high = self.interval
+        numbers = (self.accuracy, *self.interval)
         return {
-            "accuracy": float(self.accuracy[place]),
+            "accuracy": Estimate(*(float(number[place]) for number in numbers)),
             "accuracy_mean": float(self.mean_accuracy[place]),
             "baselines": {name: float(rate[place]) for name, rate in self.rates.items()},
-            "interval": (float(low[place]), float(high[place])),
             "trials": self.trials,
         }
 
@@ -307,7 +316,7 @@ class SyntacticTest:
 
 
 def judge_syntactic(
-    sums: Syntactic, kernel: KernelHits, exists: Array, thresholds: Thresholds
+    sums: Syntactic, kernel: Array, exists: Array, thresholds: Thresholds
 ) -> list[SyntacticTest]:
     """Apply the rule of syntactic labels to every relation and direction, in alphabetical order.
 
@@ -318,7 +327,8 @@ def judge_syntactic(
     four p, adjusted over the selected ones alone (Benjamini & Hochberg). Only what is confirmed is
     a label. Relations with too few trials in either half are not tested.
 
-    ``kernel`` counted the same trials; ``exists`` (n_layers, n_heads) marks where heads are.
+    ``kernel`` are the hits of :func:`kernel_hits` on the same trials; ``exists`` (n_layers,
+    n_heads) marks where heads are.
     """
 
     def best_offset(name: tuple[str, str], halves: Sequence[int]) -> int:
@@ -335,7 +345,7 @@ def judge_syntactic(
         baselines = {
             "offset": float(sums.offset_trials[by_offset].sum()),
             **{baseline: float(getattr(sums, baseline)[at].sum()) for baseline in _WORDLESS},
-            "kernel": kernel.hits[at].sum(axis=0),
+            "kernel": kernel[at].sum(axis=0),
         }
         joint = {"offset": sums.both_offset[by_offset].sum(axis=0)}
         joint |= {other: getattr(sums, f"both_{other}")[at].sum(axis=0) for other in _WORDLESS}

@@ -22,6 +22,7 @@ from headscope.core.activations import Activations
 from headscope.core.roles import roles_of
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.routing import SiteObserver
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import wilson
 
 #: Roles that are a mean weight, and where the result has it.
@@ -81,40 +82,39 @@ Heads = Sequence[HeadResult]
 def compare(
     plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None = None
 ) -> ValueNorms:
-    """Compare the labels by norms with those by the pattern."""
+    """Compare the labels by norms with those by the pattern; ``control``: of random weights."""
+
+    def with_role(heads: Heads, role: str, stack: str) -> dict[str, HeadResult]:
+        return {head.name: head for head in heads if head.stack == stack and role in head.roles}
+
+    def mean_mass(role: str, names: Collection[str], heads: Heads) -> float | None:
+        """Average what a role is a mean of, over the heads of these names."""
+        values = [getattr(h, _MASSES[role]) for h in heads if role in _MASSES and h.name in names]
+        return None if not values or None in values else float(sum(values) / len(values))
+
     result = []
     for stack in dict.fromkeys(head.stack for head in plain):
         for role in (role.key for role in roles_of(stack)):
-            before, after = (_with_role(heads, role, stack) for heads in (plain, weighted))
+            before, after = (with_role(heads, role, stack) for heads in (plain, weighted))
             if not (before or after):
                 continue
             kept = tuple(name for name in before if name in after)
-            low, high = wilson(len(kept), len(before))
-            random = [_with_role(heads, role, stack).keys() for heads in control or ()]
+            share, n = Estimate(None), len(before)
+            if before:
+                share = Estimate(len(kept) / n, *map(float, wilson(len(kept), n)))
+            random = [with_role(heads, role, stack).keys() for heads in control or ()]
             result.append(
                 RoleSurvival(
                     role=role,
                     stack=stack,
-                    heads=len(before),
+                    heads=n,
                     kept=kept,
                     gained=tuple(name for name in after if name not in before),
-                    interval=(float(low), float(high)) if before else (),
-                    mass=_mass(role, before, plain),
-                    norm_mass=_mass(role, before, weighted),
+                    share=share,
+                    mass=mean_mass(role, before, plain),
+                    norm_mass=mean_mass(role, before, weighted),
                     control_heads=len(random[0]) if random else None,
                     control_kept=len(random[0] & random[1]) if random else None,
                 )
             )
     return ValueNorms(tuple(result))
-
-
-def _with_role(heads: Heads, role: str, stack: str) -> dict[str, HeadResult]:
-    return {head.name: head for head in heads if head.stack == stack and role in head.roles}
-
-
-def _mass(role: str, names: Collection[str], heads: Heads) -> float | None:
-    """Average what a role is a mean of, over the heads of these names."""
-    if role not in _MASSES:
-        return None
-    values = [getattr(head, _MASSES[role]) for head in heads if head.name in names]
-    return None if not values or None in values else float(sum(values) / len(values))

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headscope.analyses.classify.cards import head_cards, mark_of, offset_text
 from headscope.analyses.classify.optional_parts import (
-    PLACES,
     draw,
     ends,
-    loss_interval,
-    loss_text,
     more,
 )
-from headscope.analyses.classify.result import (
-    ClassifyResult,
-    Confirmation,
-    ControlResult,
-    HeadResult,
-)
-from headscope.analyses.classify.words import (
-    best_heads,
-    head_numbers,
-    head_sentence,
-    primary_label,
-)
+from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
 from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
 from headscope.core.safe_text import visible
@@ -34,7 +21,6 @@ from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
     frame_csv,
-    interval_text,
     joined,
     mean_of,
     model_line,
@@ -44,7 +30,7 @@ from headscope.show.cells import (
     to_csv,
 )
 from headscope.show.folders import folder_files, names_of
-from headscope.show.page.parts import Card, Place, Scale
+from headscope.show.page.parts import Scale
 from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.estimate import Estimate
 
@@ -55,29 +41,7 @@ if TYPE_CHECKING:
 VOITA_RELATIONS = ("nsubj", "obj", "amod", "advmod")
 STACK_NAMES = {"encoder": "Encoder", "decoder": "Decoder", "cross": "Cross-attention"}
 _MOST_NAMES = 6  # Heads that are named of a role; the map has all of them.
-_MOST_ROWS = 14  # Rows of a table in the terminal; all of them are in the JSON and CSV.
-_RULES = {
-    "offset": "fixed distance",
-    "first": "first word",
-    "last": "last word",
-    "uniform": "even",
-    "kernel": "own distances",
-}
-
-
-def _offset_text(head: HeadResult) -> str:
-    offset = head.positional.offset if head.positional else None
-    return "" if offset is None else describe_offset(offset)
-
-
-_POSITIONAL: list[b.Column] = [
-    ("positional", "name", str),
-    ("looks at", _offset_text, str),
-    ("score", "positional.score", 3),
-    ("95% interval", "positional.interval", interval_text),
-    ("chance", "positional.chance", 3),
-    ("adjusted p", "positional.p_adjusted", p_text),
-]
+_MOST_ROWS = 8  # Labels of a role in the terminal; all of them are in the JSON.
 
 
 def blocks(result: ClassifyResult) -> Iterator[b.Block]:
@@ -101,13 +65,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         for head in part.heads:
             marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
         yield b.HeadMarks(marks, f"{legend(part.stacks[0])}.")
-        if part.stacks == ("cross",):
-            yield from _cross_table(part)
-        elif positional := [head for head in part.heads if "positional" in head.roles]:
-            yield b.Table(_POSITIONAL, positional, on=b.VERBOSE)
-        if part.stacks == ("encoder",):
-            yield from _syntactic_table(part)
-            yield from _rare_table(part)
+        yield from _labels_table(part)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
@@ -129,21 +87,27 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     yield b.Text(visible(result.corpus.note), on=b.PAGE)
     titles = ("role", "heads", "heads of random weights")
     columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
-    yield b.Table(columns, role_rows(result), on=b.PAGE)
+    rows = []
+    for part in parts_of(result):
+        stack = f"{part.stacks[0]}: " if several else ""
+        for key, name, n, control in role_counts(part):
+            untested = role_in(key, part.stacks[0]) in result.untestable
+            rows.append((stack + name, "not testable" if untested else str(n), control))
+    yield b.Table(columns, rows, on=b.PAGE)
     yield b.Drawing("roles", partial(draw, "role_map", result))
     if _has_trees(result.only("encoder")):
         yield b.Drawing("relations", partial(draw, "relation_bars", result))
     orders = {(h.layer_name, h.head): h.alignment for h in result.heads if h.alignment}
     if "cross" in result.stacks:
         mean, swapped = (
-            decimal(mean_of(getattr(order, name) for order in orders.values()), 2)
+            decimal(mean_of(getattr(order, name).value for order in orders.values()), 2)
             for name in ("score", "swapped")
         )
         yield b.HeadMap(
             f"Alignment of the cross-attention heads of {model_name(result)}\n"
             f"mean {mean}; with the sources of other pairs {swapped}",
             "rank correlation of target and source",
-            {place: order.score for place, order in orders.items()},
+            {place: order.score.value for place, order in orders.items()},
             digits=2,
             file="alignment",
             on=b.NOWHERE,
@@ -196,7 +160,7 @@ def found_heads(part: ClassifyResult) -> str:
 
 def _detail(head: HeadResult, role: str) -> str:
     """Say where a positional head looks and which relation a syntactic one follows."""
-    text = _offset_text(head) if role == "positional" else ""
+    text = offset_text(head) if role == "positional" else ""
     if role == "syntactic":
         details = (label.detail for label in head.labels if label.role == role)
         text = next(details, "").partition(" ")[0]
@@ -235,16 +199,17 @@ def control_sentence(part: ClassifyResult) -> str:
             f"({labels} {plural(labels, 'label')})"
         )
     ordered = [head for head in part.heads if {"monotonic", "anti_monotonic"} & set(head.roles)]
-    swapped = [head.alignment.swapped_interval for head in ordered if head.alignment]
+    swapped = [head.alignment.swapped.interval for head in ordered if head.alignment]
     if part.stacks == ("cross",) and any(swapped):
         least = float(part.thresholds["monotonic"])
-        left = sum(bool(ends) and max(ends[0], -ends[1]) >= least for ends in swapped)
+        left = sum(ends is not None and max(ends[0], -ends[1]) >= least for ends in swapped)
         parts.append(
             f"with other pairs' sources of the same length, {left} of the {len(ordered)} monotonic "
             "or anti-monotonic heads would have the role all the same: position explains them"
         )
     if control.random_weights:
-        counts = [f"{getattr(control, role.key)} {role.name}" for role in roles_of(*part.stacks)]
+        roles = roles_of(*part.stacks)
+        counts = [f"{control.roles.get(role.key, 0)} {role.name}" for role in roles]
         parts.append(
             f"with random weights (seed {control.seed}), of {control.heads} heads "
             f"{', '.join(counts)}"
@@ -262,234 +227,57 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
     control = part.control or ControlResult()
     rows = []
     for role in roles_of(*part.stacks):
-        random = str(getattr(control, role.key)) if control.random_weights else "-"
+        random = str(control.roles.get(role.key, 0)) if control.random_weights else "-"
         rows.append((role.key, role.name, counts[role.key], random))
     without = sum(not head.roles for head in part.heads)
     return [*rows, ("none", "no role on this corpus", without, "-")]
 
 
-def role_rows(result: ClassifyResult) -> list[tuple[str, str, str]]:
-    """Return name, heads and heads of the control by role, stack by stack."""
-    rows = []
-    for part in parts_of(result):
-        stack = f"{part.stacks[0]}: " if len(result.stacks) > 1 else ""
-        for role, name, n, control in role_counts(part):
-            untested = role_in(role, part.stacks[0]) in result.untestable
-            rows.append((stack + name, "not testable" if untested else str(n), control))
-    return rows
-
-
-def describe_offset(offset: int) -> str:
-    """Say an offset in words: -1 is ``previous token``."""
-    names = {-1: "previous token", 1: "next token"}
-    return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
-
-
-def mark_of(head: HeadResult) -> str:
-    """Write a head's primary role in at most five characters: its offset, its token, its mark."""
-    label = primary_label(head)
-    if head.primary == "positional" and label is not None:
-        return label.detail
-    if head.primary == "special" and label is not None:
-        return "CLS" if label.detail == "first" else "SEP"
-    return role_of(head.primary).mark
-
-
 def legend(stack: str) -> str:
     """Explain the marks on the map of one stack."""
-    special = {"positional": "-1, +1 ... position", "special": "CLS, SEP first, last special token"}
     marks = []
     for role in (*roles_of(stack), NO_ROLE):
         name = role.name.replace("-", " ")
         written = role.mark if name == role.mark else f"{role.mark} {name}"
-        marks.append(special.get(role.key, written))
+        marks.append(role.legend or written)
     return "; ".join(marks)
 
 
-def _syntactic_table(part: ClassifyResult) -> Iterator[b.Block]:
-    if part.corpus.pairs:  # it is said above that sources have no trees
-        return
-    # The relations of Voita et al. stand first, then by the gain over the strongest baseline.
-    best = [row for row in best_heads(part) if row.labelled]
-    best.sort(key=lambda row: (row.score.relation not in VOITA_RELATIONS, -row.confirmed.gain))
-    if not part.corpus.trees:
-        text = "No syntactic roles: plain text has no gold trees (give --treebank)."
-        yield b.Text(text, on=b.TERMINAL)
-    elif not best:
-        yield b.Text(
-            "No head's relation was confirmed on the held-out half of the corpus: none beats every "
-            "baseline twice.",
-            on=b.TERMINAL,
-        )
-    else:
-        columns: list[b.Column] = [
-            ("relation", lambda row: f"{row.score.relation} {row.score.direction}", str),
-            ("head", "head.name", str),
-            ("accuracy", "confirmed.accuracy", 3),
-            ("95% interval", "confirmed.interval", interval_text),
-            ("best rule of thumb", lambda row: row.confirmed, _best_rule),
-            ("adjusted p", "confirmed.p_adjusted", p_text),
-            ("heads", "labelled", str),
-        ]
-        title = "Syntactic roles: best head of each relation, on held-out sentences"
-        yield b.Table(columns, best[:_MOST_ROWS], title, b.VERBOSE)
-        yield from _more_rows(len(best))
-        yield b.Text(
-            "best rule of thumb: the strongest of five that know no words: a fixed distance, the "
-            "first word, the last word, even attention, and the distances at which the head "
-            "usually looks. heads: how many follow this relation.",
-            "soft",
-            b.VERBOSE,
-        )
-
-
-def _best_rule(confirmed: Confirmation) -> str:
-    rate = confirmed.baselines[confirmed.strongest]
-    return f"{rate:.2f} {_RULES.get(confirmed.strongest, confirmed.strongest)}"
-
-
-def _more_rows(n: int) -> Iterator[b.Text]:
-    if n > _MOST_ROWS:
-        text = f"... and {n - _MOST_ROWS} more (all with --format json or -o DIR)"
-        yield b.Text(text, "soft", b.VERBOSE)
-
-
-def _rare_table(part: ClassifyResult) -> Iterator[b.Block]:
-    heads = [head for head in part.heads if head.rare is not None]
-    heads.sort(key=lambda head: -((head.rare and head.rare.rate) or 0.0))
-    if not heads:
-        return
-    best, why = heads[0].rare, ""
-    if best is None or best.rate is None:
-        why = f"no sentence has a word outside the 500 most frequent of {part.corpus.frequencies}"
-    elif "rare" in part.untestable:
-        why = part.untestable["rare"]
-    if why:
-        yield b.Text(f"No rare-word score: {why}.", on=b.TERMINAL)
-        return
-    labelled = [head for head in heads if "rare" in head.roles]
+def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
+    """Show the clearest labels of each role, with what they had to beat."""
+    labels = [(head, label) for head in part.heads for label in head.labels]
+    if part.stacks == ("encoder",) and not part.corpus.pairs:  # sources have no trees
+        if not part.corpus.trees:
+            text = "No syntactic roles: plain text has no gold trees (give --treebank)."
+            yield b.Text(text, on=b.TERMINAL)
+        elif not any(label.role == "syntactic" for _, label in labels):
+            yield b.Text(
+                "No head's relation was confirmed on the held-out half of the corpus: none beats "
+                "every baseline twice.",
+                on=b.TERMINAL,
+            )
+    labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
+    rows = []
+    for role in roles_of(*part.stacks):
+        own = [row for row in labels if row[1].role == role.key]
+        # The relations of Voita et al. stand first.
+        own.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
+        rows += own[:_MOST_ROWS]
     columns: list[b.Column] = [
-        ("rare word", "name", str),
-        ("rate", "rare.rate", 3),
-        ("95% interval", "rare.interval", interval_text),
-        ("of 2 rarest", "rare.two_rarest", 3),
-        ("chance", "rare.chance", 3),
-        ("random word", "rare.null", 3),
-        ("evenly spread", "rare.uniform", 3),
-        ("adjusted p", "rare.p_adjusted", p_text),
+        ("label", lambda row: f"{_short_name(row[1].role)} {row[1].detail}", str),
+        ("head", lambda row: row[0].name.rpartition(":")[2], str),
+        ("score", lambda row: row[1].score.value, 3),
+        ("95% interval", lambda row: " to ".join(map(decimal, row[1].score.interval)), str),
+        ("baseline", lambda row: f"{row[1].baseline:.2f} {row[1].against}", str),
+        ("adjusted p", lambda row: row[1].p_adjusted, p_text),
     ]
-    yield b.Table(columns, labelled or heads[:2], on=b.VERBOSE)
-    if not labelled:
-        yield b.Text(
-            "No head earns the rare-word label: these come nearest, and evenly spread attention "
-            "reaches the rate under 'evenly spread' on long words alone.",
-            "soft",
-            b.VERBOSE,
-        )
+    if rows:
+        left = f" ({len(rows)} of {len(labels)})" if len(rows) < len(labels) else ""
+        yield b.Table(columns, rows, f"Labels and what they had to beat{left}", b.VERBOSE)
 
 
-def _cross_table(part: ClassifyResult) -> Iterator[b.Block]:
-    """Cross-attention heads with a role beside their controls, the clearest order first."""
-    heads = [head for head in part.heads if head.alignment and head.sharpness]
-    heads.sort(key=lambda head: -abs((head.alignment and head.alignment.score) or 0.0))
-    labelled = [head for head in heads if head.roles]
-    columns: list[b.Column] = [
-        ("head", lambda head: head.name.removeprefix("cross:"), str),
-        ("roles", lambda h: " ".join(role_of(r).mark or r for r in h.roles) or "-", str),
-        ("alignment", "alignment.score", 2),
-        ("95% interval", "alignment.interval", _signed_interval),
-        ("other pair", "alignment.swapped", 2),
-        ("confidence", "sharpness.confidence", 2),
-        ("evenly spread", "sharpness.uniform", 2),
-        ("special", "special_mass", 2),
-    ]
-    yield b.Table(columns, (labelled or heads[:2])[:_MOST_ROWS], on=b.VERBOSE)
-    yield from _more_rows(len(labelled))
-    yield b.Text(
-        "alignment: rank correlation of the predicted token's place with that of the source token "
-        "attended to most; other pair: the same with another pair's source of the same length; "
-        "confidence: largest weight; special: weight on special tokens.",
-        "soft",
-        b.VERBOSE,
-    )
-
-
-def _signed_interval(ends: Sequence[float]) -> str:
-    """Write an interval whose ends can be negative, or a dash where there is none."""
-    return f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else "-"
-
-
-def _cards(result: ClassifyResult, places: Sequence[Place]) -> Iterator[Card]:
-    """Yield a card for each head of the first stack: roles, labels with baselines, scores."""
-    for head in (head for part in parts_of(result)[:1] for head in part.heads):
-        yield Card(
-            head.layer,
-            head.head,
-            primary=head.primary,
-            mark=mark_of(head),
-            sentence=head_sentence(head),
-            mean=head.mean_pattern,
-            numbers=head_numbers(head),
-            keys=list(head.roles),
-            roles=[role_name(role) for role in head.roles],
-            labels=[
-                [
-                    role_name(label.role),
-                    (_offset_text(head) if label.role == "positional" else "") or label.detail,
-                    decimal(label.score),
-                    f"{decimal(label.baseline)} {label.against}".strip(),
-                    interval_text(label.interval),
-                    p_text(label.p_adjusted),
-                ]
-                for label in head.labels
-            ],
-            facts=list(_facts(head)),
-            values={
-                "positional": head.positional.score if head.positional else None,
-                "confidence": head.confidence,
-                "entropy": head.entropy,
-                "special": head.special_mass,
-                "removal": head.cause.zero.loss if head.cause else None,
-                "induction": head.prefix.after.gain if head.prefix else None,
-            },
-        )
-
-
-def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a head's card."""
-    if head.positional is not None:
-        at = f" ({text})" if (text := _offset_text(head)) else ""
-        yield "Best offset", f"{decimal(head.positional.score)}{at}"
-    if head.syntactic and head.best_relation is None:
-        yield "Best relation", "none was selected"
-    elif head.best_relation is not None:
-        best, confirmed = head.best_relation  # numbers of the held-out half, as in the labels
-        yield (
-            "Best relation",
-            f"{best.relation} {best.direction} {decimal(confirmed.accuracy)} on held-out "
-            f"sentences, strongest baseline {decimal(confirmed.baselines[confirmed.strongest])} "
-            f"({confirmed.strongest})",
-        )
-    if head.alignment is not None:
-        swapped = f", swapped sources {decimal(head.alignment.swapped)}"
-        yield "Alignment", f"{decimal(head.alignment.score)}{swapped}"
-    if head.rare is not None:
-        yield "Rarest word", f"{decimal(head.rare.rate)}, chance {decimal(head.rare.chance)}"
-    yield "Confidence", decimal(head.confidence)
-    yield "Entropy", f"{decimal(head.entropy)} nats"
-    yield "Mass on special tokens", decimal(head.special_mass)
-    if head.punctuation_mass is not None:
-        yield "Mass on punctuation", decimal(head.punctuation_mass)
-    if head.cause is not None:
-        zero, mean, noise = head.cause.zero, head.cause.mean, head.cause.noise
-        yield (
-            "Loss when removed",
-            f"{loss_text(zero.loss)} ({loss_interval(zero)}); mean left {loss_text(mean.loss)}, "
-            f"noise of its size {loss_text(noise.loss)}",
-        )
-    if head.prefix is not None:
-        gains = (f"{name} {getattr(head.prefix, name).gain:+.3f}" for name in PLACES)
-        yield "Repeated tokens, gain", ", ".join(gains)
+def _short_name(role: str) -> str:
+    return role_of(role).mark or role_name(role)
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
@@ -538,8 +326,10 @@ VIEW = View(
     _human,
     _files,
     # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
-    stale=names_of("relations", "alignment", "causes", "prefix_matching"),
-    facts=_cards,
+    stale=names_of(
+        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before")
+    ),
+    facts=lambda result, places: head_cards(result.only(result.stacks[0])),
     scales=(
         Scale("positional", "Positional score", of_pattern=True),
         Scale("confidence", "Confidence", of_pattern=True),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median
 from typing import Any
 
-from headscope.analyses.classify.view import describe_offset
+from headscope.analyses.classify.cards import describe_offset
 from headscope.analyses.spectrum.result import (
     CheapPoint,
     EfficientResult,

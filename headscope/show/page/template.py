@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from headscope.core.roles import PRIMARY
+from headscope.core.roles import primary_roles
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.show.cells import model_line, tidy
@@ -75,10 +75,10 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
 
 def role_colours() -> str:
     """Write the style rules of the roles' backgrounds, by day and by night."""
-    colours = " ".join(f"--{r.key}: light-dark({r.light}, {r.dark});" for r in PRIMARY)
+    colours = " ".join(f"--{r.key}: light-dark({r.light}, {r.dark});" for r in primary_roles())
     rules = " ".join(
         f".{r.key} {{ background: var(--{r.key}); }} .dot.{r.key} {{ fill: {r.colour}; }}"
-        for r in PRIMARY
+        for r in primary_roles()
     )
     return f":root {{ {colours} }}\n{rules}\n"
 

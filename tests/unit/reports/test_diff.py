@@ -54,8 +54,8 @@ def head(document: Any, **values: Any) -> Any:
 
 
 def label(role: str, detail: str = "", interval: Any = (0.94, 0.96)) -> dict[str, Any]:
-    numbers = {"score": 0.95, "baseline": 0.1, "interval": list(interval), "p_adjusted": 0.0}
-    return {"role": role, "detail": detail, **numbers}
+    score = {"value": 0.95, "low": interval[0], "high": interval[1]}
+    return {"role": role, "detail": detail, "score": score, "baseline": 0.1, "p_adjusted": 0.0}
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -129,8 +129,8 @@ def test_a_head_that_gains_or_loses_a_role(documents):
 )
 def test_intervals_decide(interval, beyond, documents):
     def scored(value: float, ends: list[float]) -> Any:
-        one = changed(documents["classify"], "heads", 2, "positional", "score", to=value)
-        return changed(one, "heads", 2, "positional", "interval", to=ends)
+        score = {"value": value, "low": ends[0], "high": ends[1]}
+        return changed(documents["classify"], "heads", 2, "positional", "score", to=score)
 
     found = diff_of(scored(0.5, [0.3, 0.6]), scored(sum(interval) / 2, interval))
     assert [(c.where, c.name) for c in found.scores] == [("L0H2", "positional score")] * beyond

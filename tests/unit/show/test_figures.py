@@ -12,9 +12,10 @@ import pytest
 from tiny_models import OTHERS, SOURCES, framed_tokenizer, tiny_bert, translator, write_pairs
 
 import headscope
+from headscope.analyses.classify.cards import mark_of
 from headscope.analyses.classify.figures import cause_map, relation_bars, role_map
 from headscope.analyses.classify.result import Confirmation, HeadCause, Label, Loss
-from headscope.analyses.classify.view import VIEW, legend, mark_of, role_counts
+from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
 from headscope.core.roles import NO_ROLE, primary_of
 from headscope.core.serialise import from_dict, to_json
@@ -23,6 +24,7 @@ from headscope.show import drawing
 from headscope.show.drawing import figure_files, heat_map
 from headscope.show.style import FigureStyle, styled
 from headscope.show.view import view_of
+from headscope.stats.estimate import Estimate
 
 Json = Any
 Checks = Iterator[tuple[Any, Any]]
@@ -92,7 +94,10 @@ def grid(rows: list[Json], value: Callable[[Json], Any]) -> np.ndarray:
 
 #: Maps of heads: what each cell is of its head's JSON, and how many digits are written into it.
 HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
-    ("classify", "alignment"): (lambda row: row["alignment"]["score"], 2),
+    ("classify", "alignment"): (lambda row: row["alignment"]["score"]["value"], 2),
+    ("classify", "prefix_after"): (lambda row: row["prefix"]["after"]["gain"]["value"], 3),
+    ("classify", "prefix_same"): (lambda row: row["prefix"]["same"]["gain"]["value"], 3),
+    ("classify", "prefix_before"): (lambda row: row["prefix"]["before"]["gain"]["value"], 3),
     ("rank", "effective_rank"): (lambda row: row["qk"]["effective_rank"], 1),
     ("spectrum", "spectrum_map"): (lambda row: row["share_at_k"]["value"], 2),
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
@@ -152,13 +157,16 @@ def _causes(figure: Any, data: Json) -> Checks:
     left, right = figure.axes
     causes = [(head["layer"], head["cause"]) for head in data["heads"]]
     dots = sorted((round(x), y) for line in lines(left) for x, y in zip(*line, strict=True))
-    yield dots, sorted((layer, cause["zero"]["loss"]) for layer, cause in causes)
+    yield dots, sorted((layer, cause["zero"]["value"]) for layer, cause in causes)
     *roles, _ = lines(right)  # the last is the diagonal
     pairs = sorted((x, y) for line in roles for x, y in zip(*line, strict=True))
-    yield pairs, sorted((cause["noise"]["loss"], cause["zero"]["loss"]) for _, cause in causes)
+    yield pairs, sorted((cause["noise"]["value"], cause["zero"]["value"]) for _, cause in causes)
     for axes in (left, right):
         zeros = [cause["zero"] for _, cause in causes]
-        ends = [zero["interval"] or 2 * [zero["loss"]] for zero in zeros]
+        ends = [
+            [zero["value"] if zero[end] is None else zero[end] for end in ("low", "high")]
+            for zero in zeros
+        ]
         yield from has_ends(axes, ends, 1)
 
 
@@ -171,15 +179,16 @@ def _relations(figure: Any, data: Json) -> Checks:
             row = {"head": f"L{head['layer']}H{head['head']}", **score}
             asked.setdefault(f"{score['relation']} {score['direction']}", []).append(row)
     best = {
-        name: max(rows, key=lambda r: (r["labelled"], r["confirmed"]["accuracy"]))
+        name: max(rows, key=lambda r: (r["labelled"], r["confirmed"]["accuracy"]["value"]))
         for name, rows in asked.items()
     }
     names = [label.get_text() for label in axes.get_yticklabels()]
     yield sorted(names), sorted(f"{name}  {row['head']}" for name, row in best.items())
     for bar, name in zip(axes.patches, names, strict=True):
         found = best[name.partition("  ")[0]]["confirmed"]
-        yield bar.get_width(), found["accuracy"]
-        yield from has_ends(axes, [found["interval"]], 0)
+        value, *ends = found["accuracy"].values()
+        yield bar.get_width(), value
+        yield from has_ends(axes, [ends], 0)
         marks = {round(s[0, 0], 9) for s in segments(axes)}
         offset, *others = found["baselines"].values()
         assert {round(offset, 9), round(max(others), 9)} <= marks
@@ -265,14 +274,14 @@ def with_relations(result: Any) -> Any:
             rate, *baselines = rng.random(6).round(3).tolist()
             known = dict(zip(names, baselines, strict=True))
             strongest = max(known, key=known.__getitem__)
-            ends = (rate / 2, (1 + rate) / 2)
-            confirmed = Confirmation(rate, rate, known, strongest, ends, 0.01, 60)
+            accuracy = Estimate(rate, rate / 2, (1 + rate) / 2)
+            confirmed = Confirmation(accuracy, rate, known, strongest, 0.01, 60)
             scores[i] = dataclasses.replace(
                 scores[i], selected=True, confirmed=confirmed, labelled=bool(rng.random() < 0.4)
             )
         kept = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
         labels = [
-            Label("syntactic", f"{s.relation} {s.direction}", c.accuracy, 0.1, c.interval, 0.01)
+            Label("syntactic", f"{s.relation} {s.direction}", c.accuracy, 0.1, 0.01)
             for s, c in sorted(kept, key=lambda row: -row[1].gain)
         ]
         roles = (*head.roles, "syntactic") if labels else head.roles
@@ -343,7 +352,7 @@ def test_no_loss_is_moved_and_no_dot_lies_on_another(made, losses):
     result = made["classify"][0]
     heads = []
     for head, loss in zip(result.heads, losses, strict=True):
-        one = Loss(loss, (loss - abs(loss) / 2, loss + 0.1))
+        one = Loss(loss, loss - abs(loss) / 2, loss + 0.1)
         cause = HeadCause(one, one, one, one, 0.0, 0.0)
         heads.append(dataclasses.replace(head, cause=cause))
     figure = cause_map(dataclasses.replace(result, heads=tuple(heads)))
@@ -387,21 +396,34 @@ def test_relations_have_one_definition(made):
     drawn = dict(zip(map(tuple, names), [bar.get_width() for bar in bars.patches], strict=True))
     with styled(FigureStyle(), verbose=True):
         tables = [part for part in VIEW.human(result) if hasattr(part, "columns")]
-    table = next(part for part in tables if part.columns[0].header == "relation")
-    relation, head, accuracy = (list(column.cells) for column in table.columns[:3])
-    for row in zip(relation, head, accuracy, strict=True):
-        assert f"{drawn[(*row[0].split(), row[1])]:.3f}" == row[2]
+    table = next(part for part in tables if part.columns[0].header == "label")
+    cells = zip(*(column.cells for column in table.columns), strict=True)
+    shown = [
+        (head, label.removeprefix("syn "), score)
+        for label, head, score, *_ in cells
+        if label.startswith("syn ")
+    ]
+    labels = {
+        (head.name, label.detail, f"{label.score.value:.3f}")
+        for head in result.heads
+        for label in head.labels
+    }
+    assert shown
+    assert labels.issuperset(shown)
+    for head, detail, accuracy in shown:
+        width = drawn.get((*detail.split(), head))  # the figure has the best head alone
+        assert width is None or f"{width:.3f}" == accuracy
     rows = {f"L{r.layer}H{r.head}": r for r in result.to_frame().itertuples()}
     for card, one in zip(VIEW.facts(result, ()), result.heads, strict=True):
         score, confirmed = one.best_relation
         assert dict(card.facts)["Best relation"].startswith(
-            f"{score.relation} {score.direction} {confirmed.accuracy:.3f} on held-out sentences"
+            f"{score.relation} {score.direction} {confirmed.accuracy.value:.3f} on held-out"
         )
-        assert rows[one.name].best_accuracy == confirmed.accuracy
+        assert rows[one.name].best_accuracy == confirmed.accuracy.value
         labels = [label for label in card.labels if label[0] == "syntactic"]
         assert not labels or labels[0][1:3] == [
             f"{score.relation} {score.direction}",
-            f"{confirmed.accuracy:.3f}",
+            f"{confirmed.accuracy.value:.3f}",
         ]
 
 

@@ -10,9 +10,9 @@ import torch
 from hand_made import activations
 
 from headscope.analyses.classify.labels import judge
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.classify.sums import HeadMeasures
+from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, collate
 from headscope.data.encode import EncodedSentence
 from headscope.data.sentence import Sentence

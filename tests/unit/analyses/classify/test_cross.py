@@ -17,9 +17,10 @@ from scipy import stats
 
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, untestable
-from headscope.analyses.classify.options import Thresholds
 from headscope.analyses.classify.result import HeadResult
+from headscope.core.roles import Thresholds
 from headscope.data.batches import Source
+from headscope.stats.estimate import Estimate
 
 N_LAYERS, N_HEADS = 2, 3
 
@@ -265,7 +266,7 @@ def test_planted_heads_earn_their_roles_and_no_others():
         assert (head.stack, head.positional, head.syntactic, head.rare) == ("cross", None, (), None)
         assert head.punctuation_mass is head.self_rate is head.duplicate_rate is None
     alignments: dict[str, Any] = {name: head.alignment for name, head in heads.items()}
-    score = {name: alignment.score for name, alignment in alignments.items()}
+    score = {name: alignment.score.value for name, alignment in alignments.items()}
     assert score["along"] > 0.95
     assert score["backwards"] == pytest.approx(-score["along"])
     # Argmax alone would call these two as monotonic as the first.
@@ -295,8 +296,8 @@ def test_what_cannot_be_shown():
     # Nothing measured is unknown, and never zero.
     (head,) = judge(CrossHeads(1, 1), Thresholds(), [[0]], "cross")
     assert (head.roles, head.confidence) == ((), None)
-    assert (head.alignment.score, head.alignment.interval) == (None, (-1.0, 1.0))
-    assert head.sharpness.interval == (0.0, 1.0)
+    assert head.alignment.score == Estimate(None, -1.0, 1.0)
+    assert head.sharpness.confidence == Estimate(None, 0.0, 1.0)
 
 
 def test_swapped_sources_stand_beside_the_score():
@@ -309,6 +310,6 @@ def test_swapped_sources_stand_beside_the_score():
     assert [head.head for head in heads] == [0, 3]
     by_position, by_content = (head.alignment for head in heads)
     assert by_position.swapped == by_position.score
-    assert abs(by_content.swapped or 1) < 0.3
-    low, high = by_content.swapped_interval
-    assert low < by_content.swapped < high
+    swapped = by_content.swapped
+    assert abs(swapped.value) < 0.3
+    assert swapped.low < swapped.value < swapped.high

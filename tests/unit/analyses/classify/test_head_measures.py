@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from headscope.analyses.classify.cross import CrossHeads
-from headscope.analyses.classify.labels import MEAN_RULES, judge, untestable
-from headscope.analyses.classify.options import Thresholds
+from headscope.analyses.classify.labels import judge, untestable
 from headscope.analyses.classify.result import HeadResult
-from headscope.analyses.classify.sums import HeadMeasures
-from headscope.analyses.classify.syntactic import KernelHits
-from headscope.core.roles import roles_of
+from headscope.analyses.classify.sums import HeadMeasures, Profile
+from headscope.core.roles import Thresholds, roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
 from headscope.data.encode import Encoder, Placed, find_frequencies, placed
@@ -32,7 +30,7 @@ def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
 
 
 def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
-    return judge(sums, Thresholds(), [range(12)] * 6, kernel=KernelHits(sums.syntactic))
+    return judge(sums, Thresholds(), [range(12)] * 6, kernel=np.zeros_like(sums.syntactic.hits))
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
@@ -50,7 +48,9 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
         for x, y in zip(a.syntactic, b.syntactic, strict=True):
             assert (x.relation, x.direction) == (y.relation, y.direction)
             assert (x.trials, x.baseline) == (y.trials, y.baseline)
-            assert x.accuracy == pytest.approx(y.accuracy, abs=0.02)  # a near tie may flip
+            assert x.accuracy.value == pytest.approx(
+                y.accuracy.value, abs=0.02
+            )  # a near tie may flip
             assert x.uniform == pytest.approx(y.uniform)
     copy = HeadMeasures(6, 12)
     copy.load_state(whole.state())
@@ -58,9 +58,11 @@ def test_merged_parts_and_restored_states_equal_the_whole(demo):
 
 
 def test_every_role_has_a_rule():
-    assert ["positional", "syntactic", "rare", *MEAN_RULES] == [
-        role.key for role in roles_of("encoder", "decoder")
-    ]
+    own_test = {"positional", "syntactic", "rare", "monotonic", "anti_monotonic", "sharp"}
+    quantities = {*Profile.quantities, *CrossHeads.quantities}
+    for role in roles_of("encoder", "decoder", "cross"):
+        assert (role.measure in quantities) != (role.key in own_test)
+        assert role.threshold in vars(Thresholds()) or role.key in own_test
     # Without sentences no role but self can be shown; what cannot apply to a stack is left out.
     for stack in ("encoder", "decoder"):
         applying = [role.key for role in roles_of(stack)]

@@ -149,12 +149,12 @@ def test_numbers_of_decoder_and_cross_attention(name, folders):
     for head in cross.heads:
         expected = cross_numbers(pairs, head.layer, head.head)
         assert head.alignment.pairs == expected["pairs"] < len(PAIRS)
-        assert head.alignment.score == expected["alignment"]
+        assert head.alignment.score.value == expected["alignment"]
         assert head.confidence == expected["confidence"]
         assert head.sharpness.uniform == expected["uniform"]
         assert head.special_mass == expected["mass"]
         other = cross_numbers(swapped, head.layer, head.head)["alignment"]
-        assert head.alignment.swapped == other
+        assert head.alignment.swapped.value == other
     for head in decoder.heads:
         expected = decoder_numbers(pairs, head.layer, head.head)
         rates = {k: v for k, v in head.positional.rates.items() if k.startswith("-")}
@@ -315,11 +315,10 @@ def test_what_diff_compares(bart):
     facts = facts_of(Results("x", classify=bart), ["classify"])
     (head,) = (head for head in bart.heads if head.name == "cross:L2H3")
     found = {key[1:]: number for key, number in facts.items()}
-    low, high = head.alignment.interval
-    assert found["cross:L2H3", "alignment"] == Number(head.alignment.score, low, high)
+    assert found["cross:L2H3", "alignment"] == Number(*vars(head.alignment.score).values())
     swapped = found["cross:L2H3", "alignment, swapped sources"]
-    assert swapped.value == head.alignment.swapped
-    assert found["cross:L2H3", "confidence"].interval == head.sharpness.interval
+    assert swapped.value == head.alignment.swapped.value
+    assert found["cross:L2H3", "confidence"].interval == head.sharpness.confidence.interval
     assert found["random weights, cross", "monotonic heads"].value == 0
     assert ("random weights, encoder", "monotonic heads") not in found
     assert settings_of(bart)["pairs"] == len(PAIRS)

@@ -67,10 +67,10 @@ def test_superiority_is_that_of_all_pairs():
     values = rng.integers(0, 6, len(LAYERS)).astype(float)  # with ties
     has = rng.random(len(LAYERS)) < 0.4
     (test,) = role_tests({"zero": values}, {"any": has}, LAYERS)
-    assert test.superiority == pytest.approx(superiority(values, has))
+    assert test.superiority.value == pytest.approx(superiority(values, has))
     assert test.within == pytest.approx(superiority(values, has, LAYERS))
     assert (test.heads, test.others) == (has.sum(), (~has).sum())
-    assert test.interval[0] < test.superiority < test.interval[1]
+    assert test.superiority.low < test.superiority.value < test.superiority.high
 
 
 def test_p_is_that_of_all_permutations():
@@ -107,7 +107,7 @@ def test_small_groups_are_not_compared_and_have_no_interval():
     values = np.arange(len(LAYERS), dtype=float)
     labels = {str(n): values < n for n in (2, 3, 7, 8, 41, 48)}
     tests = role_tests({"zero": values}, labels, LAYERS)
-    found = {test.role: bool(test.interval) for test in tests}
+    found = {test.role: test.superiority.interval is not None for test in tests}
     assert found == {"3": False, "7": False, "8": True, "41": False}
 
 
@@ -116,7 +116,11 @@ def test_rounding_makes_no_difference():
     rng = np.random.default_rng(3)
     noise = rng.normal(0, ROUNDING / 40, len(LAYERS))
     (rounded,) = role_tests({"zero": noise}, {"any": HALF}, LAYERS, size=1.0)
-    assert (rounded.within, rounded.superiority, rounded.verdict) == (0.5, 0.5, "not told apart")
+    assert (rounded.within, rounded.superiority.value, rounded.verdict) == (
+        0.5,
+        0.5,
+        "not told apart",
+    )
     values = np.round(NOISE, 2)  # far apart but for true ties
     shaken = [values + rng.uniform(-1, 1, len(values)) * ROUNDING / 8 for _ in range(3)]
     found = [role_tests({"zero": v}, {"any": HALF}, LAYERS, size=1.0) for v in shaken]

@@ -1,0 +1,175 @@
+"""What one head does: its mark on maps, and its card with a sentence, numbers and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headscope.analyses.classify.optional_parts import PLACES, loss_interval, loss_text
+from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label
+from headscope.core.roles import role_name, role_of
+from headscope.show.cells import decimal, interval_text, p_text
+from headscope.show.page.parts import Card
+
+#: What each baseline of a syntactic label is, in words.
+RULES = {
+    "offset": "always the same distance",
+    "first": "always the first word",
+    "last": "always the last word",
+    "uniform": "evenly spread attention",
+    "kernel": "the head's own habit of distances",
+}
+#: The sentence of a role whose row has none.
+_ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
+
+
+def primary_label(head: HeadResult) -> Label | None:
+    """Return the first label of a head's primary role."""
+    return next((label for label in head.labels if label.role == head.primary), None)
+
+
+def head_sentence(head: HeadResult) -> str:
+    """Say in plain words what a head does on the corpus, with its rate and what it must beat."""
+    label = primary_label(head)
+    if label is None:
+        return _without_role(head)
+    role = role_of(label.role)
+    text = (role.sentence or _ANY_ROLE).format(
+        words=role.words[:1].upper() + role.words[1:],
+        score=float(label.score),
+        baseline=label.baseline,
+        detail=role.detail(label.detail),
+        against=RULES.get(label.against, label.against),
+    )
+    others = [role_name(key) for key in head.roles if key != head.primary]
+    return f"{text} Also: {', '.join(others)}." if others else text
+
+
+def _without_role(head: HeadResult) -> str:
+    parts = ["Earned no role on this corpus."]
+    if head.best_relation is not None:
+        best, confirmed = head.best_relation
+        parts.append(
+            f"Its best relation is {best.relation} ({best.direction}), right "
+            f"{float(confirmed.accuracy):.0%} of the time on held-out sentences; the best rule of "
+            f"thumb is right in {confirmed.baselines[confirmed.strongest]:.0%}."
+        )
+    elif head.special_mass is not None:
+        parts.append(f"It puts {head.special_mass:.0%} of its attention on special tokens.")
+    return " ".join(parts)
+
+
+def head_numbers(head: HeadResult) -> list[tuple[str, str, str]]:
+    """Return three numbers with their baselines: what it is, its value, what to compare it with."""
+    numbers = []
+    label = primary_label(head)
+    if label is not None:
+        numbers.append(
+            (role_name(label.role), f"{float(label.score):.2f}", f"baseline {label.baseline:.2f}")
+        )
+    elif head.positional is not None and head.positional.score.value is not None:
+        chance = f"chance {decimal(head.positional.chance, 2)}"
+        numbers.append(("best fixed distance", decimal(head.positional.score.value, 2), chance))
+    if head.relative_entropy is not None:
+        spread = decimal(head.relative_entropy, 2)
+        numbers.append(("spread of attention", spread, "1 is evenly spread"))
+    if head.cause is not None:
+        loss, noise = float(head.cause.zero), float(head.cause.noise)
+        numbers.append(("loss when removed", f"{loss:.2g}", f"noise of its size {noise:.2g}"))
+    elif head.special_mass is not None:
+        share = decimal(head.special_mass, 2)
+        numbers.append(("on special tokens", share, "share of its attention"))
+    return numbers
+
+
+def describe_offset(offset: int) -> str:
+    """Say an offset in words: -1 is ``previous token``."""
+    names = {-1: "previous token", 1: "next token"}
+    return names.get(offset, f"{abs(offset)} tokens {'back' if offset < 0 else 'ahead'}")
+
+
+def mark_of(head: HeadResult) -> str:
+    """Write a head's primary role in at most five characters: its offset, its token, its mark."""
+    role, label = role_of(head.primary), primary_label(head)
+    detail = label.detail if label else ""
+    return role.mark or {"first": "CLS", "last": "SEP"}.get(detail, detail)
+
+
+def offset_text(head: HeadResult) -> str:
+    """Say in words where a head looks most; empty where nothing was counted."""
+    offset = head.positional.offset if head.positional else None
+    return "" if offset is None else describe_offset(offset)
+
+
+def head_cards(part: ClassifyResult) -> Iterator[Card]:
+    """Yield a card for each head of one stack: roles, labels with baselines, scores."""
+    for head in part.heads:
+        yield Card(
+            head.layer,
+            head.head,
+            primary=head.primary,
+            mark=mark_of(head),
+            sentence=head_sentence(head),
+            mean=head.mean_pattern,
+            numbers=head_numbers(head),
+            keys=list(head.roles),
+            roles=[role_name(role) for role in head.roles],
+            labels=[
+                [
+                    role_name(label.role),
+                    (offset_text(head) if label.role == "positional" else "") or label.detail,
+                    decimal(label.score.value),
+                    f"{decimal(label.baseline)} {label.against}".strip(),
+                    interval_text(label.score.interval),
+                    p_text(label.p_adjusted),
+                ]
+                for label in head.labels
+            ],
+            facts=list(_facts(head)),
+            values={
+                "positional": head.positional.score.value if head.positional else None,
+                "confidence": head.confidence,
+                "entropy": head.entropy,
+                "special": head.special_mass,
+                "removal": head.cause.zero.value if head.cause else None,
+                "induction": head.prefix.after.gain.value if head.prefix else None,
+            },
+        )
+
+
+def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a head's card."""
+    if head.positional is not None:
+        at = f" ({text})" if (text := offset_text(head)) else ""
+        yield "Best offset", f"{decimal(head.positional.score.value)}{at}"
+    if head.syntactic and head.best_relation is None:
+        yield "Best relation", "none was selected"
+    elif head.best_relation is not None:
+        best, confirmed = head.best_relation  # numbers of the held-out half, as in the labels
+        yield (
+            "Best relation",
+            f"{best.relation} {best.direction} {decimal(confirmed.accuracy.value)} on held-out "
+            f"sentences, strongest baseline {decimal(confirmed.baselines[confirmed.strongest])} "
+            f"({confirmed.strongest})",
+        )
+    if head.alignment is not None:
+        swapped = f", swapped sources {decimal(head.alignment.swapped.value)}"
+        yield "Alignment", f"{decimal(head.alignment.score.value)}{swapped}"
+    if head.rare is not None:
+        yield "Rarest word", f"{decimal(head.rare.rate.value)}, chance {decimal(head.rare.chance)}"
+    yield "Confidence", decimal(head.confidence)
+    yield "Entropy", f"{decimal(head.entropy)} nats"
+    yield "Mass on special tokens", decimal(head.special_mass)
+    if head.punctuation_mass is not None:
+        yield "Mass on punctuation", decimal(head.punctuation_mass)
+    for key, weight in head.registered.items():
+        yield f"Weight, {role_name(key)}", decimal(weight.value)
+    if head.cause is not None:
+        zero, mean, noise = head.cause.zero, float(head.cause.mean), float(head.cause.noise)
+        yield (
+            "Loss when removed",
+            f"{loss_text(float(zero))} ({loss_interval(zero)}); mean left {loss_text(mean)}, "
+            f"noise of its size {loss_text(noise)}",
+        )
+    if head.prefix is not None:
+        gains = (f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES)
+        yield "Repeated tokens, gain", ", ".join(gains)
