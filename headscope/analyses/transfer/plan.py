@@ -1,14 +1,12 @@
-"""Which runs there are, in which order, and how long all of them may take."""
+"""Which runs there are, and in which order."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headscope.analyses.transfer.fine_tuning import OutOfTime
+from headscope.analyses.transfer.options import TRAINED
 from headscope.core.errors import InputError
-from headscope.models.surgery.trainable import TRAINED
 
 #: The grid of learning rates that the search for each variant's best one starts from.
 RATES: dict[str, tuple[float, ...]] = {
@@ -93,18 +91,6 @@ def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
         yield from (Step(cell, number) for cell in cells if number < cell.seeds)
         for factor in FACTORS:
             yield from (Step(cell, number, factor) for cell in stressed if number < cell.seeds)
-
-
-class Stopwatch:
-    """Tells when a budget of seconds is spent."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Raise :class:`OutOfTime` when the time is over."""
-        if time.monotonic() >= self._end:
-            raise OutOfTime
 
 
 def make_plan(
