@@ -50,18 +50,13 @@ class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
     cell: Cell
-    number: int  # counted from 0 within the cell
+    seed: int  # how far it lies from the first one; every factor has seeds of its own
     factor: float = 1.0  # times the cell's best rate
 
     @property
     def first(self) -> bool:
         """Whether the cell's rate is still to be searched."""
-        return self.number == 0 and self.factor == 1
-
-    @property
-    def seed(self) -> int:
-        """How far its seed lies from the first one; every factor has seeds of its own."""
-        return (1.0, *FACTORS).index(self.factor) * self.cell.seeds + self.number
+        return self.seed == 0
 
 
 @dataclass(frozen=True)
@@ -88,9 +83,10 @@ class Plan:
 def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
     """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
     for number in range(max((cell.seeds for cell in cells), default=0)):
-        yield from (Step(cell, number) for cell in cells if number < cell.seeds)
-        for factor in FACTORS:
-            yield from (Step(cell, number, factor) for cell in stressed if number < cell.seeds)
+        for i, factor in enumerate((1.0, *FACTORS)):
+            for cell in stressed if i else cells:
+                if number < cell.seeds:
+                    yield Step(cell, i * cell.seeds + number, factor)
 
 
 def make_plan(
