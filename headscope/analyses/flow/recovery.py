@@ -37,7 +37,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.functional import one_hot
 
 from headscope.analyses.flow.graph import WordNodes
 from headscope.core.accumulator import Array
@@ -110,11 +109,11 @@ class LayerChunk:
         self.sizes = states.shape[:2]  # rows, pos
         self.x = states.flatten(0, 1)  # (tokens, d_in)
         self.gram = states @ states.mT  # (rows, pos, pos): products of the states of a sentence
-        self.words = content.to(states).flatten()  # (tokens,): 1 at words, else 0
+        self.words = content.to(states.device).to(states).flatten()  # (tokens,): 1 at words, else 0
         #: (heads, rows, pos, pos): M of the targets, the last of which is that of every head.
         self.pattern = exact(site.pattern).transpose(0, 1).contiguous()
         self.top, self.other = (
-            one_hot(index.to(states.device), self.sizes[1]).to(states)
+            F.one_hot(index.to(states.device), self.sizes[1]).to(states)
             for index in (top.transpose(0, 1), nodes.other[site.rows])
         )
         G, U, to_V = (part[site.heads].to(states) for part in (spaces.G, spaces.U, spaces.to_V))
