@@ -81,7 +81,7 @@ crossed-draws | stats/statistics.py | draws do not widen intervals
 collapse-axis | analyses/depth/measure.py | residual of the wrong mean
     hidden.mean(dim=-2, keepdim=True) => hidden.mean(dim=-1, keepdim=True)
 flow-held-out | analyses/flow/passes.py | R^2 on the sentences of the fit
-    _run(reader, loaded, held, 1, seed, name) => _run(reader, loaded, held, 0, seed, name)
+    _read(reader, loaded, 1, seed, name, judge) => _read(reader, loaded, 0, seed, name, judge)
 flow-repeated | analyses/flow/passes.py | sentences of the fit are measured
     elif words in self._first: => elif not words:
 linear-mean | analyses/linear/measure.py | errors beside zero, not beside the mean

@@ -198,7 +198,7 @@ def test_a_control_that_collapses_is_not_measured(level, measured):
     error = np.full((40, 1), 1 - level) + np.linspace(-0.01, 0.01, 40)[:, None]
     r2 = Clustered.ratio(error, np.ones((40, 1))).rest()
     found: Any = SimpleNamespace(tokens=10_000)
-    other: Any = SimpleNamespace(held=SimpleNamespace(explained=lambda _: r2))
+    other: Any = SimpleNamespace(recovery=SimpleNamespace(explained=lambda _: r2))
     reasons = not_measured(found, other, 8)
     assert (not reasons) == measured
     assert not not_measured(found, None, 8)

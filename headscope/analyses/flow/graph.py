@@ -22,7 +22,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import above, first_largest, tied
 from headscope.core.widest import widest
 from headscope.data.encode import EncodedSentence
-from headscope.stats.statistics import Z95, ratio, ratio_error
+from headscope.stats.statistics import Z95, ratio_error
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,6 @@ class WordNodes:
     other: Tensor
     names: tuple[tuple[str, ...], ...]  # of the nodes of each sentence
     causal: bool = False  # whether a position sees only itself and what stands before it
-
-    def to(self, device: torch.device | str) -> WordNodes:
-        """Copy to a device."""
-        node, content, other = (part.to(device) for part in (self.node, self.content, self.other))
-        return WordNodes(node, content, other, self.names, self.causal)
 
     @property
     def size(self) -> int:
@@ -62,6 +57,15 @@ class WordNodes:
     def is_word(self) -> Tensor:
         """Whether each node is a word, (batch, nodes)."""
         return torch.einsum("bpn,bp->bn", self.belongs, self.content.float()) > 0
+
+    def between_words(self, graph: Tensor, rows: Sequence[int]) -> Tensor:
+        """Return the weights between the words of some sentences, padded to the longest.
+
+        Shapes: ``graph`` (batch, n_heads, nodes, nodes); returns (rows, n_heads, words, words).
+        """
+        word = pad_sequence([self.is_word[row].nonzero()[:, 0] for row in rows], True, 0)[:, None]
+        graph = graph[rows].take_along_dim(word[..., None], 2)
+        return graph.take_along_dim(word[:, :, None], 3)
 
     def fold(self, pattern: Tensor, rows: slice = slice(None)) -> Tensor:
         """Turn patterns (rows, heads, pos, pos) into weights between nodes."""
@@ -89,6 +93,7 @@ def nodes_of(
     random: np.random.Generator,
     *,
     causal: bool = False,
+    device: torch.device | str = "cpu",
 ) -> WordNodes:
     """Make nodes of a batch of sentences; ``spell`` names a special token."""
     nodes, others, names = [], [], []
@@ -109,7 +114,7 @@ def nodes_of(
         )
 
     def padded(rows: Sequence[Array], fill: float) -> Tensor:
-        return pad_sequence([torch.from_numpy(row) for row in rows], True, fill)
+        return pad_sequence([torch.from_numpy(row) for row in rows], True, fill).to(device)
 
     content = padded([s.word_of >= 0 for s in sentences], False)
     return WordNodes(padded(nodes, -1), content, padded(others, 0), tuple(names), causal)
@@ -148,9 +153,8 @@ class HubSums:
     def __init__(self, hubs: list[str] | None = None) -> None:
         self._hubs = hubs  # of each head, chosen before; None while they are chosen
         self._winners: list[Counter[str]] = []
-        #: By name: in-degree (mean over heads), even, their squares and product (sums over
-        #: sentences), occurrences, sentences.
-        self._names: dict[str, Array] = {}
+        #: By name, of each sentence: in-degree (mean over heads), even, occurrences.
+        self._names: dict[str, list[Array]] = {}
         #: Of every sentence: (n_heads,), and one number of even attention.
         self.top: list[Array] = []
         self.even: list[Array] = []
@@ -168,12 +172,10 @@ class HubSums:
         mean, fair = numpy(received.mean(1)), numpy(even)
         for row, names in enumerate(nodes.names):
             here: dict[str, Array] = {}
-            for i, name in enumerate(names):
-                here.setdefault(name, np.zeros(3))
-                here[name] += mean[row, i], fair[row, i], 1.0
-            for name, (x, y, count) in here.items():
-                sums = self._names.setdefault(name, np.zeros(7))
-                sums += x, y, x * x, y * y, x * y, count, 1.0
+            for name, x, y in zip(names, mean[row], fair[row], strict=False):
+                here[name] = here.get(name, np.zeros(3)) + np.array([x, y, 1.0])
+            for name, numbers in here.items():
+                self._names.setdefault(name, []).append(numbers)
             won = [names[i] for i in largest[row]]
             for counter, name in zip(self._winners, won, strict=True):
                 counter[name] += 1
@@ -193,8 +195,8 @@ class HubSums:
         that occur in ``least`` sentences or more are considered.
         """
         lowest = {}
-        for name, sums in self._names.items():
-            if sums[6] >= least:
+        for name, sentences in self._names.items():
+            if len(sentences) >= least:
                 _, _, value, error, _ = self.of(name)
                 lowest[name] = value - Z95 * error
         names = sorted(name for name, low in lowest.items() if above(low, 1.0))
@@ -206,8 +208,9 @@ class HubSums:
 
         The first two are means over occurrences; all are NaN for a name that did not occur.
         """
-        x, y, xx, yy, xy, count, _ = self._names.get(name, np.zeros(7))
-        if not y:
+        x, y, counts = np.reshape(self._names.get(name, []), (-1, 3)).T
+        if not y.any():
             return np.nan, np.nan, np.nan, np.nan, 0
-        error = ratio_error(x, xx, xy, y, yy, len(self.top))
-        return float(x / count), float(y / count), float(ratio(x, y)), float(error), int(count)
+        received, even, count = float(x.sum()), float(y.sum()), int(counts.sum())
+        error = ratio_error(received, x @ x, x @ y, even, y @ y, len(self.top))
+        return received / count, even / count, received / even, float(error), count

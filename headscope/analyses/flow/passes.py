@@ -5,17 +5,24 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from headscope.analyses.flow.graph import HubSums, WordNodes, nodes_of
-from headscope.analyses.flow.recovery import FOLDS, HeldOut, LayerSpaces, RecoverySums
-from headscope.analyses.flow.trees import GoldTrees, SameLength, TreeSearch
+from headscope.analyses.flow.recovery import (
+    ERRORS,
+    FOLDS,
+    HeldOut,
+    LayerChunk,
+    LayerMaps,
+    LayerSpaces,
+    LayerSums,
+)
+from headscope.analyses.flow.trees import GoldTrees, TreeSearch
+from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
 from headscope.core.errors import CorpusError
 from headscope.core.memory import give_back
@@ -27,10 +34,7 @@ from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
-from headscope.models.run.side_by_side import side_by_side
 from headscope.session.texts import counted_batches
-
-_Half = TypeVar("_Half", RecoverySums, HeldOut)  # The sums of the first or the second half
 
 
 @dataclass
@@ -66,16 +70,16 @@ class Reader:
         self.repeated, self.skipped = 0, 0
         sentences = itertools.islice(iter(self.corpus), self.n_sentences)
         encoded = Encoder(self.loaded).encode(placed(sentences))
-        return counted_batches(self._of(half, item) for item in encoded)
+        return counted_batches(self._of_half(half, item) for item in encoded)
 
-    def folds(self, batch: Sequence[EncodedSentence]) -> list[int]:
+    def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
         """Deal sentences of the first half to the folds of a cross-validation.
 
         In the order of the corpus; a sentence that is repeated stays in one fold.
         """
-        return [self._first[_words(item)] % FOLDS for item in batch]
+        return torch.tensor([self._first[_words(item)] % FOLDS for item in batch])
 
-    def _of(self, half: int, item: EncodedSentence | None) -> EncodedSentence | None:
+    def _of_half(self, half: int, item: EncodedSentence | None) -> EncodedSentence | None:
         self.skipped += item is None
         if item is None or item.half != half:
             return None
@@ -93,11 +97,77 @@ def _words(item: EncodedSentence) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """Sentences of one half, and what a pass of the model fills in."""
+
+    seen: int  # sentences of the corpus that have been read by then
+    sentences: list[EncodedSentence]
+    nodes: WordNodes  # their words and special tokens
+    graph: Tensor  # (batch, heads of all layers, nodes, nodes): attention between these
+    #: (batch, 3, targets, 2, heads of all layers): as :meth:`LayerMaps.errors`, where maps are
+    #: measured.
+    errors: Tensor
+
+
+#: Looks at a chunk of one layer: the batch, the chunk, its heads among those of all layers, and
+#: the states (batch, pos, d_in) that the layer's values are made from.
+Visit = Callable[[Batch, Activations, slice, Tensor], None]
+
+
+class _Observer:
+    """Turns the patterns of a pass into graphs of words, and shows each chunk to a function."""
+
+    def __init__(self, visit: Visit, first: Array) -> None:
+        self._visit, self._first = visit, first
+        self.batch: Batch
+
+    def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
+        """Keep the states that a layer's values are computed from."""
+        self._x = inputs.x_v
+
+    def observe(self, site: Activations) -> None:
+        """Fold one chunk of patterns, and show it."""
+        start = int(self._first[site.row])
+        heads = slice(start + site.heads.start, start + site.heads.stop)
+        self.batch.graph[site.rows, heads] = self.batch.nodes.fold(site.pattern, site.rows)
+        self._visit(self.batch, site, heads, self._x)
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Nothing is held back between chunks."""
+
+
+def _read(
+    reader: Reader, loaded: LoadedModel, half: int, seed: int, name: str, visit: Visit
+) -> Iterator[Batch]:
+    """Run a model over one half; yield every batch when all layers have been visited."""
+    random = np.random.default_rng([seed % 2**63, half])
+    first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
+    observer = _Observer(visit, first)
+    router = Router(loaded.sites, [observer], others=loaded.others)
+    what = f"{name}, {'measuring' if half else 'choosing'}"
+
+    def spell(token: int) -> str:
+        return str(loaded.tokenizer.convert_ids_to_tokens(token))
+
+    with routed(loaded.model, router), watch_inputs(loaded.sites, observer.see):
+        for seen, sentences in reader.batches(half):
+            nodes = nodes_of(sentences, spell, random, causal=reader.causal, device=loaded.device)
+            size, heads = len(sentences), int(first[-1])
+            graph = torch.zeros(size, heads, nodes.size, nodes.size, device=loaded.device)
+            errors = torch.zeros(size, *ERRORS, heads, dtype=torch.float64)
+            observer.batch = Batch(seen, sentences, nodes, graph, errors)
+            ids, mask = loaded.pad([item.ids.tolist() for item in sentences])
+            router.run(functools.partial(loaded.forward, ids, mask))
+            yield observer.batch
+            reader.progress(what, seen, reader.n_sentences)
+
+
+@dataclass(frozen=True)
 class Sums:
     """What both halves add up to."""
 
     tokens: int  # of words that the maps were fitted on
-    held: HeldOut  # errors of the maps on the second half
+    recovery: HeldOut  # errors of the maps on the second half
     chosen: HubSums  # hubs on the first half, and on the second
     hubs: HubSums
     search: TreeSearch | None  # None without gold trees
@@ -107,134 +177,58 @@ def measure(
     reader: Reader, loaded: LoadedModel, seed: int, name: str, *, every_tree: bool = True
 ) -> Sums:
     """Run a model over both halves."""
-    spaces = []
+    layers: list[LayerSums] = []
     for site in loaded.sites:  # every layer has random directions of its own
-        own = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
-        spaces.append(LayerSpaces.of(site.weights().W_V.detach().cpu(), own))
-    sums, chosen = RecoverySums(spaces), HubSums()
-    del spaces  # the sums have them, until maps are fitted
+        of_layer = int(np.random.default_rng([seed % 2**63, site.row]).integers(2**63))
+        layers.append(LayerSums(LayerSpaces.of(site.weights().W_V.detach().cpu(), of_layer)))
     search = TreeSearch(seed, reader.n_sentences // 2, every=every_tree) if reader.trees else None
-    for batch, graph in _run(reader, loaded, sums, 0, seed, name):
-        chosen.update(graph, batch.nodes)
-        if search is not None:
-            _count_trees(search, batch, graph)
+    chosen, tokens = HubSums(), 0
+
+    def fit(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+        layer, folds = layers[site.row], reader.folds(batch.sentences[site.rows])
+        layer.update(LayerChunk(site, x, batch.nodes, layer.spaces), folds)
+
+    for batch in _read(reader, loaded, 0, seed, name, fit):
+        tokens += int(batch.nodes.content.sum())
+        chosen.update(batch.graph, batch.nodes)
+        _count_trees(search, batch)
     if not chosen.top:
         raise CorpusError(
             f"None of the sentences of {reader.corpus.name} that heads are chosen on (every other "
             "one, from the first on) could be read: each is longer than the model's limit or has "
             "a word that yields no piece."
         )
-    held, hubs = sums.fitted(), HubSums(chosen.most_frequent())
-    for number, (batch, graph) in enumerate(_run(reader, loaded, held, 1, seed, name)):
-        if search is not None and number == 0:
-            search.choose()  # while the next batches are read
-        hubs.update(graph, batch.nodes)
-        if search is not None:
-            _count_trees(search, batch, graph)
-    held.forget_maps()
+    maps: list[LayerMaps] = []
+    while layers:  # the sums of a layer are dropped as soon as its maps are fitted
+        maps.append(layers.pop(0).solve())
+        give_back()
+    if search is not None:
+        search.choose()
+    hubs, errors = HubSums(chosen.most_frequent()), []
+
+    def judge(batch: Batch, site: Activations, heads: slice, x: Tensor) -> None:
+        chunk = LayerChunk(site, x, batch.nodes, maps[site.row].spaces)
+        batch.errors[site.rows, ..., heads] = maps[site.row].errors(chunk).cpu()
+
+    for batch in _read(reader, loaded, 1, seed, name, judge):
+        hubs.update(batch.graph, batch.nodes)
+        errors.append(batch.errors)
+        _count_trees(search, batch)
+    maps.clear()
     give_back()
-    return Sums(sums.tokens, held, chosen, hubs, search)
+    none = torch.zeros(0, *ERRORS, sum(site.n_heads for site in loaded.sites))
+    return Sums(tokens, HeldOut(torch.cat([none, *errors])), chosen, hubs, search)
 
 
-class _Batch(NamedTuple):
-    """Sentences of one half with their nodes (partly random) and their folds."""
-
-    seen: int  # Sentences of the corpus that have been read by then.
-    sentences: list[EncodedSentence]
-    nodes: WordNodes
-    folds: list[int]  # The fold of each sentence; empty where nothing is fitted.
-
-
-#: A batch and its weights between nodes, (batch, heads of all layers, nodes, nodes).
-_Seen = tuple[_Batch, Tensor]
-
-
-def _run(
-    reader: Reader, loaded: LoadedModel, recovery: _Half, half: int, seed: int, name: str
-) -> Iterator[_Seen]:
-    """Yield the graphs of every batch of one half, and add the batch to ``recovery``.
-
-    Batches run in parallel and are added up in their order, so that sums do not depend on the
-    number of threads.
-    """
-    random = np.random.default_rng([seed % 2**63, half])
-
-    def spell(token: int) -> str:
-        return str(loaded.tokenizer.convert_ids_to_tokens(token))
-
-    def drawn() -> Iterator[_Batch]:
-        for seen, batch in reader.batches(half):
-            nodes = nodes_of(batch, spell, random, causal=reader.causal).to(loaded.device)
-            yield _Batch(seen, batch, nodes, [] if half else reader.folds(batch))
-
-    @contextmanager
-    def reading(own: LoadedModel) -> Iterator[Callable[[_Batch], tuple[_Seen, _Half]]]:
-        observer = _Observer(own, recovery)
-        router = Router(own.sites, [observer], others=own.others)
-        with routed(own.model, router), watch_inputs(own.sites, observer.see):
-            yield functools.partial(observer.read, router)
-
-    what = f"{name}, {'measuring' if half else 'choosing'}"
-    for seen, added in side_by_side(loaded, drawn(), reading, alone=recovery.alone):
-        recovery.add(added)
-        del added
-        yield seen
-        reader.progress(what, seen[0].seen, reader.n_sentences)
-
-
-class _Observer(Generic[_Half]):
-    """Turns the patterns of a pass into graphs of words, and hands the states to the maps."""
-
-    def __init__(self, loaded: LoadedModel, recovery: _Half) -> None:
-        self._loaded = loaded
-        self._all: _Half = recovery
-        self._first = np.cumsum([0, *(site.n_heads for site in loaded.sites)])
-
-    def read(self, router: Router, batch: _Batch) -> tuple[_Seen, _Half]:
-        """Run the model on a batch; return its graphs, and what it adds to the sums."""
-        nodes = self._nodes = batch.nodes
-        ids, mask = self._loaded.pad([s.ids.tolist() for s in batch.sentences])
-        shape = (len(batch.sentences), int(self._first[-1]), nodes.size, nodes.size)
-        self._graph = torch.zeros(shape, device=nodes.node.device)
-        self._recovery: _Half = self._all.of_batch(nodes, batch.folds)
-        router.run(functools.partial(self._loaded.forward, ids, mask))
-        return (batch, self._graph), self._recovery
-
-    def see(self, site: AttentionSite, inputs: AttentionInput) -> None:
-        """Keep the states that a layer's values are computed from."""
-        self._x = inputs.x_v
-
-    def observe(self, site: Activations) -> None:
-        """Fold one chunk of patterns, and compare what it passes on with what it read."""
-        start = int(self._first[site.row])
-        heads = slice(start + site.heads.start, start + site.heads.stop)
-        self._graph[site.rows, heads] = self._nodes.fold(site.pattern, site.rows)
-        self._recovery.update(site, self._x, self._nodes)
-
-    def finish(self, stack: str, layer: int) -> None:
-        """Nothing is held back between chunks."""
-
-
-def _count_trees(search: TreeSearch, batch: _Batch, graph: Tensor) -> None:
-    """Hand over the attention between the words of a batch, sentences of one length at a time."""
-    sentences, nodes = batch.sentences, batch.nodes
-    by_length: dict[int, list[int]] = {}
-    for row, item in enumerate(sentences):
-        if len(item.sentence.words) > 1:  # a single word is the root
-            by_length.setdefault(len(item.sentence.words), []).append(row)
-    groups = []
-    for n, rows in by_length.items():
-        word = torch.stack([nodes.is_word[row].nonzero()[:n, 0] for row in rows])
-        at = torch.arange(len(rows), device=word.device)[:, None, None, None]
-        heads = torch.arange(graph.shape[1], device=word.device)[:, None, None]
-        words = graph[rows][at, heads, word[:, None, :, None], word[:, None, None, :]]
-        own = [sentences[row] for row in rows]
-        swapped = [(i, tree) for i, item in enumerate(own) if (tree := item.swapped) is not None]
-        others = None
-        if swapped:
-            indices, trees = zip(*swapped, strict=True)
-            others = list(indices), GoldTrees.of(trees, graph.device)
-        gold = GoldTrees.of([s.sentence for s in own], graph.device)
-        groups.append(SameLength(words, gold, others))
-    if groups:
-        search.update(groups)
+def _count_trees(search: TreeSearch | None, batch: Batch) -> None:
+    """Hand over the attention between the words of a batch, where trees are searched."""
+    rows = [i for i, item in enumerate(batch.sentences) if len(item.sentence.words) > 1]
+    if search is None or not rows:  # a single word is the root
+        return
+    items, device = [batch.sentences[row] for row in rows], batch.graph.device
+    swapped = {i: item.swapped for i, item in enumerate(items) if item.swapped is not None}
+    search.update(
+        batch.nodes.between_words(batch.graph, rows),
+        GoldTrees.of([item.sentence for item in items], device),
+        (list(swapped), GoldTrees.of(list(swapped.values()), device)) if swapped else None,
+    )

@@ -17,32 +17,49 @@ the other half::
 own. That ``a U`` can be read from z is no finding: z is ``a W_V + b_V``, so its R^2 is 1 whatever
 the head does. None of the seven is 1 by construction: z has d_head numbers and ``a`` has d_model,
 and of the states that z mixes only one is asked for.
+
+Every target is a mixture of states, ``t_i = sum_j M_ij x_j`` with M the pattern or a single 1 in
+each row. So no target of d_model dimensions is ever written out, query by query and head by head:
+
+* a sum for fitting is ``sum_i p_i t_i^T = sum_j (sum_i M_ij p_i) x_j^T``, one product with the
+  layer's states for all heads and predictors p;
+* of ``|t - y - p B|^2 = |t - y|^2 - 2 p B (t - y)^T + |p B|^2`` the first term needs the products
+  of states with each other, and ``B t^T`` those of the states with the rows of B.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
-from itertools import chain
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from headscope.analyses.flow.graph import WordNodes
 from headscope.core.accumulator import Array
 from headscope.core.activations import Activations
-from headscope.core.memory import give_back
 from headscope.core.rounding import VARIANCE, first_largest
 from headscope.core.widest import exact
+from headscope.stats.estimate import Estimate
 from headscope.stats.spectra import column_basis
-from headscope.stats.statistics import ratio, t_half_width
+from headscope.stats.statistics import finite, ratio, t_half_width
 
-#: What is predicted from z, and from random directions, by name.
-_FROM_Z = ("whole", "token", "value", "other")
-_FROM_RANDOM = ("directions", "token_directions", "gaussian")
-TARGETS = (*_FROM_Z, *_FROM_RANDOM)
+#: Each R^2 by its predictor (z, or a G in its place) and its target (the mixture, the top word's
+#: state, and of the top word and of another one what lies in the space that the predictor reads).
+TARGETS = {
+    "whole": (0, 0),
+    "token": (0, 1),
+    "value": (0, 2),
+    "other": (0, 3),
+    "directions": (1, 0),
+    "token_directions": (1, 1),
+    "gaussian": (1, 2),
+}
+#: Shape of a sentence's errors for each head: three sums of squares, targets, predictors.
+ERRORS = (3, 4, 2)
 FOLDS = 5
 #: In units of the mean variance of the predictors.
 PENALTIES = tuple(10 ** (exponent / 2) for exponent in range(-8, 7))
@@ -50,8 +67,6 @@ SKETCH = 32  # Directions of a target that a penalty is chosen by, at most.
 #: Errors that differ by less than this share of what there is to explain are equal: the larger
 #: penalty is taken.
 _EQUAL = 1e-9
-#: Bytes of sums up to which batches are read side by side: a batch adds as many, and some wait.
-SUMS = 1 << 27
 _TINY = torch.finfo(torch.float64).tiny
 
 
@@ -61,338 +76,232 @@ class LayerSpaces:
 
     G: Tensor  # (n_heads, d_in, d_v). Random directions.
     U: Tensor  # Orthonormal columns that span those of each head's W_V, zeros beyond its rank.
-    V: Tensor  # Orthonormal columns that span those of G.
+    #: (n_heads, d_v, d_v). G times this is V: orthonormal columns that span those of G.
+    to_V: Tensor
     sketch: Tensor  # (d_in, at most SKETCH). Random orthonormal columns.
 
     @classmethod
     def of(cls, W_V: Tensor, seed: int) -> LayerSpaces:
         """Take them from a layer's W_V (n_heads, d_in, d_v) on the CPU; ``seed`` is of G."""
         generator = torch.Generator().manual_seed(seed)
-        d_in = W_V.shape[1]
-        wide = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
+        d_in, d_v = W_V.shape[1:]
+        sketch = torch.randn(d_in, min(d_in, SKETCH), generator=generator, dtype=torch.float64)
         G = torch.randn(W_V.shape, generator=generator, dtype=torch.float64)
-        U, V = ((column_basis(part)[0] if len(part) else part.double()) for part in (W_V, G))
-        wider = [0, G.shape[-1] - U.shape[-1]]  # heads that are wider than the states
-        U, V = (torch.nn.functional.pad(basis, wider) for basis in (U, V))
-        return cls(G, U, V, torch.linalg.qr(wide)[0])
+        U = column_basis(W_V)[0] if len(W_V) else W_V.double()
+        U = F.pad(U, [0, d_v - U.shape[-1]])  # heads that are wider than the states
+        squares, vectors = torch.linalg.eigh(G.mT @ G)
+        inside = squares > VARIANCE * squares[..., -1:]
+        to_V = vectors * (inside * squares.clamp(min=_TINY).rsqrt())[..., None, :]
+        return cls(G, U, to_V, torch.linalg.qr(sketch)[0])
 
 
-class _Words:
-    """What the words of a chunk read, in float64, head by head."""
+class LayerChunk:
+    """What the words of a chunk of one layer read and pass on, in float64.
 
-    def __init__(
-        self, site: Activations, x: Tensor, nodes: WordNodes, fold: Tensor | None = None
-    ) -> None:
+    Heads come first: ``tokens`` are the positions of all of the chunk's sentences in one axis.
+    """
+
+    def __init__(self, site: Activations, x: Tensor, nodes: WordNodes, spaces: LayerSpaces) -> None:
+        self.rows, self.heads = site.rows, site.heads
         content = nodes.content[site.rows]
-        row, query = content.nonzero(as_tuple=True)
-        if fold is not None:  # words of a fold together
-            order = fold[site.rows][row].argsort(stable=True)
-            row, query = row[order], query[order]
-        hidden = site.pattern.masked_fill(~content[:, None, None, :], -1.0)
-        top = first_largest(hidden)[1][row, :, query]  # (words, heads)
-        self._x, self._pattern, self._z = exact(x[site.rows]), exact(site.pattern), exact(site.z)
-        self.row, self._query, self._top, self._other = (
-            part.to(self._x.device)
-            for part in (row, query, top, nodes.other[site.rows][row, query])
+        top = first_largest(site.pattern.masked_fill(~content[:, None, None, :], -1.0))[1]
+        states = exact(x[site.rows])
+        self.sizes = states.shape[:2]  # rows, pos
+        self.x = states.flatten(0, 1)  # (tokens, d_in)
+        self.gram = states @ states.mT  # (rows, pos, pos): products of the states of a sentence
+        self.words = content.to(states.device).to(states).flatten()  # (tokens,): 1 at words, else 0
+        #: (heads, rows, pos, pos): M of the targets, the last of which is that of every head.
+        self.pattern = exact(site.pattern).transpose(0, 1).contiguous()
+        self.top, self.other = (
+            F.one_hot(index.to(states.device), self.sizes[1]).to(states)
+            for index in (top.transpose(0, 1), nodes.other[site.rows])
         )
-        self._first = site.heads.start
-        self.heads = range(site.heads.start, site.heads.stop)
+        G, U, to_V = (part[site.heads].to(states) for part in (spaces.G, spaces.U, spaces.to_V))
+        through_U, through_G = (torch.einsum("ti,hid->htd", self.x, part) for part in (U, G))
+        #: (2, heads, tokens, d_v): the states in U, in V.
+        self.in_spaces = torch.stack([through_U, through_G @ to_V])
+        z = exact(site.z).transpose(0, 1).flatten(1, 2)
+        #: (2, heads, tokens, d_v): z, a G.
+        self.predictors = torch.stack([z, self.mixed(self.pattern, through_G)])
 
-    def pairs(self, head: int, spaces: LayerSpaces) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return, by target, the (predictor, target) of one head's map."""
-        i = head - self._first
-        G, U, V = (part[head].to(self._x) for part in (spaces.G, spaces.U, spaces.V))
-        a = (self._pattern[:, i] @ self._x)[self.row, self._query]
-        top, other = (self._x[self.row, place] for place in (self._top[:, i], self._other))
-        z, random = self._z[self.row, i, self._query], a @ G
-        return {
-            "whole": (z, a),
-            "token": (z, top),
-            "value": (z, top @ U),
-            "other": (z, other @ U),
-            "directions": (random, a),
-            "token_directions": (random, top),
-            "gaussian": (random, top @ V),
-        }
+    def mixed(self, M: Tensor, states: Tensor) -> Tensor:
+        """Mix states (..., tokens, width) of each sentence by M."""
+        by_sentence = states.reshape(*states.shape[:-2], *self.sizes, states.shape[-1])
+        return (M @ by_sentence).flatten(-3, -2)
+
+    @property
+    def wide(self) -> tuple[Tensor, Tensor]:
+        """M of the two targets of d_in dimensions, (heads, rows, pos, pos)."""
+        return self.pattern, self.top
+
+    @property
+    def narrow(self) -> tuple[Tensor, Tensor]:
+        """The two targets of d_v dimensions, (2, heads, tokens, d_v)."""
+        return self.mixed(self.top, self.in_spaces), self.mixed(self.other, self.in_spaces)
 
 
-class RecoverySums:
-    """The sums that ridge maps are fitted from, of all layers."""
+class LayerSums:
+    """Sums that the ridge maps of one layer are fitted from.
 
-    def __init__(self, spaces: Sequence[LayerSpaces]) -> None:
-        self._spaces = list(spaces)
-        self._fold = torch.zeros(0)
-        self.tokens = 0
-        #: Of each layer: of maps from z, and of maps from random directions.
-        self._sums: list[tuple[RidgeSums, RidgeSums]] = []
-        for space in spaces:
-            n_heads, d_in, d_v = space.G.shape
-            sizes = n_heads, d_v, d_in, space.sketch.shape[1]
-            self._sums.append((RidgeSums(*sizes, (d_v, d_v)), RidgeSums(*sizes, (d_v,))))
+    They are of products of (1, predictor) with (1, predictor, four targets), for both predictors of
+    every head. Those of each fold, for cross-validation, see a target of d_in dimensions through
+    the sketch only; its products are kept besides.
+    """
 
-        nbytes = sum(part.nbytes for sums in chain(*self._sums) for part in sums.parts)
-        #: Whether sums are so large that batches run one by one and are added in place.
-        self.alone = nbytes > SUMS
+    def __init__(self, spaces: LayerSpaces) -> None:
+        n_heads, d_in, d_v = spaces.G.shape
+        self.spaces, widths = spaces, (*[spaces.sketch.shape[1]] * 2, d_v, d_v)
+        ends = np.cumsum([1 + d_v, *widths]).tolist()
+        self._columns = [slice(*pair) for pair in pairwise(ends)]  # of each target
+        shape = FOLDS, 2, n_heads
+        self._folds = torch.zeros(*shape, 1 + d_v, ends[-1], dtype=torch.float64)
+        self._squares = torch.zeros(*shape, len(widths), dtype=torch.float64)
+        self._wide = torch.zeros(2, 2, n_heads, 1 + d_v, d_in, dtype=torch.float64)
 
-    def of_batch(self, nodes: WordNodes, folds: Sequence[int]) -> RecoverySums:
-        """Return empty sums for a batch; with ``alone`` they are these sums themselves.
+    def update(self, chunk: LayerChunk, folds: Tensor) -> None:
+        """Add the words of a chunk; ``folds`` (rows,) are those of its sentences."""
+        x, words = chunk.x, chunk.words[:, None]
+        sketched = x @ self.spaces.sketch.to(x)
+        seen = (chunk.mixed(M, sketched).expand(2, -1, -1, -1) for M in chunk.wide)
+        predictors = F.pad(chunk.predictors, [1, 0], value=1.0) * words
+        columns = [predictors, *(target * words for target in (*seen, *chunk.narrow))]
+        squares = torch.stack([target.square().sum(-1) for target in columns[1:]], -1)
+        for fold in set(folds.tolist()):
+            of_fold = (folds == fold).repeat_interleave(chunk.sizes[1]).nonzero()[:, 0].to(x.device)
+            every = torch.cat([part[:, :, of_fold] for part in columns], -1)
+            products = every[..., : predictors.shape[-1]].mT @ every
+            self._folds[fold, :, chunk.heads] += products.cpu()
+            self._squares[fold, :, chunk.heads] += squares[:, :, of_fold].sum(2).cpu()
+        for sums, M in zip(self._wide, chunk.wide, strict=True):
+            by_key = chunk.mixed(M.mT, predictors)
+            sums[:, chunk.heads] += torch.einsum("khtp,ti->khpi", by_key, x).cpu()
 
-        ``folds`` are the folds of the batch's sentences.
+    def solve(self) -> LayerMaps:
+        """Fit a map to each target, with the penalty that has the least cross-validation error."""
+        total, d_v = self._folds.sum(0), self._folds.shape[-2] - 1
+        ridge, rest = Ridge(total), Ridge(total - self._folds)
+        # Of the fold that is left out, around the means of the others and by their eigenvectors.
+        test = rest.vectors.mT @ _centred(self._folds, rest.mean)
+        predictors, joint = test[..., 1 : 1 + d_v] @ rest.vectors, rest.vectors.mT @ rest.joint
+        sums = self._folds[..., 0, :]
+        around = sums[..., :1] * rest.mean.square() - 2 * rest.mean * sums
+        shrunk = torch.stack([rest.shrunk(penalty) for penalty in PENALTIES])
+        penalties, means, weights = [], [], []
+        for i, columns in enumerate(self._columns):
+            fitted, target = joint[..., columns], test[..., columns]
+            size = self._squares[..., i] + around[..., columns].sum(-1)
+            linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
+            gram = fitted @ fitted.mT * predictors
+            square = torch.einsum("pfkhi,fkhij,pfkhj->pfkh", shrunk, gram, shrunk)
+            errors = (size - 2 * linear + square).sum(1)  # (penalties, 2, n_heads)
+            equal = errors <= errors.amin(0) + _EQUAL * size.sum(0)
+            last = equal.to(torch.uint8).flip(0).argmax(0)  # ties go to the largest penalty
+            penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
+            mean, covariance = ridge.mean[..., columns], ridge.joint[..., columns]
+            if i < len(self._wide):  # all of its dimensions
+                mean, products = torch.split(self._wide[i] / ridge.n, [1, d_v], -2)
+                covariance = products - ridge.mean[..., 1 : 1 + d_v, None] * mean
+                mean = mean[..., 0, :]
+            by_vector = ridge.vectors * ridge.shrunk(penalty)[..., None, :]
+            penalties.append(penalty)
+            means.append(mean)
+            weights.append(by_vector @ ridge.vectors.mT @ covariance)
+        return LayerMaps(self.spaces, ridge.mean[..., 1 : 1 + d_v], means, weights, penalties)
+
+
+class Ridge:
+    """Ridge regressions by the eigenvectors of the predictors' covariance.
+
+    ``sums`` (..., 1 + d, columns) are those of products of (1, predictor) with columns that begin
+    with (1, predictor). ``mean`` is that of the columns, ``joint`` (..., d, columns) the covariance
+    of predictors and columns; ``values`` (..., d) are zero where predictors vary by rounding only.
+    """
+
+    def __init__(self, sums: Tensor) -> None:
+        d = sums.shape[-2] - 1
+        self.n = sums[..., :1, :1].clamp(min=1)
+        self.mean = (sums[..., :1, :] / self.n)[..., 0, :]
+        self.joint = _centred(sums, self.mean) / self.n
+        values, self.vectors = torch.linalg.eigh(self.joint[..., 1 : 1 + d])
+        # A constant predictor has a variance by rounding, up to this share of its squared length.
+        square = (sums[..., 1:, 1 : 1 + d] / self.n).diagonal(dim1=-2, dim2=-1)
+        constant = VARIANCE * square.sum(-1, keepdim=True)
+        self.values = torch.where(values > constant, values, 0.0)
+
+    def shrunk(self, penalty: Tensor | float) -> Tensor:
+        """Return 1 / (value + penalty), 0 for what never varies; ``penalty`` (...).
+
+        The penalty is in units of the mean variance of the predictors.
         """
-        own = copy(self) if self.alone else RecoverySums(self._spaces)
-        own._fold = torch.tensor(folds, device=nodes.content.device)
-        own.tokens = int(nodes.content.sum())
-        return own
+        ridge = (self.values.mean(-1) * penalty)[..., None]
+        return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
 
-    def add(self, other: RecoverySums) -> None:
-        """Add the sums of a batch."""
-        self.tokens += other.tokens
-        if self.alone:
-            return
-        for mine, theirs in zip(chain(*self._sums), chain(*other._sums), strict=True):
-            for part, more in zip(mine.parts, theirs.parts, strict=True):
-                part += more
 
-    def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
-        """Add one chunk; ``x`` (batch, pos, d_in) is what the layer's values are made from."""
-        space, words = self._spaces[site.row], _Words(site, x, nodes, self._fold)
-        folds = self._fold[site.rows][words.row.to(self._fold.device)]
-        sizes = folds.bincount(minlength=FOLDS).tolist()
-        for head in words.heads:
-            pairs = words.pairs(head, space)
-            for sums, names in zip(self._sums[site.row], (_FROM_Z, _FROM_RANDOM), strict=True):
-                targets = [pairs[name][1] for name in names]
-                sums.add(head, sizes, pairs[names[0]][0], targets, space.sketch)
+def _centred(sums: Tensor, mean: Tensor) -> Tensor:
+    """Centre both factors of sums of products, as :class:`Ridge` has them, on ``mean``.
 
-    def fitted(self) -> HeldOut:
-        """Fit all maps, drop the sums, and return what measures the maps on the other half."""
-        spaces, maps = self._spaces, list[list[RidgeMap]]()
-        while self._sums:
-            a, b = self._sums.pop(0)
-            maps.append([*a.solve(), *b.solve()])
-            del a, b
-            give_back()
-        self._spaces = []
-        return HeldOut(spaces, maps)
+    Shapes: ``mean`` (..., columns); returns (..., d, columns).
+    """
+    right = sums - sums[..., :1] * mean[..., None, :]
+    return right[..., 1:, :] - mean[..., 1 : sums.shape[-2], None] * right[..., :1, :]
+
+
+@dataclass(frozen=True)
+class LayerMaps:
+    """The fitted maps of one layer: a target's mean + (predictor - mean) times its weight."""
+
+    spaces: LayerSpaces
+    mean: Tensor  # (2, n_heads, d_v): of the predictors
+    means: list[Tensor]  # (2, n_heads, width) of each target
+    weights: list[Tensor]  # (2, n_heads, d_v, width)
+    penalties: list[Tensor]  # (2, n_heads), in units of the mean variance of the predictor
+
+    def errors(self, chunk: LayerChunk) -> Tensor:
+        """Return sums of squares over the words of each sentence, (rows, 3, targets, 2, heads).
+
+        The three are of the maps' errors, of the distances from their means, and of the targets.
+        """
+        x, heads, results = chunk.x, chunk.heads, []
+        predictor = chunk.predictors - self.mean[:, heads, None].to(x)
+        means, weights = (
+            [part[:, heads].to(x) for part in parts] for parts in (self.means, self.weights)
+        )
+        for mean, weight, M in zip(means, weights, chunk.wide, strict=False):
+            square = ((M @ chunk.gram) * M).sum(-1).flatten(1).expand(2, -1, -1)
+            with_mean = chunk.mixed(M, torch.einsum("ti,khi->kht", x, mean)[..., None])[..., 0]
+            distance = square - 2 * with_mean + mean.square().sum(-1, keepdim=True)
+            # The centred target times the rows of the weight.
+            target = chunk.mixed(M, torch.einsum("ti,khdi->khtd", x, weight))
+            target = target - (weight @ mean[..., None]).mT
+            change = (predictor @ (weight @ weight.mT) - 2 * target) * predictor
+            results.append(torch.stack([distance + change.sum(-1), distance, square]))
+        for mean, weight, target in zip(means[2:], weights[2:], chunk.narrow, strict=True):
+            centred = target - mean[..., None, :]
+            parts = (centred - predictor @ weight, centred, target)
+            results.append(torch.stack([part.square().sum(-1) for part in parts]))
+        squares = torch.stack(results, 1) * chunk.words  # (3, targets, 2, heads, tokens)
+        return squares.view(*squares.shape[:-1], *chunk.sizes).sum(-1).movedim(-1, 0)
 
 
 class HeldOut:
     """Squared errors of fitted maps on sentences that they were not fitted on."""
 
-    alone = False  # What a batch adds is next to nothing.
-
-    def __init__(self, spaces: Sequence[LayerSpaces], maps: Sequence[Sequence[RidgeMap]]) -> None:
-        #: Of each layer, in the order of :data:`TARGETS`; until :meth:`forget_maps`.
-        self.maps, self._spaces = list(maps), list(spaces)
+    def __init__(self, errors: Tensor) -> None:
+        #: (sentences, 3, targets, 2, heads of all layers), as of :meth:`LayerMaps.errors`.
+        self._errors = errors.numpy()
         #: Targets that the text is too short for, and why; their R^2 is NaN.
         self.not_measured: dict[str, str] = {}
-        self._first = np.cumsum([0, *(len(space.G) for space in spaces)])
-        self.sums: list[Array] = []
-        self._batch = torch.zeros(0)
-
-    def forget_maps(self) -> None:
-        """Drop the maps once everything is measured; the errors stay."""
-        self.maps.clear()
-        self._spaces.clear()
-
-    def of_batch(self, nodes: WordNodes, folds: Sequence[int] = ()) -> HeldOut:
-        """Begin the errors of a batch."""
-        own = copy(self)
-        own.sums = []
-        shape = (len(nodes.node), 3, len(TARGETS), int(self._first[-1]))
-        own._batch = torch.zeros(shape, dtype=torch.float64)
-        return own
-
-    def add(self, other: HeldOut) -> None:
-        """Add the errors of a batch, sentence by sentence."""
-        self.sums += list(other._batch.numpy())
-
-    def update(self, site: Activations, x: Tensor, nodes: WordNodes) -> None:
-        """Add one chunk, as :meth:`RecoverySums.update` takes it."""
-        words, maps = _Words(site, x, nodes), self.maps[site.row]
-        rows = (words.row + site.rows.start).cpu()
-        for head in words.heads:
-            pairs = words.pairs(head, self._spaces[site.row])
-            errors = [of.errors(head, *pairs[name]) for name, of in zip(TARGETS, maps, strict=True)]
-            found = torch.stack(errors, 1).permute(2, 0, 1).cpu()
-            self._batch[..., int(self._first[site.row]) + head].index_add_(0, rows, found)
 
     def explained(self, target: str) -> Clustered:
         """Return held-out R^2 of every head: 1 - error / distance from the other half's mean.
 
         NaN where the target never changes, or was not measured.
         """
-        every = np.zeros((0, 3, len(TARGETS), int(self._first[-1])))
-        sums = np.concatenate([every, *(part[None] for part in self.sums)])
-        error, distance, square = np.moveaxis(sums[:, :, TARGETS.index(target)], 1, 0)
+        predictor, column = TARGETS[target]
+        error, distance, square = np.moveaxis(self._errors[:, :, column, predictor], 1, 0)
         varies = distance.sum(0) > VARIANCE * square.sum(0)
         varies &= target not in self.not_measured
         return Clustered.ratio(error * varies, distance * varies).rest()
-
-
-@dataclass(frozen=True)
-class RidgeMap:
-    """An affine map of each of a layer's heads: y + (predictor - x) weight.
-
-    ``penalty`` (n_heads,) is in units of the mean variance of the predictor.
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor
-    penalty: Tensor
-
-    def errors(self, head: int, predictor: Tensor, target: Tensor) -> Tensor:
-        """Return squared errors of a head's map and of its mean, and the target's squared length.
-
-        Shapes: ``predictor`` (words, d), ``target`` (words, width); returns (3, words).
-        """
-        x, y, weight = (part[head].to(predictor) for part in (self.x, self.y, self.weight))
-        of_mean = target - y
-        parts = (of_mean - (predictor - x) @ weight, of_mean, target)
-        return torch.stack([part.square().sum(-1) for part in parts])
-
-
-class RidgeSums:
-    """Sums for fitting maps from one predictor of each of a layer's heads to several targets.
-
-    The first two targets have ``d_in`` numbers; cross-validation sees a sketch of them only.
-    """
-
-    def __init__(self, n_heads: int, d: int, d_in: int, sketch: int, narrow: Sequence[int]) -> None:
-        self._widths = [1 + d, sketch, sketch, *narrow]
-        shape = (FOLDS, n_heads, 1 + d, sum(self._widths))
-        self._folds = torch.zeros(shape, dtype=torch.float64)
-        self._squares = torch.zeros(FOLDS, n_heads, shape[-1], dtype=torch.float64)
-        self._wide = torch.zeros(2, n_heads, 1 + d, d_in, dtype=torch.float64)
-        self.parts = self._folds, self._squares, self._wide
-
-    def add(
-        self, head: int, sizes: Sequence[int], x: Tensor, targets: Sequence[Tensor], sketch: Tensor
-    ) -> None:
-        """Add tokens of one head, fold by fold: ``sizes`` are the tokens of each fold.
-
-        Shapes: ``x`` (tokens, d), ``targets`` (tokens, width) each, ``sketch`` (d_in, directions).
-        """
-        predictor = torch.cat([torch.ones_like(x[:, :1]), x], -1)
-        seen = [target @ sketch.to(target) for target in targets[:2]]
-        every = torch.cat([predictor, *seen, *targets[2:]], -1)
-        for fold, part in enumerate(torch.split(every, list(sizes))):
-            self._folds[fold, head] += (part[:, : self._widths[0]].T @ part).cpu()
-            self._squares[fold, head] += part.square().sum(0).cpu()
-        for sums, target in zip(self._wide, targets[:2], strict=True):
-            sums[head] += (predictor.T @ target).cpu()
-
-    def solve(self) -> list[RidgeMap]:
-        """Fit a map to each target, with the penalty that has the least cross-validation error."""
-        total = self._folds.sum(0)
-        folds, rest, whole = (
-            _Moments(*torch.split(part, self._widths, -1))
-            for part in (self._folds, total - self._folds, total)
-        )
-        whole.of_targets[:2] = self._wide
-        x, means = whole.means()
-        spectrum = _Spectrum.of(whole)
-        _, *squares = (part.sum(-1) for part in torch.split(self._squares, self._widths, -1))
-        maps = []
-        for i, (errors, size) in enumerate(_left_out(folds, rest, squares)):
-            equal = errors <= errors.amin(0) + _EQUAL * size
-            last = equal.to(torch.uint8).flip(0).argmax(0)  # ties go to the largest penalty
-            penalty = torch.tensor(PENALTIES, dtype=torch.float64)[len(PENALTIES) - 1 - last]
-            shrunk = spectrum.shrunk(penalty)[:, None]
-            weight = spectrum.vectors * shrunk @ spectrum.vectors.mT @ whole.joint(i)
-            maps.append(RidgeMap(x, means[i], weight, penalty))
-        return maps
-
-
-class _Moments:
-    """Sums of products of (1, predictors) with themselves and with targets.
-
-    The first axes are heads, or folds and heads.
-    """
-
-    def __init__(self, own: Tensor, *of_targets: Tensor) -> None:
-        self.count, self.x, self.xx = own[..., 0, 0], own[..., 0, 1:], own[..., 1:, 1:]
-        self.of_targets = list(of_targets)
-
-    @property
-    def y(self) -> list[Tensor]:
-        """Sums of the targets."""
-        return [part[..., 0, :] for part in self.of_targets]
-
-    @property
-    def xy(self) -> list[Tensor]:
-        """Sums of products of the predictors with the targets."""
-        return [part[..., 1:, :] for part in self.of_targets]
-
-    def means(self) -> tuple[Tensor, list[Tensor]]:
-        n = self.count.clamp(min=1)[..., None]
-        return self.x / n, [y / n for y in self.y]
-
-    def joint(self, target: int) -> Tensor:
-        """Return the covariance of predictors and a target."""
-        x, means = self.means()
-        n = self.count.clamp(min=1)[..., None, None]
-        return self.xy[target] / n - x[..., :, None] * means[target][..., None, :]
-
-
-@dataclass(frozen=True)
-class _Spectrum:
-    """The covariance of predictors by its eigenvectors.
-
-    ``values`` (..., d) is zero where they vary by rounding only; ``spread`` (...) is their mean.
-    """
-
-    values: Tensor
-    vectors: Tensor
-    spread: Tensor
-
-    @classmethod
-    def of(cls, moments: _Moments) -> _Spectrum:
-        x, _ = moments.means()
-        square = moments.xx / moments.count.clamp(min=1)[..., None, None]
-        values, vectors = torch.linalg.eigh(square - x[..., :, None] * x[..., None, :])
-        # A constant predictor has a variance by rounding, up to this share of its squared length.
-        constant = VARIANCE * square.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
-        values = torch.where(values > constant, values, 0.0)
-        return cls(values, vectors, values.mean(-1))
-
-    def shrunk(self, penalty: Tensor | float) -> Tensor:
-        """Return 1 / (value + penalty), 0 for what never varies; ``penalty`` (...)."""
-        ridge = (self.spread * penalty)[..., None]
-        return (self.values > 0) / (self.values + ridge).clamp(min=_TINY)
-
-
-def _left_out(
-    folds: _Moments, rest: _Moments, squares: Sequence[Tensor]
-) -> list[tuple[Tensor, Tensor]]:
-    """Return each target's cross-validation errors, and the variation to be explained.
-
-    ``squares`` (folds, n_heads) are the sums of each target's. Shapes: (penalties, n_heads) and
-    (n_heads,) of each target.
-    """
-    spectrum = _Spectrum.of(rest)
-    x, means = rest.means()
-    vectors, n = spectrum.vectors, folds.count[..., None, None]
-    held = folds.xx - _around(x, folds.x, x, folds.x, n)
-    held = vectors.mT @ held @ vectors
-    shrunk = torch.stack([spectrum.shrunk(penalty) for penalty in PENALTIES])
-    results = []
-    for i, y in enumerate(means):
-        fitted = vectors.mT @ rest.joint(i)
-        target = vectors.mT @ (folds.xy[i] - _around(x, folds.x, y, folds.y[i], n))
-        size = squares[i] + (n[..., 0] * y * y - 2 * y * folds.y[i]).sum(-1)
-        linear = (shrunk * (fitted * target).sum(-1)).sum(-1)
-        gram = fitted @ fitted.mT * held
-        square = torch.einsum("pfhi,fhij,pfhj->pfh", shrunk, gram, shrunk)
-        results.append(((size - 2 * linear + square).sum(1), size.sum(0)))
-    return results
-
-
-def _around(x: Tensor, x_sum: Tensor, y: Tensor, y_sum: Tensor, n: Tensor) -> Tensor:
-    """Return what to subtract from a sum of products to centre its factors on x and y."""
-    outer = x[..., :, None] * y_sum[..., None, :] + x_sum[..., :, None] * y[..., None, :]
-    return outer - n * x[..., :, None] * y[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -406,18 +315,23 @@ class Clustered:
     influence: Array
 
     @classmethod
-    def ratio(cls, part: Array, whole: Array) -> Clustered:
-        """Make sum(part) / sum(whole) over sentences, both (sentences, n) or broadcast to it.
+    def ratio(cls, part: Array, total: Array) -> Clustered:
+        """Make sum(part) / sum(total) over sentences, both (sentences, n) or broadcast to it.
 
         Cochran 1977, Sampling Techniques, section 6.4.
         """
-        part, whole = np.broadcast_arrays(
-            np.asarray(part, dtype=float), np.asarray(whole, dtype=float)
+        part, total = np.broadcast_arrays(
+            np.asarray(part, dtype=float), np.asarray(total, dtype=float)
         )
-        value = ratio(part.sum(0), whole.sum(0))
+        value = ratio(part.sum(0), total.sum(0))
         with np.errstate(invalid="ignore", divide="ignore"):
-            influence = (part - value * whole) / (whole.sum(0) / max(1, len(whole)))
+            influence = (part - value * total) / (total.sum(0) / max(1, len(total)))
         return cls(value, influence)
+
+    @classmethod
+    def mean_of(cls, rows: Sequence[Array], n: int) -> Clustered:
+        """Average (n,) numbers of every sentence; there may be no sentence."""
+        return cls.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
 
     def rest(self) -> Clustered:
         """Return 1 minus each number."""
@@ -425,12 +339,11 @@ class Clustered:
 
     def mean(self) -> Clustered:
         """Return the mean of the finite numbers, as one number."""
-        finite = np.isfinite(self.value)
-        if not finite.any():
+        known = np.isfinite(self.value)
+        if not known.any():
             return Clustered(np.full(1, np.nan), np.full((len(self.influence), 1), np.nan))
         return Clustered(
-            self.value[finite].mean(keepdims=True),
-            self.influence[:, finite].mean(1, keepdims=True),
+            self.value[known].mean(keepdims=True), self.influence[:, known].mean(1, keepdims=True)
         )
 
     def __sub__(self, other: Clustered) -> Clustered:
@@ -443,3 +356,13 @@ class Clustered:
             return np.full(len(self.value), np.inf)
         error = self.influence.std(axis=0, ddof=1) / np.sqrt(n)
         return t_half_width(error, np.array(n))
+
+    def estimates(self) -> list[Estimate]:
+        """Return each number with its interval; what is not finite is None."""
+        pairs = zip(self.value, self.half_width(), strict=True)
+        return [Estimate.around(finite(value), finite(half)) for value, half in pairs]
+
+    def estimate(self) -> Estimate:
+        """Return the only number with its interval."""
+        (only,) = self.estimates()
+        return only

@@ -37,7 +37,7 @@ from headscope.models.surgery.copies import random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.ranks import MatrixRank
 from headscope.stats.spectra import (
     Factors,
@@ -59,8 +59,7 @@ HUBS, HUB_SENTENCES = 12, 8
 
 def run(model: Model, options: FlowOptions) -> FlowResult:
     """Say what heads read and pass on, and what their attention looks like as a graph."""
-    seed, limit, tell = options.seed, options.limit, options.tell
-    seeds = range(seed, seed + options.control_seeds)
+    seed = options.seed
     corpus = open_corpus(options.corpus)
     opened = open_model(model, **options.loading)
     need_tokenizer(opened, "flow")
@@ -70,7 +69,7 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = (opened.whole or opened).only(stack)
-    reader = Reader(loaded, corpus, limit, tell)
+    reader = Reader(loaded, corpus, options.limit, options.tell)
     sums = measure(reader, loaded, seed, "model")
     sentences = FlowSentences(
         name=corpus.name,
@@ -81,15 +80,27 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         note=corpus.note,
         tokens=sums.tokens,
     )
-    spectra = {"gaussian": _gaussian(loaded.sites, seeds)}
-    of_heads, random = _head_spectra(loaded.sites), None
-    width = max((site.weights().W_V.shape[-1] for site in loaded.sites if site.n_heads), default=0)
+    # Values of each width have random factors of their own beside them.
+    shapes = {site.weights().W_V.shape[-1]: site for site in loaded.sites if site.n_heads}
+    likes = [(d_v, layer_factors(site.weights()).first(1)) for d_v, site in shapes.items()]
+    seeds = range(seed, seed + options.control_seeds)
+    spectra = {
+        "gaussian": _controls(
+            (d_v, _spectra(random_factors(f, s))) for d_v, f in likes for s in seeds
+        )
+    }
+    of_heads = _head_spectra(loaded.sites)
     origin = provenance(loaded, command=options.command, seed=seed, data=corpus)
+    random = None
     if options.control:
         twin = random_twin(loaded, seed, instead=isinstance(model, str | Path))
         random = measure(reader, twin, seed, "control", every_tree=False)
-        spectra["fresh"] = _untrained(twin.sites)
-    sums.held.not_measured = not_measured(sums, random, width)
+        of_twin = zip(twin.sites, _head_spectra(twin.sites), strict=True)
+        spectra["fresh"] = _controls(
+            (site.weights().W_V.shape[-1], ranks) for site, ranks in of_twin if site.n_heads
+        )
+    recovery = sums.recovery
+    recovery.not_measured = not_measured(sums, random, max(shapes, default=0))
     return FlowResult(
         schema=SCHEMA,
         provenance=origin,
@@ -97,14 +108,14 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
         sentences=sentences,
         heads=_heads(loaded.sites, of_heads, sums),
         spectra=spectra,
-        recovery=_mean_recovery(sums.held),
-        over_directions=_over(sums.held, "whole", "directions"),
+        recovery=_mean_recovery(recovery),
+        over_directions=_over(recovery, "whole", "directions"),
         graph=_graph(sums),
         trees=_trees(loaded.sites, sums.search),
         control=None if random is None else _control(sums, random, seed),
-        over_gaussian=_over(sums.held, "value", "gaussian"),
-        token_over_directions=_over(sums.held, "token", "token_directions"),
-        not_measured=sums.held.not_measured,
+        over_gaussian=_over(recovery, "value", "gaussian"),
+        token_over_directions=_over(recovery, "token", "token_directions"),
+        not_measured=recovery.not_measured,
     )
 
 
@@ -123,20 +134,9 @@ def not_measured(sums: Sums, random: Sums | None, width: int) -> dict[str, str]:
     return {
         target: f"with random weights it is {r2.value:.2f}, surely below {COLLAPSED}: the maps "
         "follow what they were fitted on; give more sentences"
-        for target, r2 in vars(_mean_recovery(random.held)).items()
+        for target, r2 in vars(_mean_recovery(random.recovery)).items()
         if r2.high is not None and r2.high < COLLAPSED
     }
-
-
-def _estimates(numbers: Clustered) -> list[Estimate]:
-    """Turn numbers with their intervals into estimates; what is not finite is None."""
-    pairs = zip(numbers.value, numbers.half_width(), strict=True)
-    return [Estimate.around(finite(value), finite(half)) for value, half in pairs]
-
-
-def _one(numbers: Clustered) -> Estimate:
-    (only,) = _estimates(numbers)
-    return only
 
 
 # --- spectra --------------------------------------------------------------------------------------
@@ -166,31 +166,17 @@ def _spectra(factors: Factors) -> Spectra:
     }
 
 
-def _gaussian(sites: Iterable[AttentionSite], seeds: Sequence[int]) -> tuple[ValueControl, ...]:
-    """Average factors of i.i.d. Gaussian entries, for every shape that layers have."""
-    shapes: dict[tuple[int, ...], Factors] = {}
-    for site in sites:
-        if site.n_heads:
-            factors = layer_factors(site.weights())
-            shapes.setdefault((*factors.W_V.shape[1:], factors.W_O_T.shape[1]), factors.first(1))
-    return tuple(
-        _averaged([_spectra(random_factors(like, seed)) for seed in seeds], like.W_V.shape[-1])
-        for like in shapes.values()
-    )
-
-
-def _untrained(sites: Sequence[AttentionSite]) -> tuple[ValueControl, ...]:
-    """Average the heads of an untrained model, for every width of its values."""
+def _controls(layers: Iterable[tuple[int, Spectra]]) -> tuple[ValueControl, ...]:
+    """Average the heads of random layers, for every width of their values."""
     by_width: dict[int, list[Spectra]] = {}
-    for site, spectra in zip(sites, _head_spectra(sites), strict=True):
-        if site.n_heads:
-            by_width.setdefault(site.weights().W_V.shape[-1], []).append(spectra)
-    return tuple(_averaged(spectra, width) for width, spectra in by_width.items())
-
-
-def _averaged(draws: Sequence[Spectra], width: int) -> ValueControl:
-    w_v, ov = (average([one for draw in draws for one in draw[name]]) for name in ("w_v", "ov"))
-    return ValueControl(width, w_v, ov)
+    for d_v, spectra in layers:
+        by_width.setdefault(d_v, []).append(spectra)
+    return tuple(
+        ValueControl(
+            d_v, *(average([rank for layer in every for rank in layer[k]]) for k in ("w_v", "ov"))
+        )
+        for d_v, every in by_width.items()
+    )
 
 
 # --- heads ----------------------------------------------------------------------------------------
@@ -200,43 +186,40 @@ def _heads(
     sites: Sequence[AttentionSite], every: Sequence[Spectra], sums: Sums
 ) -> tuple[HeadFlow, ...]:
     """Put together what was measured of every head."""
-    r2 = {target: _estimates(sums.held.explained(target)) for target in TARGETS}
+    r2 = [sums.recovery.explained(target).estimates() for target in TARGETS]
+    recovered = [Recovery(**dict(zip(TARGETS, row, strict=True))) for row in zip(*r2, strict=True)]
     names = sums.chosen.most_frequent()
     top, hit, chance = (
-        _estimates(_mean_over_sentences(rows, len(names)))
+        Clustered.mean_of(rows, len(names)).estimates()
         for rows in (sums.hubs.top, sums.hubs.hit, sums.hubs.chance)
     )
     trees = _trees_by_head(sums.search, len(names))
-    rows: list[HeadFlow] = []
-    for site, spectra in zip(sites, every, strict=True):
-        for i, head in enumerate(site.head_ids):
-            n = len(rows)
-            rows.append(
-                HeadFlow(
-                    layer=site.layer,
-                    head=head,
-                    stack=site.stack,
-                    d_head=len(spectra["w_v"][i].singular_values),
-                    w_v=spectra["w_v"][i],
-                    ov=spectra["ov"][i],
-                    recovery=Recovery(**{target: r2[target][n] for target in TARGETS}),
-                    graph=HeadGraph(top[n], names[n], hit[n], chance[n].value),
-                    trees=trees[n],
-                )
-            )
-    return tuple(rows)
-
-
-def _mean_over_sentences(rows: Sequence[Array], n: int) -> Clustered:
-    """Average (n,) numbers of every sentence; there may be no sentence."""
-    return Clustered.ratio(np.reshape(rows, (len(rows), n)), np.ones((len(rows), 1)))
+    heads = [
+        (site, head, spectra["w_v"][i], spectra["ov"][i])
+        for site, spectra in zip(sites, every, strict=True)
+        for i, head in enumerate(site.head_ids)
+    ]
+    return tuple(
+        HeadFlow(
+            layer=site.layer,
+            head=head,
+            stack=site.stack,
+            d_head=len(w_v.singular_values),
+            w_v=w_v,
+            ov=ov,
+            recovery=recovered[n],
+            graph=HeadGraph(top[n], names[n], hit[n], chance[n].value),
+            trees=trees[n],
+        )
+        for n, (site, head, w_v, ov) in enumerate(heads)
+    )
 
 
 def _trees_by_head(search: TreeSearch | None, n_heads: int) -> Sequence[HeadTrees | None]:
     if search is None or not search.counts.words:
         return [None] * n_heads
     every, no_punct = (
-        _estimates(search.counts.attachment("heads", punctuation=side)) for side in (True, False)
+        search.counts.attachment("heads", punctuation=side).estimates() for side in (True, False)
     )
     first = search.first.total("heads")
     return [
@@ -252,17 +235,17 @@ def _trees_by_head(search: TreeSearch | None, n_heads: int) -> Sequence[HeadTree
 # --- the model, and random weights ----------------------------------------------------------------
 
 
-def _mean_recovery(held: HeldOut) -> Recovery:
+def _mean_recovery(recovery: HeldOut) -> Recovery:
     """Average over heads."""
-    return Recovery(**{target: _one(held.explained(target).mean()) for target in TARGETS})
+    return Recovery(**{name: recovery.explained(name).mean().estimate() for name in TARGETS})
 
 
-def _over(held: HeldOut, target: str, random: str) -> Estimate:
+def _over(recovery: HeldOut, target: str, random: str) -> Estimate:
     """Return what z recovers minus what random directions do, mean over heads.
 
     Each head has random directions of its own, so the spread over heads counts as well.
     """
-    mine, other = held.explained(target), held.explained(random)
+    mine, other = recovery.explained(target), recovery.explained(random)
     return _with_spread(mine.mean() - other.mean(), mine.value - other.value)
 
 
@@ -286,13 +269,13 @@ def _graph(sums: Sums) -> Graph:
             half = t_half_width(error, np.array(sentences))
             value = Estimate.around(finite(ratio), finite(float(half)))
             hubs.append(Hub(name, received, even, value, count))
-    even_share = _one(_mean_over_sentences(sums.hubs.even, 1)).value
+    even_share = Clustered.mean_of(sums.hubs.even, 1).estimate().value
     return Graph(_top_share(sums), even_share, tuple(hubs))
 
 
 def _top_share(sums: Sums) -> Estimate:
     n_heads = len(sums.chosen.most_frequent())
-    return _one(_mean_over_sentences(sums.hubs.top, n_heads).mean())
+    return Clustered.mean_of(sums.hubs.top, n_heads).mean().estimate()
 
 
 def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees | None:
@@ -304,19 +287,19 @@ def _trees(sites: Sequence[AttentionSite], search: TreeSearch | None) -> Trees |
     counts, strongest = search.counts, search.baseline(search.strongest)
 
     def chosen(name: str, heads: Sequence[int]) -> ChosenTrees:
-        uas = counts.attachment(name)
+        uas, swapped = counts.attachment(name), UNKNOWN
+        if search.swapped.words:
+            swapped = search.swapped.attachment(name).estimate()
         return ChosenTrees(
             heads=tuple(named[c] for c in heads),
-            uas=_one(uas),
-            uas_no_punct=_one(counts.attachment(name, punctuation=False)),
-            over_baseline=_one(uas - strongest),
-            swapped=_one(search.swapped.attachment(name))
-            if search.swapped.words
-            else Estimate(None),
+            uas=uas.estimate(),
+            uas_no_punct=counts.attachment(name, punctuation=False).estimate(),
+            over_baseline=(uas - strongest).estimate(),
+            swapped=swapped,
         )
 
     every, no_punct = (
-        {name: _one(search.baseline(name, punctuation=side)) for name in BASELINES}
+        {name: search.baseline(name, punctuation=side).estimate() for name in BASELINES}
         for side in (True, False)
     )
     return Trees(
@@ -334,21 +317,20 @@ def _control(sums: Sums, random: Sums, seed: int) -> FlowControl:
 
     The control's heads are draws of random weights, so the spread between them counts as well.
     """
-
-    def gain(target: str) -> Estimate:
-        mine, other = sums.held.explained(target), random.held.explained(target)
-        return _with_spread(mine.mean() - other.mean(), other.value)
-
+    gain = {}
+    for target in TARGETS:
+        mine, other = sums.recovery.explained(target), random.recovery.explained(target)
+        gain[target] = _with_spread(mine.mean() - other.mean(), other.value)
     best = combination = None
     search = random.search
     if search is not None and search.chosen and search.counts.words:
         best, combination = (
-            _one(search.counts.attachment(name)) for name in ("best", "combination")
+            search.counts.attachment(name).estimate() for name in ("best", "combination")
         )
     return FlowControl(
         seed=seed,
-        recovery=_mean_recovery(random.held),
-        gain=Recovery(**{target: gain(target) for target in TARGETS}),
+        recovery=_mean_recovery(random.recovery),
+        gain=Recovery(**gain),
         top_share=_top_share(random),
         best_uas=best,
         combination_uas=combination,

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from headscope.analyses.flow.recovery import Clustered
 from headscope.core.accumulator import Array, numpy
@@ -34,70 +33,43 @@ TRIED = 16  # Candidates that may be combined: those whose own trees are best.
 MOST = 8  # Heads that are added up, at most.
 
 
-#: Trees, and scores or attention (sentences, trees or n_heads, words, words).
-Kept = tuple["GoldTrees", Tensor]
-
-
 @dataclass(frozen=True)
 class GoldTrees:
-    """Gold trees of sentences with equally many words."""
+    """Gold trees of sentences of two words or more, padded to the longest."""
 
     heads: Tensor  # (sentences, words): head of each word, -1 at the root
+    sizes: Tensor  # (sentences,): words of each
     #: (2, sentences, words): words that count, which is all but the root; and without punctuation.
     scored: Tensor
 
     @classmethod
     def of(cls, sentences: Sequence[Sentence], device: torch.device | str = "cpu") -> GoldTrees:
-        """Lay out the trees of sentences that have equally many words."""
-        heads = torch.tensor([s.heads for s in sentences])
-        punctuation = torch.tensor([[r == "punct" for r in s.relations or ()] for s in sentences])
-        scored = torch.stack([heads >= 0, (heads >= 0) & ~punctuation])
-        return cls(heads.to(device), scored.to(device))
+        """Lay out the trees of some sentences."""
+        heads = pad_sequence([torch.tensor(s.heads) for s in sentences], True, 0)
+        marks = [torch.tensor([r == "punct" for r in s.relations or ()]) for s in sentences]
+        sizes = torch.tensor([len(s.words) for s in sentences])
+        scored = (heads >= 0) & (torch.arange(heads.shape[1]) < sizes[:, None])
+        scored = torch.stack([scored, scored & ~pad_sequence(marks, True, True)])
+        return cls(heads.to(device), sizes.to(device), scored.to(device))
 
     @property
     def root(self) -> Tensor:
         """The word without a head, (sentences,)."""
         return (self.heads < 0).long().argmax(1)
 
+    def largest(self, scores: Tensor) -> Tensor:
+        """Return the trees of largest total score that have the gold roots.
+
+        Shapes: ``scores`` (sentences, trees, words, words); returns (sentences, trees, words).
+        """
+        n_trees = scores.shape[1]
+        root, sizes = (part.repeat_interleave(n_trees) for part in (self.root, self.sizes))
+        return largest_trees(scores.flatten(0, 1), root, sizes).view(scores.shape[:3])
+
     def hits(self, trees: Tensor) -> Array:
         """Count words with the right head in (sentences, trees, words): (sentences, 2, trees)."""
         right = trees == self.heads[:, None]
         return numpy(torch.einsum("sgw,nsw->sng", right.float(), self.scored.float()))
-
-
-def trees_of(parts: Sequence[Kept]) -> list[Tensor]:
-    """Return the tree of largest total score for each of some scores, the gold root given.
-
-    Sentences of different lengths share a search where possible: shorter ones are padded with words
-    that can only attach to the root, which changes no other edge.
-
-    Shapes: each part's scores (sentences, trees, words, words); returns (sentences, trees, words).
-    """
-    found: list[Tensor] = [torch.zeros(0)] * len(parts)
-    by_length = sorted(range(len(parts)), key=lambda i: parts[i][1].shape[-1])
-    while by_length:
-        together, graphs = list[int](), 0
-        for i in by_length:
-            graphs += parts[i][1].shape[:2].numel()
-            if together and graphs * parts[i][1].shape[-1] ** 2 > _ENTRIES:
-                break
-            together.append(i)
-        del by_length[: len(together)]
-        n, scores, roots = parts[together[-1]][1].shape[-1], list[Tensor](), list[Tensor]()
-        for i in together:
-            gold, own = parts[i]
-            more = n - own.shape[-1]
-            root = gold.root[:, None].expand(own.shape[:2]).flatten()
-            wide = F.pad(own.flatten(0, 1), (0, more, 0, more), value=_NEVER)
-            if more:
-                wide[torch.arange(len(root), device=root.device), root, n - more :] = 0.0
-            scores.append(wide)
-            roots.append(root)
-        heads = largest_trees(torch.cat(scores), torch.cat(roots))
-        for i, own in zip(together, torch.split(heads, [len(root) for root in roots]), strict=True):
-            shape = parts[i][1].shape[:3]
-            found[i] = own[:, : shape[2]].view(shape)
-    return found
 
 
 def candidates(graph: Tensor) -> Tensor:
@@ -112,12 +84,12 @@ def simple_trees(gold: GoldTrees) -> dict[str, Tensor]:
     ``offset r`` to the word r positions away, ``root`` to the root; where there is no such word, to
     the root.
     """
-    n_sentences, n = gold.heads.shape
-    root, position = gold.root[:, None], torch.arange(n, device=gold.heads.device)
-    trees = {"root": root.expand(-1, n)}
+    root, position = gold.root[:, None], torch.arange(gold.heads.shape[1], device=gold.heads.device)
+    trees = {"root": root.expand_as(gold.heads)}
     for r in OFFSETS:
-        target = (position + r).expand(n_sentences, n)
-        trees[f"offset {r:+d}"] = torch.where((target >= 0) & (target < n), target, root)
+        target = (position + r).expand_as(gold.heads)
+        inside = (target >= 0) & (target < gold.sizes[:, None])
+        trees[f"offset {r:+d}"] = torch.where(inside, target, root)
     trees["previous"], trees["next"] = trees["offset -1"], trees["offset +1"]
     return trees
 
@@ -147,14 +119,6 @@ class TreeCounts:
         return np.asarray(np.stack(self.hits[name])[:, 0].sum(0))
 
 
-class SameLength(NamedTuple):
-    """Sentences of equally many words, and the attention between these."""
-
-    graph: Tensor  # (sentences, n_heads, words, words)
-    gold: GoldTrees
-    swapped: tuple[list[int], GoldTrees] | None = None  # Some rows, and other trees for them
-
-
 class TreeSearch:
     """Counts the trees of every head, and of what :meth:`choose` chooses."""
 
@@ -164,41 +128,44 @@ class TreeSearch:
         self._every = every  # Whether each head is measured on the second half too.
         self._share = SENTENCES / max(SENTENCES, sentences)
         self._generator = torch.Generator().manual_seed(seed)
-        self._kept: list[Kept] = []
+        self._chosen_on: list[tuple[GoldTrees, Tensor]] = []  # Trees with the attention.
         self.first, self.counts, self.swapped = TreeCounts(), TreeCounts(), TreeCounts()
         self.best, self.chosen, self.offset = -1, (), ""
 
-    def update(self, groups: Sequence[SameLength]) -> None:
-        """Add sentences, those of equally many words together."""
-        #: The gold trees of each group, and the scores by name whose largest trees are compared.
-        every: list[tuple[GoldTrees, dict[str, Tensor]]] = []
-        kept: list[Kept] = []
-        for graph, gold, _ in groups:
-            drawn = torch.rand(len(graph), 1, *graph.shape[2:], generator=self._generator)
-            scores = {"random": drawn.to(graph)}  # the largest trees of random scores
-            if self._every or not self.chosen:
-                scores["heads"] = candidates(graph)
-            every.append((gold, {**scores, **self._chosen_scores(graph)}))
+    def update(
+        self, graph: Tensor, gold: GoldTrees, swapped: tuple[Sequence[int], GoldTrees] | None = None
+    ) -> None:
+        """Add sentences with the attention between their words.
+
+        ``swapped`` has some rows with other trees for them. Shapes: ``graph`` (sentences, n_heads,
+        words, words), padded as ``gold``.
+        """
+        random = graph.new_zeros(len(graph), 1, *graph.shape[2:])
+        taken = torch.zeros(len(graph), dtype=torch.bool)
+        sizes = gold.sizes.cpu()
+        for n in dict.fromkeys(sizes.tolist()):  # sentences of one length are drawn together
+            rows = sizes == n
+            drawn = torch.rand(int(rows.sum()), 1, n, n, generator=self._generator)
+            random[rows, :, :n, :n] = drawn.to(graph)
             if not self.chosen:
                 # Sentences come by length: the first ones would be short.
-                taken = torch.rand(len(graph), generator=self._generator) < self._share
-                some = taken.nonzero()[:, 0].to(graph.device)
-                kept.append((GoldTrees(gold.heads[some], gold.scored[:, some]), graph[some]))
-        if self.chosen:
-            for group in groups:
-                if group.swapped is not None:
-                    rows, others = group.swapped
-                    every.append((others, self._chosen_scores(group.graph[rows])))
-        self._kept += [(gold, graph) for gold, graph in kept if len(graph)]
-        counts = self.counts if self.chosen else self.first
-        found = trees_of([(gold, torch.cat([*of.values()], 1)) for gold, of in every])
-        for i, ((gold, of), heads) in enumerate(zip(every, found, strict=True)):
-            parts = torch.split(heads, [part.shape[1] for part in of.values()], dim=1)
-            trees = dict(zip(of, parts, strict=True))
-            if i < len(groups):
-                counts.update(gold, {**simple_trees(gold), **trees})
-            else:
-                self.swapped.update(gold, trees)
+                taken[rows] = torch.rand(len(drawn), generator=self._generator) < self._share
+        scores = {"random": random, **self._chosen_scores(graph)}
+        if self._every or not self.chosen:
+            scores["heads"] = candidates(graph)
+        heads = gold.largest(torch.cat([*scores.values()], 1))
+        parts = torch.split(heads, [part.shape[1] for part in scores.values()], dim=1)
+        trees = simple_trees(gold) | dict(zip(scores, parts, strict=True))
+        (self.counts if self.chosen else self.first).update(gold, trees)
+        if self.chosen and swapped is not None:
+            rows, others = swapped
+            n = others.heads.shape[1]
+            of_rows = self._chosen_scores(graph[rows, :, :n, :n])
+            self.swapped.update(others, {name: others.largest(of_rows[name]) for name in of_rows})
+        elif taken.any():
+            some = taken.nonzero()[:, 0].to(graph.device)
+            of_some = GoldTrees(gold.heads[some], gold.sizes[some], gold.scored[:, some])
+            self._chosen_on.append((of_some, graph[some]))
 
     def _chosen_scores(self, graph: Tensor) -> dict[str, Tensor]:
         if not self.chosen:
@@ -209,10 +176,10 @@ class TreeSearch:
         """Choose the best head, combination and distance on what has been seen so far."""
         if self.first.words:
             hits = self.first.total("heads")
-            self.best, self.chosen = int(hits.argmax()), choose_heads(self._kept, hits)
+            self.best, self.chosen = int(hits.argmax()), choose_heads(self._chosen_on, hits)
             names = [f"offset {r:+d}" for r in OFFSETS]
             self.offset = max(names, key=lambda name: float(self.first.total(name)[0]))
-            self._kept.clear()
+            self._chosen_on.clear()
 
     def baseline(self, name: str, *, punctuation: bool = True) -> Clustered:
         """Return the attachment of one of :data:`BASELINES` on the second half."""
@@ -233,30 +200,28 @@ def summed(graph: Tensor, chosen: Sequence[int]) -> Tensor:
     return total[:, None]
 
 
-def choose_heads(kept: Sequence[Kept], hits: Array) -> tuple[int, ...]:
+def choose_heads(sentences: Sequence[tuple[GoldTrees, Tensor]], hits: Array) -> tuple[int, ...]:
     """Add candidates one by one, always the one that helps most, until none helps.
 
-    Shapes: ``hits`` (candidates,).
+    Shapes: each part's attention (sentences, n_heads, words, words), ``hits`` (candidates,).
     """
     order = sorted(range(len(hits)), key=lambda c: (-hits[c], c))[:TRIED]
-    scores = [widest(candidates(graph)[:, order]) for _, graph in kept]
-    sums = [part[:, :1] * 0 for part in scores]
+    parts = [(gold, widest(candidates(graph)[:, order])) for gold, graph in sentences]
+    sums = [torch.zeros_like(scores[:, :1]) for _, scores in parts]
     chosen: list[int] = []
     best = -1.0
     while len(chosen) < min(MOST, len(order)):
         gained = np.zeros(len(order))
-        parts = [
-            (gold, part + total) for (gold, _), part, total in zip(kept, scores, sums, strict=True)
-        ]
-        for (gold, _), trees in zip(parts, trees_of(parts), strict=True):
-            gained += gold.hits(trees)[:, 0].sum(0)
+        for (gold, scores), total in zip(parts, sums, strict=True):
+            gained += gold.hits(gold.largest(scores + total))[:, 0].sum(0)
         gained[chosen] = -1.0
         new = int(gained.argmax())
         if gained[new] <= best:
             break
         best = float(gained[new])
         chosen.append(new)
-        sums = [total + part[:, new : new + 1] for part, total in zip(scores, sums, strict=True)]
+        for (_, scores), total in zip(parts, sums, strict=True):
+            total += scores[:, new : new + 1]
     return tuple(order[i] for i in chosen)
 
 
@@ -266,27 +231,30 @@ _NEVER = -torch.inf
 _ENTRIES = 1 << 19  # Scores that are worked on at a time: they stay in the processor's cache.
 
 
-def largest_trees(scores: Tensor, root: Tensor) -> Tensor:
+def largest_trees(scores: Tensor, root: Tensor, sizes: Tensor) -> Tensor:
     """Return the head of every word in the tree of largest total score, -1 at the root.
 
-    Shapes: ``scores`` (graphs, n, n), ``root`` (graphs,); returns (graphs, n).
+    What lies beyond a graph's size is attached to the root, which changes no other edge. Shapes:
+    ``scores`` (graphs, n, n), ``root`` and ``sizes`` (graphs,); returns (graphs, n).
     """
     at_once = max(1, _ENTRIES // max(1, scores.shape[1] ** 2))
-    parts = zip(torch.split(scores, at_once), torch.split(root, at_once), strict=True)
-    heads = [_largest(part, top) for part, top in parts]
+    parts = zip(*(torch.split(part, at_once) for part in (scores, root, sizes)), strict=True)
+    heads = [_largest(*part) for part in parts]
     return torch.cat(heads) if heads else root.new_zeros(scores.shape[:2])
 
 
-def _largest(scores: Tensor, root: Tensor) -> Tensor:
+def _largest(scores: Tensor, root: Tensor, sizes: Tensor) -> Tensor:
     """Contract cycles until none is left; a component is named by its lowest word.
 
     Scores between components never change: what it costs to enter a component depends only on the
     word at which it is entered.
     """
-    weight = scores.clone()
+    index, words = (torch.arange(n, device=root.device) for n in scores.shape[:2])
+    beyond = words >= sizes[:, None]
+    weight = scores.masked_fill(beyond[:, :, None] | beyond[:, None, :], _NEVER)
     weight.diagonal(dim1=1, dim2=2).fill_(_NEVER)
-    index, here = torch.arange(len(root), device=root.device), torch.arange(weight.shape[1])
-    here = here.to(root.device).expand(weight.shape[:2])
+    weight[index, root] = weight[index, root].masked_fill(beyond, 0.0)
+    here = words.expand(scores.shape[:2])
     label, paid = here, torch.zeros_like(weight[:, 0], dtype=widest_type(weight.device))
     source, target = torch.zeros_like(here), torch.zeros_like(here)
     order = here  # of the words, those of a component together
@@ -307,19 +275,19 @@ def _largest(scores: Tensor, root: Tensor) -> Tensor:
         index, leader = index[cyclic], leader[cyclic]
         weight = weight.index_select(0, cyclic)  # several times as fast as an index
         paid, label, best = paid[cyclic], label[cyclic], best[cyclic]
-        whole = torch.where(leader < 0, here[index], leader)
-        levels.append((index, label, from_word[cyclic], to_word[cyclic], whole))
+        joined = torch.where(leader < 0, here[index], leader)
+        levels.append((index, label, from_word[cyclic], to_word[cyclic], joined))
         # Entering a cycle at a component costs the edge that this component has in the cycle.
         paid = paid + best.masked_fill(leader < 0, 0.0).gather(1, label)
-        label = whole.gather(1, label)
+        label = joined.gather(1, label)
         order = (label * label.shape[1] + order[cyclic]).argsort(1).argsort(1)
         weight.masked_fill_(label[:, :, None] == label[:, None, :], _NEVER)
     # Last contraction first: each cycle loses the edge where it was entered.
-    for index, label, own_source, own_target, whole in reversed(levels):
-        entered = [x[index].gather(1, whole) for x in (source, target)]
+    for index, label, old_source, old_target, joined in reversed(levels):
+        entered = [x[index].gather(1, joined) for x in (source, target)]
         at = label.gather(1, entered[1]) == here[index]
-        source[index] = torch.where(at, entered[0], own_source)
-        target[index] = torch.where(at, entered[1], own_target)
+        source[index] = torch.where(at, entered[0], old_source)
+        target[index] = torch.where(at, entered[1], old_target)
     heads: Tensor = source.scatter_(1, root[:, None], -1)
     return heads
 

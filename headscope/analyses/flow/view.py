@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from statistics import fmean
 
 import numpy as np
@@ -17,23 +18,17 @@ from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 from headscope.stats.estimate import Estimate
 
-#: What each R^2 is of, and its colour; and the title of those in the table of layers.
+#: What each R^2 is of, its colour, and its title in the table of layers.
 TARGETS = {
-    "whole": ("all that is read", b.BLACK),
-    "directions": ("all that is read, from random directions", b.GREY),
-    "token": ("the attended word's state", b.SKY),
-    "token_directions": ("the attended word's state, from random directions", b.PURPLE),
-    "value": ("the attended word where W_V reads", b.BLUE),
-    "gaussian": ("the attended word, Gaussian W_V", b.GREEN),
-    "other": ("a random word where W_V reads", b.ORANGE),
+    "whole": ("all that is read", b.BLACK, "all read"),
+    "directions": ("all that is read, from random directions", b.GREY, "random"),
+    "token": ("the attended word's state", b.SKY, ""),
+    "token_directions": ("the attended word's state, from random directions", b.PURPLE, ""),
+    "value": ("the attended word where W_V reads", b.BLUE, "top word"),
+    "gaussian": ("the attended word, Gaussian W_V", b.GREEN, "Gaussian"),
+    "other": ("a random word where W_V reads", b.ORANGE, "any word"),
 }
-_COLUMNS = {
-    "whole": "all read",
-    "directions": "random",
-    "value": "top word",
-    "gaussian": "Gaussian",
-    "other": "any word",
-}
+_COLUMNS = {target: title for target, (_, _, title) in TARGETS.items() if title}
 _LEGEND = (
     "Mean of heads. W_V width: effective rank over d_head. all read, random: the share of the "
     "variance of everything a head reads that a linear readout recovers from z, and from random "
@@ -85,18 +80,15 @@ def blocks(result: FlowResult) -> Iterator[b.Block]:
     yield next_step(result, "what does removing each head cost?", "classify {} --ablate")
 
 
-def number(estimate: Estimate | None, digits: int = 2) -> str:
-    """Write a number with half of its interval."""
+def number(estimate: Estimate | None, digits: int = 2, *, share: bool = False) -> str:
+    """Write a number, or a share as a percentage, with half of its interval."""
     if estimate is None or estimate.value is None:
         return "-"
-    return plus(f"{estimate.value:z.{digits}f}", estimate.half_width, f".{digits}f")
+    text = f"{estimate.value:z.0%}" if share else f"{estimate.value:z.{digits}f}"
+    return plus(text, estimate.half_width, ".1%" if share else f".{digits}f")
 
 
-def percent(estimate: Estimate | None) -> str:
-    """Write a share with half of its interval."""
-    if estimate is None or estimate.value is None:
-        return "-"
-    return plus(f"{estimate.value:z.0%}", estimate.half_width, ".1%")
+percent = partial(number, share=True)
 
 
 def _uas(head: HeadFlow) -> Estimate:
@@ -245,12 +237,11 @@ def _layers(result: FlowResult) -> b.Table:
         r2 = [_r2(result.control.recovery, target) for target in _COLUMNS]
         share = result.control.top_share.value
         rows.append(("random weights", _width_of(result, "fresh"), *r2, share))
-    unknown = [None] * len(_COLUMNS)
-    rows.append(("chance", _width_of(result, "gaussian"), *unknown, result.graph.even_top_share))
+    chance = (_width_of(result, "gaussian"), *[None] * len(_COLUMNS), result.graph.even_top_share)
+    rows.append(("chance", *chance))
     titles = ("W_V width", *_COLUMNS.values(), "top 10%")
-    columns: list[b.Column] = [("layer", 0, str)]
-    columns += [(title, i, 2) for i, title in enumerate(titles, start=1)]
-    return b.Table(columns, rows)
+    numbers: list[b.Column] = [(title, i, 2) for i, title in enumerate(titles, start=1)]
+    return b.Table([("layer", 0, str), *numbers], rows)
 
 
 def _trees(result: FlowResult, trees: Trees) -> b.Table:
@@ -267,11 +258,7 @@ def _trees(result: FlowResult, trees: Trees) -> b.Table:
         rows.append((title, trees.baselines[name], trees.baselines_no_punct[name], ""))
     if result.control is not None and result.control.best_uas is not None:
         rows.append(("best head of random weights", result.control.best_uas, "", ""))
-
-    def cell(estimate: Estimate | None) -> str:
-        return number(estimate, 3)
-
-    titles = ("", "UAS", "no punct.", "swapped trees")
+    titles, cell = ("", "UAS", "no punct.", "swapped trees"), partial(number, digits=3)
     columns: list[b.Column] = [(title, i, cell) for i, title in enumerate(titles)]
     title = "Trees: unlabelled attachment, the gold root given, +-95% over sentences"
     return b.Table(columns, rows, title)
@@ -299,7 +286,7 @@ def _figure(result: FlowResult) -> b.Panels:
             spectra.append(b.Series(name, grid, y, "line", b.BLACK, "", dash))  # type: ignore[arg-type]
     lines = []
     layers = list(dict.fromkeys(head.layer for head in result.heads))
-    for i, (target, (name, colour)) in enumerate(TARGETS.items()):
+    for i, (target, (name, colour, _)) in enumerate(TARGETS.items()):
         values = [_r2(head.recovery, target) for head in result.heads]
         x = [head.layer + 0.1 * (i - (len(TARGETS) - 1) / 2) for head in result.heads]
         lines.append(b.Series("", x, values, "points", colour, "."))

@@ -14,10 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import register_parametrization
 
-from headscope.analyses.transfer.labelled import Frozen, Part, Reader, Tuned, in_buckets
+from headscope.analyses.transfer.labelled import Part
 from headscope.analyses.transfer.result import CurvePoint
 from headscope.core.accumulator import Array, numpy
+from headscope.core.rounding import ROUNDING
 from headscope.core.widest import widest
+from headscope.data.batches import buckets
+from headscope.data.token_rows import pad_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.trainable import Chosen, choose
 from headscope.stats.statistics import finite
@@ -39,8 +42,6 @@ class OutOfTime(Exception):  # noqa: N818
 class Recipe:
     """How a run is trained."""
 
-    #: Learning rate: of the classifier where it is trained alone, else of everything else.
-    rate: float
     steps: int  # at most
     batch: int  # examples of a step
     every: int  # steps between validations
@@ -60,6 +61,53 @@ class Outcome:
     predict: Callable[[Part], Array] = field(repr=False)
 
 
+#: Turns examples of a part, by index, into what the classifier reads: (indices, d).
+Embed = Callable[[Part, Sequence[int]], Tensor]
+
+
+class Frozen:
+    """Embeddings by a model as it is, each text once; in units of the training examples."""
+
+    def __init__(self, loaded: LoadedModel, train: Part, cache: dict[object, Tensor]) -> None:
+        self._loaded, self._cache = loaded, cache
+        embedded = self._of(train, range(len(train)))
+        self.centre, spread = embedded.mean(dim=0), embedded.std(dim=0, correction=0)
+        # A dimension that varies by rounding alone is not scaled up, so that its noise stays small.
+        rounding = ROUNDING * embedded.abs().max().clamp(min=1e-12)
+        unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
+        self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
+
+    def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
+        """Look up some examples."""
+        return (self._of(part, indices) - self.centre) / self.scale
+
+    def in_units(self, tuned: LoadedModel) -> Embed:
+        """Embed by a model whose parameters may change, in the same units."""
+        return lambda part, rows: (_embed(tuned, part, rows) - self.centre) / self.scale
+
+    def _of(self, part: Part, indices: Sequence[int]) -> Tensor:
+        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in indices}
+        new = [i for i, key in keys.items() if key not in self._cache]
+        with torch.no_grad():
+            for batch in _buckets(part, new):
+                for i, embedded in zip(batch, _embed(self._loaded, part, batch), strict=True):
+                    self._cache[keys[i]] = embedded
+        return torch.stack([self._cache[keys[i]] for i in indices])
+
+
+def _embed(loaded: LoadedModel, part: Part, indices: Sequence[int]) -> Tensor:
+    """Run the model over some examples."""
+    batch = pad_rows([part.rows[i] for i in indices], loaded.pad_id, loaded.device)
+    hidden, _ = loaded.run(*batch.inputs)
+    return loaded.pooling.embed(hidden, batch.hidden_mask)
+
+
+def _buckets(part: Part, indices: Sequence[int]) -> Iterator[list[int]]:
+    """Yield batches of similar lengths."""
+    for batch in buckets([dataclasses.replace(part.rows[i], index=i) for i in indices]):
+        yield [row.index for row in batch]
+
+
 def fine_tune(
     loaded: LoadedModel,
     variant: str,
@@ -67,24 +115,112 @@ def fine_tune(
     frozen: Frozen,
     recipe: Recipe,
     *,
+    rate: float,
     n_classes: int,
     seed: int,
     check_time: Callable[[], None],
 ) -> Outcome:
-    """Train the variant's parameters on the first part; keep the step best on the second."""
+    """Train the variant's parameters on the first part; keep the step best on the second.
+
+    ``rate`` is that of the classifier where it is trained alone, else of everything else. Training
+    ends with the last step, or where validation brings nothing for a while. ``check_time`` is
+    called before each validation, and may raise :class:`OutOfTime`.
+    """
+    train, validation = parts
     generator = torch.Generator().manual_seed(seed)
-    reader: Reader = frozen
+    embed: Embed = frozen
     trained: list[nn.Parameter] = []
     if variant != "head":
-        own, trained = trainable_copy(loaded, choose(loaded, variant, seed), seed)
-        reader = Tuned(own, frozen.centre, frozen.scale)
+        tuned, trained = trainable_copy(loaded, choose(loaded, variant, seed), seed)
+        embed = frozen.in_units(tuned)
     weight = torch.randn(n_classes, len(frozen.centre), generator=generator) * START
     classifier = nn.Linear(len(frozen.centre), n_classes).to(frozen.centre)
     with torch.no_grad():
         classifier.weight.copy_(weight)
         classifier.bias.zero_()
-    run = _Run(reader, classifier, trained, recipe, generator, check_time)
-    return run.train(*parts, frozen)
+    tensors = [*trained, *classifier.parameters()]
+    groups = [(classifier.parameters(), CLASSIFIER_RATE if trained else rate), (trained, rate)]
+    adam = torch.optim.Adam(
+        [{"params": params, "peak": peak} for group, peak in groups if (params := list(group))],
+        fused=True,
+    )
+    best: tuple[float, int, list[Tensor]] | None = None  # loss, step, and the tensors then
+    curve: list[CurvePoint] = []
+    losses: list[float] = []  # since the last validation
+
+    def evaluate(embed: Embed, part: Part) -> tuple[float, float]:
+        """Return the mean loss, and the accuracy times 100."""
+        logits = _logits(embed, classifier, part)
+        gold = part.labels.to(logits.device)
+        loss = float(F.cross_entropy(logits, gold))
+        return loss, 100 * float(widest(logits.argmax(dim=1) == gold).mean())
+
+    def validate(embed: Embed, step: int) -> None:
+        """Validate; keep this step if none before was as good."""
+        nonlocal best
+        loss, accuracy = evaluate(embed, validation)
+        if math.isfinite(loss) and (best is None or loss < best[0]):
+            best = loss, step, [tensor.detach().clone() for tensor in tensors]
+        curve.append(CurvePoint(step, finite(float(np.mean(losses))), finite(loss), accuracy))
+        losses.clear()
+
+    # The run starts from the untrained classifier on the frozen model.
+    losses.append(evaluate(frozen, train)[0])
+    validate(frozen, 0)
+    waited, rising = 0, max(1, round(WARM_UP * recipe.steps))
+    batches = _batches(train, recipe.batch, generator)
+    for step, rows in zip(range(1, recipe.steps + 1), batches, strict=False):
+        gold = train.labels[rows].to(frozen.centre.device)
+        loss = F.cross_entropy(classifier(embed(train, rows)), gold)
+        losses.append(loss.item())
+        if not math.isfinite(losses[-1]):
+            curve.append(CurvePoint(step, None, None, evaluate(embed, validation)[1]))
+            break
+        torch.autograd.backward([loss])
+        left = (recipe.steps - step + 1) / max(1, recipe.steps - rising + 1)
+        for group in adam.param_groups:
+            group["lr"] = min(step / rising, left) * group["peak"]
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+        if step % recipe.every == 0 or step == recipe.steps:
+            check_time()
+            validate(embed, step)
+            waited = 0 if best is not None and best[1] == step else waited + 1
+            if waited >= recipe.patience or curve[-1].validation_loss is None:
+                break
+    best_loss, best_step, values = best or (math.inf, 0, tensors)
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)
+    start, end = curve[0].train_loss, curve[-1].train_loss
+    lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
+    diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
+
+    def predict(part: Part) -> Array:
+        return numpy(_logits(embed, classifier, part).argmax(dim=1))
+
+    return Outcome(tuple(curve), best_step, best_loss, diverged, predict)
+
+
+def _batches(part: Part, batch: int, generator: torch.Generator) -> Iterator[list[int]]:
+    """Yield batches of about equal lengths without end; every example once a pass."""
+    while True:
+        order = torch.randperm(len(part), generator=generator).tolist()
+        for start in range(0, len(order), POOL * batch):
+            pool = order[start : start + POOL * batch]
+            pool.sort(key=lambda i: len(part.rows[i]))
+            cut = [pool[i : i + batch] for i in range(0, len(pool), batch)]
+            for i in torch.randperm(len(cut), generator=generator).tolist():
+                yield cut[i]
+
+
+def _logits(embed: Embed, classifier: nn.Linear, part: Part) -> Tensor:
+    """Return the classifier's outputs, (n, n_classes), in the order of the part."""
+    logits: dict[int, Tensor] = {}
+    with torch.no_grad():
+        for rows in _buckets(part, range(len(part))):
+            logits.update(zip(rows, classifier(embed(part, rows)), strict=True))
+    return torch.stack([logits[i] for i in range(len(part))])
 
 
 def trainable_copy(
@@ -147,113 +283,3 @@ class _RankOne(nn.Module):
     def forward(self, parameter: Tensor) -> Tensor:
         both = torch.cat([self.vector, self._rest])
         return parameter + torch.outer(both[: self._rows], both[self._rows :])
-
-
-class _Run:
-    """A run under way."""
-
-    def __init__(
-        self,
-        reader: Reader,
-        classifier: nn.Linear,
-        trained: list[nn.Parameter],
-        recipe: Recipe,
-        generator: torch.Generator,
-        check_time: Callable[[], None],
-    ) -> None:
-        self.reader, self.classifier = reader, classifier
-        self.recipe, self.generator, self.check_time = recipe, generator, check_time
-        self.tensors = [*trained, *classifier.parameters()]
-        peak = CLASSIFIER_RATE if trained else recipe.rate
-        groups = [{"params": list(classifier.parameters()), "peak": peak}]
-        if trained:
-            groups.append({"params": trained, "peak": recipe.rate})
-        self.adam = torch.optim.Adam(groups, fused=True)
-        self.losses: list[float] = []  # since the last validation
-        #: Loss, step, and the tensors of that step.
-        self.best: tuple[float, int, list[Tensor]] | None = None
-
-    def train(self, train: Part, validation: Part, frozen: Frozen) -> Outcome:
-        """Train to the last step, or until validation brings nothing; go back to the best step."""
-        recipe, tuned = self.recipe, self.reader
-        self.reader = frozen  # The run starts from the untrained classifier on the frozen model.
-        self.losses = [self._evaluate(train)[0]]
-        curve = [self._validate(0, validation)]
-        self.reader = tuned
-        waited, step = 0, 0
-        for step, rows in zip(range(1, recipe.steps + 1), self._batches(train), strict=False):
-            self.losses.append(self._step(train, rows, step))
-            if not math.isfinite(self.losses[-1]):
-                curve.append(CurvePoint(step, None, None, self._evaluate(validation)[1]))
-                break
-            if step % recipe.every == 0 or step == recipe.steps:
-                self.check_time()
-                curve.append(self._validate(step, validation))
-                waited = 0 if self.best is not None and self.best[1] == step else waited + 1
-                if waited >= recipe.patience or curve[-1].validation_loss is None:
-                    break
-        loss, kept_step = math.inf, 0
-        if self.best is not None:
-            loss, kept_step, tensors = self.best
-            with torch.no_grad():
-                for tensor, value in zip(self.tensors, tensors, strict=True):
-                    tensor.copy_(value)
-        start, end = curve[0].train_loss, curve[-1].train_loss
-        lost = any(p.train_loss is None or p.validation_loss is None for p in curve)
-        diverged = lost or (start is not None and end is not None and end > DIVERGED * start)
-
-        def predict(part: Part) -> Array:
-            return numpy(self._logits(part).argmax(dim=1))
-
-        return Outcome(tuple(curve), kept_step, loss, diverged, predict)
-
-    def _validate(self, step: int, validation: Part) -> CurvePoint:
-        """Validate; keep this step if none before was as good."""
-        loss, accuracy = self._evaluate(validation)
-        if math.isfinite(loss) and (self.best is None or loss < self.best[0]):
-            self.best = loss, step, [tensor.detach().clone() for tensor in self.tensors]
-        mean, self.losses = float(np.mean(self.losses)), []
-        return CurvePoint(step, finite(mean), finite(loss), accuracy)
-
-    def _step(self, part: Part, rows: Sequence[int], step: int) -> float:
-        gold = part.labels[list(rows)].to(self.classifier.weight.device)
-        loss = F.cross_entropy(self.classifier(self.reader(part, rows)), gold)
-        value = loss.item()
-        if math.isfinite(value):
-            torch.autograd.backward([loss])
-            # The rate rises over the first tenth of the steps, then falls to 0.
-            steps = self.recipe.steps
-            rising = max(1, round(WARM_UP * steps))
-            factor = min(step / rising, (steps - step + 1) / max(1, steps - rising + 1))
-            for group in self.adam.param_groups:
-                group["lr"] = factor * group["peak"]
-            self.adam.step()
-            self.adam.zero_grad(set_to_none=True)
-        return value
-
-    def _batches(self, part: Part) -> Iterator[list[int]]:
-        """Yield batches of about equal lengths without end; every example once a pass."""
-        batch = self.recipe.batch
-        while True:
-            order = torch.randperm(len(part), generator=self.generator).tolist()
-            for start in range(0, len(order), POOL * batch):
-                near = order[start : start + POOL * batch]
-                near.sort(key=lambda i: len(part.rows[i]))
-                cut = [near[i : i + batch] for i in range(0, len(near), batch)]
-                for i in torch.randperm(len(cut), generator=self.generator).tolist():
-                    yield cut[i]
-
-    def _evaluate(self, part: Part) -> tuple[float, float]:
-        """Return the mean loss, and the accuracy times 100."""
-        logits = self._logits(part)
-        gold = part.labels.to(logits.device)
-        loss = float(F.cross_entropy(logits, gold))
-        return loss, 100 * float(widest(logits.argmax(dim=1) == gold).mean())
-
-    def _logits(self, part: Part) -> Tensor:
-        """Return the classifier's outputs, (n, n_classes), in the order of the part."""
-        logits: dict[int, Tensor] = {}
-        with torch.no_grad():
-            for rows in in_buckets(part, range(len(part))):
-                logits.update(zip(rows, self.classifier(self.reader(part, rows)), strict=True))
-        return torch.stack([logits[i] for i in range(len(part))])

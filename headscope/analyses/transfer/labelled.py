@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,9 @@ from torch import Tensor
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
-from headscope.core.rounding import ROUNDING
-from headscope.data.batches import buckets
 from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
 from headscope.data.sentence import split_words
-from headscope.data.token_rows import Row, encode_rows, pad_rows
+from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 
 #: One in VALIDATION training examples is used for validation, at most MOST_VALIDATION of them.
@@ -153,57 +151,3 @@ def subset(train: Part, size: int, seed: int) -> Part:
     """Return the training examples of one run: a smaller size is part of a larger one."""
     order: Array = np.random.default_rng((abs(seed), 3)).permutation(len(train))
     return train.of(order[:size].tolist())
-
-
-#: Turns examples of a part, by index, into what the classifier reads: (indices, d).
-Reader = Callable[[Part, Sequence[int]], Tensor]
-
-
-class Tuned:
-    """Embeddings by a model whose parameters may change, in fixed units."""
-
-    def __init__(
-        self, loaded: LoadedModel, centre: Tensor | float = 0.0, scale: Tensor | float = 1.0
-    ) -> None:
-        self.loaded, self._centre, self._scale = loaded, centre, scale
-
-    def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
-        """Run the model over some examples."""
-        rows = [part.rows[i] for i in indices]
-        batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
-        hidden, _ = self.loaded.run(*batch.inputs)
-        embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
-        return (embedded - self._centre) / self._scale
-
-
-class Frozen:
-    """Embeddings by a model as it is, each text once; in units of the training examples."""
-
-    def __init__(self, loaded: LoadedModel, train: Part, cache: dict[object, Tensor]) -> None:
-        self._raw, self._cache = Tuned(loaded), cache
-        own = self._of(train, range(len(train)))
-        self.centre, spread = own.mean(dim=0), own.std(dim=0, correction=0)
-        # A dimension that varies by rounding alone is not scaled up, so that its noise stays small.
-        rounding = ROUNDING * own.abs().max().clamp(min=1e-12)
-        unit = spread.max() if spread.max() > rounding else rounding / ROUNDING
-        self.scale = torch.where(spread <= torch.maximum(rounding, 1e-6 * unit), unit, spread)
-
-    def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
-        """Look up some examples."""
-        return (self._of(part, indices) - self.centre) / self.scale
-
-    def _of(self, part: Part, indices: Sequence[int]) -> Tensor:
-        keys = {i: (part.rows[i].ids, part.rows[i].types) for i in indices}
-        new = [i for i, key in keys.items() if key not in self._cache]
-        with torch.no_grad():
-            for at in in_buckets(part, new):
-                for i, embedded in zip(at, self._raw(part, at), strict=True):
-                    self._cache[keys[i]] = embedded
-        return torch.stack([self._cache[keys[i]] for i in indices])
-
-
-def in_buckets(part: Part, indices: Sequence[int]) -> Iterator[list[int]]:
-    """Yield batches of similar lengths."""
-    rows: list[Row] = [dataclasses.replace(part.rows[i], index=i) for i in indices]
-    for batch in buckets(rows):
-        yield [row.index for row in batch]

@@ -1,14 +1,12 @@
-"""Which runs there are, in which order, and how long all of them may take."""
+"""Which runs there are, and in which order."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headscope.analyses.transfer.fine_tuning import OutOfTime
+from headscope.analyses.transfer.options import TRAINED
 from headscope.core.errors import InputError
-from headscope.models.surgery.trainable import TRAINED
 
 #: The grid of learning rates that the search for each variant's best one starts from.
 RATES: dict[str, tuple[float, ...]] = {
@@ -52,18 +50,13 @@ class Step:
     """A run, or (the first of a cell) the search for its cell's learning rate."""
 
     cell: Cell
-    number: int  # counted from 0 within the cell
+    seed: int  # how far it lies from the first one; every factor has seeds of its own
     factor: float = 1.0  # times the cell's best rate
 
     @property
     def first(self) -> bool:
         """Whether the cell's rate is still to be searched."""
-        return self.number == 0 and self.factor == 1
-
-    @property
-    def seed(self) -> int:
-        """How far its seed lies from the first one; every factor has seeds of its own."""
-        return (1.0, *FACTORS).index(self.factor) * self.cell.seeds + self.number
+        return self.seed == 0
 
 
 @dataclass(frozen=True)
@@ -90,21 +83,10 @@ class Plan:
 def _rounds(cells: Sequence[Cell], stressed: Sequence[Cell]) -> Iterator[Step]:
     """Yield each cell's first run, then each one's second, ...; then those at higher rates."""
     for number in range(max((cell.seeds for cell in cells), default=0)):
-        yield from (Step(cell, number) for cell in cells if number < cell.seeds)
-        for factor in FACTORS:
-            yield from (Step(cell, number, factor) for cell in stressed if number < cell.seeds)
-
-
-class Stopwatch:
-    """Tells when a budget of seconds is spent."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def check(self) -> None:
-        """Raise :class:`OutOfTime` when the time is over."""
-        if time.monotonic() >= self._end:
-            raise OutOfTime
+        for i, factor in enumerate((1.0, *FACTORS)):
+            for cell in stressed if i else cells:
+                if number < cell.seeds:
+                    yield Step(cell, i * cell.seeds + number, factor)
 
 
 def make_plan(

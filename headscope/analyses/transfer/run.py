@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,23 +12,15 @@ from torch import Tensor
 
 from headscope.analyses.transfer.fine_tuning import (
     CLASSIFIER_RATE,
+    Frozen,
     Outcome,
     OutOfTime,
     Recipe,
     fine_tune,
 )
-from headscope.analyses.transfer.labelled import Frozen, Labelled, label, read, subset
+from headscope.analyses.transfer.labelled import Labelled, label, read, subset
 from headscope.analyses.transfer.options import TransferOptions
-from headscope.analyses.transfer.plan import (
-    GROWTH,
-    Cell,
-    Plan,
-    Step,
-    Stopwatch,
-    beyond,
-    make_plan,
-    rate_grid,
-)
+from headscope.analyses.transfer.plan import GROWTH, Cell, Step, beyond, make_plan, rate_grid
 from headscope.analyses.transfer.result import (
     TransferMissed,
     TransferResult,
@@ -84,12 +77,22 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
         spread_seeds=options.spread_seeds,
     )
     every = -(-options.steps // VALIDATIONS)
-    recipe = Recipe(0.0, options.steps, options.batch, every, options.patience)
+    recipe = Recipe(options.steps, options.batch, every, options.patience)
     # Half precision has too few digits for small steps.
     half = loaded.dtype in ("float16", "bfloat16")
-    wide = cast(loaded, "float32") if half else loaded
-    runs = _Runs(wide, data, plan, grid, recipe, seed, Stopwatch(options.budget))
-    runs.run(options.tell)
+    deadline = time.monotonic() + options.budget
+    trained = cast(loaded, "float32") if half else loaded
+    # What each variant trains; one that the model does not have is left out.
+    parameters, not_possible = dict[str, int](), dict[str, str]()
+    for variant in dict.fromkeys(cell.variant for cell in plan.cells):
+        try:
+            parameters[variant] = count(choose(trained, variant, seed))
+        except UnsupportedModelError as error:
+            if variant == "layernorm":
+                raise
+            not_possible[variant] = str(error)
+    runs = _Runs(trained, data, grid, recipe, seed, deadline, options.tell)
+    runs.run([step for step in plan.steps() if step.cell.variant in parameters])
     done = {cell: runs.done[cell] for cell in plan.cells if cell in runs.done}
     every_run = (*(d.row for of_cell in done.values() for d in of_cell), *runs.stress)
     counts = tuple(divergence(every_run, plan.sizes[0]))
@@ -111,7 +114,7 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
         batch=options.batch,
         budget=options.budget,
         cells=tuple(
-            cell_row(c, d, runs.parameters[c.variant], runs.rates[c][1]) for c, d in done.items()
+            cell_row(c, d, parameters[c.variant], runs.rates[c][1]) for c, d in done.items()
         ),
         baselines=known,
         differences=tuple(differences(done)),
@@ -119,7 +122,7 @@ def run(model: Model, options: TransferOptions) -> TransferResult:
         runs=every_run,
         searched=tuple(runs.searched),
         missed=tuple(runs.missed),
-        not_possible=runs.not_possible,
+        not_possible=not_possible,
         divergence=counts,
     )
 
@@ -130,60 +133,51 @@ class _Runs:
 
     loaded: LoadedModel
     data: Labelled
-    plan: Plan
     grid: Mapping[str, Sequence[float]]
     recipe: Recipe
     seed: int
-    watch: Stopwatch
+    deadline: float  # on the monotonic clock, in seconds
+    progress: Progress
     done: dict[Cell, list[Done]] = field(default_factory=dict)
     #: The best rate of each cell, and where in its grid it lies.
     rates: dict[Cell, tuple[float, str]] = field(default_factory=dict)
     stress: list[TransferRun] = field(default_factory=list)  # At multiples of the best rates.
     searched: list[TransferTry] = field(default_factory=list)
     missed: list[TransferMissed] = field(default_factory=list)
-    not_possible: dict[str, str] = field(default_factory=dict)
-    parameters: dict[str, int] = field(default_factory=dict)
     #: Embeddings by what is frozen: pretrained weights, or random ones of a seed.
     embedded: dict[tuple[str, int], dict[object, Tensor]] = field(default_factory=dict)
     twin: tuple[int, LoadedModel] | None = None  # The last random weights, and their seed.
 
-    def run(self, progress: Progress) -> None:
-        """Do what the budget allows, what claims need first; list the rest."""
-        # What each variant trains; one that the model does not have is left out.
-        for variant in dict.fromkeys(cell.variant for cell in self.plan.cells):
-            try:
-                self.parameters[variant] = count(choose(self.loaded, variant, self.seed))
-            except UnsupportedModelError as error:
-                if variant == "layernorm":
-                    raise
-                self.not_possible[variant] = str(error)
-        steps = [s for s in self.plan.steps() if s.cell.variant not in self.not_possible]
-        self._progress, self._ran = progress, 0
+    def run(self, steps: Sequence[Step]) -> None:
+        """Do what the budget allows; list the rest."""
         # Runs of a search count one by one, so that the time that remains can be told from them.
+        self._ran = 0
         self._all = len(steps) + sum(len(self.grid[s.cell.variant]) - 1 for s in steps if s.first)
         for step in steps:
+            cell, seed = step.cell, self.seed + step.seed
             try:
-                self.watch.check()
-                self._one(step)
+                self._check_time()
+                if step.first:
+                    outcome = self._search(cell, seed)
+                elif cell not in self.rates:
+                    raise OutOfTime  # its rate was never searched
+                else:
+                    outcome = self._outcome(cell, seed, self.rates[cell][0] * step.factor)
             except OutOfTime:
-                where = step.cell.variant, step.cell.weights, step.cell.size, self.seed + step.seed
+                where = cell.variant, cell.weights, cell.size, seed
                 self.missed.append(TransferMissed(*where, step.factor))
-        progress("runs", self._all, self._all)
+                continue
+            rate = self.rates[cell][0] * step.factor
+            done = run_of(cell, seed, step.factor, rate, outcome, self.data)
+            if step.factor == 1:
+                self.done.setdefault(cell, []).append(done)
+            else:
+                self.stress.append(done.row)
+        self.progress("runs", self._all, self._all)
 
-    def _one(self, step: Step) -> None:
-        cell, seed = step.cell, self.seed + step.seed
-        if step.first:
-            outcome = self._search(cell, seed)
-        elif cell in self.rates:
-            outcome = self._outcome(cell, seed, self.rates[cell][0] * step.factor)
-        else:
-            raise OutOfTime  # its rate was never searched
-        rate = self.rates[cell][0] * step.factor
-        done = run_of(cell, seed, step.factor, rate, outcome, self.data)
-        if step.factor == 1:
-            self.done.setdefault(cell, []).append(done)
-        else:
-            self.stress.append(done.row)
+    def _check_time(self) -> None:
+        if time.monotonic() >= self.deadline:
+            raise OutOfTime
 
     def _search(self, cell: Cell, seed: int) -> Outcome:
         """Find the rate with the lowest validation loss; return its run.
@@ -191,7 +185,6 @@ class _Runs:
         The grid grows while the best rate lies at its edge, :data:`GROWTH` times at most.
         """
         losses: dict[float, float] = {}
-        best: Outcome | None = None
         waiting = list(self.grid[cell.variant])
         most = len(waiting) + GROWTH
         while waiting:
@@ -199,17 +192,15 @@ class _Runs:
             outcome = self._outcome(cell, seed, rate)
             losses[rate] = outcome.validation_loss
             chosen = min(losses, key=lambda r: (losses[r], r))
-            best = outcome if best is None or chosen == rate else best
-            new = beyond(losses, chosen) if not waiting and len(losses) < most else None
-            if new is not None and not self._nothing_below(cell, seed, losses, chosen, best):
-                waiting.append(new)
-                self._all += 1
-        if best is None:
-            raise OutOfTime
-        optimum = "not searched" if len(losses) < 2 else "inside"
-        if beyond(losses, chosen) is not None:
-            nothing = self._nothing_below(cell, seed, losses, chosen, best)
-            optimum = "lowest" if nothing else "edge"
+            if chosen == rate:
+                best = outcome
+            optimum = "not searched" if len(losses) < 2 else "inside"
+            if not waiting and (new := beyond(losses, chosen)) is not None:
+                nothing = self._nothing_below(cell, seed, losses, chosen, best)
+                optimum = "lowest" if nothing else "edge"
+                if not nothing and len(losses) < most:
+                    waiting.append(new)
+                    self._all += 1
         self.rates[cell] = chosen, optimum
         where = cell.variant, cell.weights, cell.size
         for rate, loss in sorted(losses.items()):
@@ -248,11 +239,12 @@ class _Runs:
             cell.variant,
             (train, self.data.validation),
             Frozen(model, train, self.embedded.setdefault(key, {})),
-            dataclasses.replace(self.recipe, rate=rate),
+            self.recipe,
+            rate=rate,
             n_classes=len(self.data.classes),
             seed=seed,
-            check_time=self.watch.check,
+            check_time=self._check_time,
         )
         self._ran += counts
-        self._progress("runs", self._ran, self._all)
+        self.progress("runs", self._ran, self._all)
         return outcome

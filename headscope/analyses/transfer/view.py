@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from statistics import fmean
 
-from headscope.analyses.transfer.result import CurvePoint, TransferCell, TransferResult
+from headscope.analyses.transfer.result import TransferResult
 from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line, model_name, plural
 from headscope.show.estimates import ranged
@@ -42,20 +42,24 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
     main = next((p for p in reversed(panels) if p[1] == "pretrained"), panels[-1])
     for size, weights in panels:
         cells = [c for c in result.cells if (c.size, c.weights) == (size, weights)]
-        rows = [_row(cell) for cell in cells]
+        rows: list[tuple[object, ...]] = [
+            (
+                VARIANTS[cell.variant][0],
+                f"{cell.parameters:,}",
+                cell.accuracy,
+                cell.spread,
+                f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
+                f"{cell.diverged + cell.failed} of {cell.seeds}",
+            )
+            for cell in cells
+        ]
         rows += [
             (BASELINES[known.name], "", known.accuracy, "", "", "")
             for known in result.baselines
             if cells and known.size == size and weights == "pretrained"
         ]
-        columns: list[b.Column] = [
-            ("trained", 0, str),
-            ("parameters", 1, str),
-            ("accuracy, 95%", 2, 1),
-            ("std", 3, 1),
-            ("learning rate", 4, str),
-            ("failed", 5, str),
-        ]
+        titles = ("trained", "parameters", "accuracy, 95%", "std", "learning rate", "failed")
+        columns: list[b.Column] = [(title, i, 1) for i, title in enumerate(titles)]
         title = f"From {weights} weights, {size} training examples"
         on = b.BOTH if (size, weights) == main else b.VERBOSE | b.PAGE
         yield b.Table(columns, rows, title, on=on)
@@ -111,17 +115,6 @@ def _panels(result: TransferResult) -> list[tuple[int, str]]:
     starts = [(size, weights) for size in result.sizes for weights in ("pretrained", "random")]
     measured = {(cell.size, cell.weights) for cell in result.cells}
     return [start for start in starts if start in measured] or [(result.sizes[-1], "pretrained")]
-
-
-def _row(cell: TransferCell) -> tuple[object, ...]:
-    return (
-        VARIANTS[cell.variant][0],
-        f"{cell.parameters:,}",
-        cell.accuracy,
-        cell.spread,
-        f"{cell.rate:g}{_MARKS.get(cell.optimum, '')}",
-        f"{cell.diverged + cell.failed} of {cell.seeds}",
-    )
 
 
 def result_sentence(result: TransferResult) -> str:
@@ -213,8 +206,8 @@ def _curves(result: TransferResult) -> b.Panels:
     """Draw validation and training loss by step: mean over seeds, and the range of the seeds."""
     best = [run for run in result.runs if run.factor == 1]
     starts = [run.curve[0] for run in best]
-    losses = [v for p in starts for v in (p.train_loss, p.validation_loss) if v is not None]
-    top = 2 * max(losses, default=1.0)  # What diverges leaves the panel here.
+    first = [v for p in starts for v in (p.train_loss, p.validation_loss) if v is not None]
+    top = 2 * max(first, default=1.0)  # What diverges leaves the panel here.
     panels: list[b.Chart] = []
     for part in ("validation", "train"):
         for size, weights in _panels(result):
@@ -224,15 +217,17 @@ def _curves(result: TransferResult) -> b.Panels:
                 runs = [r.curve for r in best if (r.variant, r.weights, r.size) == wanted]
                 # After the first seed stopped, the mean would be one of other seeds.
                 points = list(zip(*runs, strict=False))
-                seeds = [[_loss(p, part, top) for p in point] for point in points]
+                losses = [[getattr(p, f"{part}_loss") for p in point] for point in points]
+                # What is not finite lies at the panel's top too.
+                seeds = [[top if v is None else min(v, top) for v in point] for point in losses]
                 x = [point[0].step for point in points]
                 band = [(min(values), max(values)) for values in seeds]
                 if runs:
                     y = list(map(fmean, seeds))
                     series.append(b.Series(name, x, y, colour=colour, marker="", band=band))
             title = f"{weights}, {size} examples" if part == "validation" else ""
-            first = len(panels) % len(_panels(result)) == 0
-            y_title = f"{part.replace('train', 'training')} loss (nats)" if first else ""
+            leftmost = len(panels) % len(_panels(result)) == 0
+            y_title = f"{part.replace('train', 'training')} loss (nats)" if leftmost else ""
             panels.append(b.Chart(title, "step" if part == "train" else "", y_title, series))
     return b.Panels(
         f"Learning curves, {model_name(result)}: mean and range over seeds",
@@ -243,12 +238,6 @@ def _curves(result: TransferResult) -> b.Panels:
         alt="Validation and training loss by step; the numbers are in transfer_curves.csv.",
         on=b.PAGE,
     )
-
-
-def _loss(point: CurvePoint, part: str, top: float) -> float:
-    """Return a loss of a curve, at most the panel's top, where one that is not finite lies too."""
-    loss: float | None = getattr(point, f"{part}_loss")
-    return top if loss is None else min(loss, top)
 
 
 def _key_numbers(result: TransferResult) -> Iterator[KeyNumber]:

@@ -14,10 +14,7 @@ from headscope.models.layouts.sites import STACKS
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.watched import is_norm
 
-__all__ = ["TRAINED", "Chosen", "choose", "count"]
-
-#: Ways of fine-tuning; every one trains the classifier on top too.
-TRAINED = ("head", "layernorm", "biases", "weights", "lora", "all_biases", "attention", "all")
+__all__ = ["Chosen", "choose", "count"]
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ def test_a_grid_grows_while_its_best_rate_lies_at_an_edge(tune, rates, optimum, 
 def test_what_the_budget_does_not_reach_is_said(tune, monkeypatch, budget):
     clock = itertools.count()  # goes on by one second with every look at it
     monkeypatch.setattr(
-        "headscope.analyses.transfer.plan.time.monotonic", lambda: float(next(clock))
+        "headscope.analyses.transfer.run.time.monotonic", lambda: float(next(clock))
     )
     found = tune(steps=6, budget=budget, seeds=3, spread_seeds=3, random=["head"])
     variants = ("head", "layernorm", "biases", "weights", "attention", "lora", "all_biases", "all")

@@ -12,7 +12,6 @@ from headscope.analyses.flow.recovery import Clustered
 from headscope.analyses.flow.trees import (
     BASELINES,
     GoldTrees,
-    SameLength,
     TreeCounts,
     TreeSearch,
     candidates,
@@ -20,8 +19,8 @@ from headscope.analyses.flow.trees import (
     largest_trees,
     simple_trees,
     summed,
-    trees_of,
 )
+from headscope.data.sentence import Sentence
 from headscope.stats.statistics import ratio_error
 
 
@@ -110,11 +109,9 @@ def test_rates_over_sentences_are_ratio_estimates():
 
 
 def gold(*heads: list[int], punctuation: int | None = None) -> GoldTrees:
-    tree = torch.tensor(heads)
-    scored = torch.stack([tree >= 0, tree >= 0])
-    if punctuation is not None:
-        scored[1, :, punctuation] = False
-    return GoldTrees(tree, scored)
+    relations = [["punct" if i == punctuation else "dep" for i in range(len(h))] for h in heads]
+    parts = zip(heads, relations, strict=True)
+    return GoldTrees.of([Sentence(("a",) * len(h), tuple(h), tuple(r)) for h, r in parts])
 
 
 def test_trees_that_know_only_the_root_and_attachment_without_punctuation():
@@ -150,17 +147,16 @@ def random_gold(seed: int, n: int = 9, sentences: int = 20) -> GoldTrees:
     none[:, 0] = -1
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(sentences, 1, n, n, generator=generator)
-    (tree,) = trees_of([(gold(*none.tolist()), scores)])
-    return gold(*tree[:, 0].tolist())
+    return gold(*gold(*none.tolist()).largest(scores)[:, 0].tolist())
 
 
 def test_heads_that_hold_half_of_the_tree_each_are_found_and_added_up():
     search = TreeSearch(0)
     first, second = random_gold(1), random_gold(2)
-    search.update([SameLength(planted_graph(first, 1), first)])
+    search.update(planted_graph(first, 1), first)
     search.choose()
     swapped = ([0, 1], gold(*second.heads[2:4].tolist()))
-    search.update([SameLength(planted_graph(second, 2), second, swapped)])
+    search.update(planted_graph(second, 2), second, swapped)
     assert set(search.chosen) == {1, 2}
     assert search.best in (1, 2)
     assert search.counts.attachment("combination").value[0] == 1.0
@@ -176,7 +172,7 @@ def test_noise_does_not_beat_the_baseline():
     for seed in (1, 2):
         trees = random_gold(seed)
         noise = torch.rand(20, 4, 9, 9, generator=torch.Generator().manual_seed(seed))
-        search.update([SameLength(noise, trees)])
+        search.update(noise, trees)
         if seed == 1:
             search.choose()
     gap = search.counts.attachment("combination") - search.baseline(search.strongest)
@@ -186,9 +182,9 @@ def test_noise_does_not_beat_the_baseline():
 def test_directions_are_told_apart():
     trees = random_gold(1)
     graph = planted_graph(trees, 1)[:, 1:2] + planted_graph(trees, 1)[:, 2:3]
-    both = trees.hits(trees_of([(trees, candidates(graph))])[0])[:, 0].sum(0)
+    both = trees.hits(trees.largest(candidates(graph)))[:, 0].sum(0)
     assert both[0] == trees.scored[0].sum() > 2 * both[1]
-    turned = trees.hits(trees_of([(trees, candidates(graph.mT))])[0])[:, 0].sum(0)
+    turned = trees.hits(trees.largest(candidates(graph.mT)))[:, 0].sum(0)
     assert turned[1] == both[0]
     assert choose_heads([(trees, graph.mT)], turned) == (1,)
     torch.testing.assert_close(summed(graph, (0, 1))[:, 0], graph[:, 0] + graph[:, 0].mT)
@@ -200,7 +196,8 @@ def test_the_largest_trees_are_networkx(n, sharp):
     generator = torch.Generator().manual_seed(n)
     scores = torch.softmax(sharp * torch.randn(24, n, n, generator=generator), -1).double()
     roots = torch.randint(n, (24,), generator=generator)
-    for matrix, root, found in zip(scores, roots, largest_trees(scores, roots), strict=True):
+    trees = largest_trees(scores, roots, torch.full((24,), n))
+    for matrix, root, found in zip(scores, roots, trees, strict=True):
         graph = networkx.DiGraph()
         graph.add_nodes_from(range(n))
         for head, word in itertools.permutations(range(n), 2):
@@ -224,22 +221,22 @@ def test_graphs_do_not_disturb_each_other():
     scores = torch.softmax(8 * torch.randn(30, 11, 11, generator=generator), -1)
     scores[3:6] = 0.0
     roots = torch.randint(11, (30,), generator=generator)
-    together = largest_trees(scores, roots)
-    alone = [largest_trees(scores[i : i + 1], roots[i : i + 1])[0] for i in range(30)]
+    sizes = torch.full((30,), 11)
+    together = largest_trees(scores, roots, sizes)
+    single = [slice(i, i + 1) for i in range(30)]
+    alone = [largest_trees(scores[i], roots[i], sizes[i])[0] for i in single]
     assert torch.equal(together, torch.stack(alone))
     for tree, root in zip(together.tolist(), roots.tolist(), strict=True):
         assert all(reaches(tree, word, root) for word in range(11))
 
 
-def test_sentences_of_several_lengths_have_the_trees_that_each_length_has_alone():
+def test_sentences_of_several_lengths_have_the_trees_that_each_has_alone():
     generator = torch.Generator().manual_seed(3)
-    parts = []
-    for n in (9, 2, 14, 5, 9):
-        trees = random_gold(n, n, 6)
-        scores = torch.softmax(4 * torch.randn(6, 3, n, n, generator=generator), -1)
-        parts.append((trees, scores))
-    for (trees, scores), found in zip(parts, trees_of(parts), strict=True):
-        alone = largest_trees(scores.flatten(0, 1), trees.root.repeat_interleave(3))
-        assert torch.equal(found, alone.view(found.shape))
-        at_root = trees.root[:, None, None].expand(-1, 3, 1)
-        assert (found.gather(2, at_root) == -1).all()
+    trees = [random_gold(n, n, 1).heads[0].tolist() for n in (9, 2, 14, 5, 9)]
+    scores = torch.softmax(4 * torch.randn(5, 3, 14, 14, generator=generator), -1)
+    together = gold(*trees).largest(scores)
+    assert gold(*trees).scored[0].sum(1).tolist() == [8, 1, 13, 4, 8]
+    for tree, own, found in zip(trees, scores, together, strict=True):
+        n = len(tree)
+        assert torch.equal(found[:, :n], gold(tree).largest(own[None, :, :n, :n])[0])
+        assert (found[:, tree.index(-1)] == -1).all()

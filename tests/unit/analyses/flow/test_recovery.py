@@ -1,5 +1,7 @@
 """What z holds: planted heads, and the same maps fitted by another way."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -9,13 +11,15 @@ from torch import Tensor
 from headscope.analyses.flow import recovery
 from headscope.analyses.flow.graph import WordNodes
 from headscope.analyses.flow.recovery import (
+    ERRORS,
     FOLDS,
     PENALTIES,
     TARGETS,
     HeldOut,
+    LayerChunk,
+    LayerMaps,
     LayerSpaces,
-    RecoverySums,
-    RidgeSums,
+    LayerSums,
 )
 from headscope.core.activations import Activations
 
@@ -60,39 +64,38 @@ def site(
     return activations(pattern, v=v, z=z)
 
 
+def chunks(
+    spaces: LayerSpaces, every: Activations, x: Tensor, nodes: WordNodes
+) -> Iterator[LayerChunk]:
+    """One half of the sentences at once, the other head by head."""
+    half, n_heads = len(x) // 2, every.n_heads
+    one_by_one = [(slice(half, len(x)), slice(head, head + 1)) for head in range(n_heads)]
+    for rows, heads in ((slice(0, half), slice(0, n_heads)), *one_by_one):
+        v, pattern, z = (part[rows, heads] for part in (every.v, every.pattern, every.z))
+        part = activations(pattern, rows=rows, heads=heads, n_heads=n_heads, v=v, z=z)
+        yield LayerChunk(part, x, nodes, spaces)
+
+
 def held_out(
-    W_V: Tensor, kinds: list[str], noise: float = 0.0, n: int = 60
-) -> tuple[HeldOut, LayerSpaces]:
-    """Fit on n sentences and measure on 60: one half at once, the other head by head."""
-
-    def show(to: RecoverySums | HeldOut, x: Tensor, nodes: WordNodes) -> None:
-        every, half, heads = site(x, nodes, W_V, kinds, noise), len(x) // 2, len(kinds)
-        one_by_one = [(slice(half, len(x)), slice(head, head + 1)) for head in range(heads)]
-        for rows, cut in ((slice(0, half), slice(0, heads)), *one_by_one):
-            v, pattern, z = (part[rows, cut] for part in (every.v, every.pattern, every.z))
-            to.update(activations(pattern, rows=rows, heads=cut, n_heads=heads, v=v, z=z), x, nodes)
-
+    W_V: Tensor,
+    kinds: list[str],
+    noise: float = 0.0,
+    fit: tuple[Tensor, WordNodes] | None = None,
+    test: tuple[Tensor, WordNodes] | None = None,
+) -> tuple[HeldOut, LayerMaps]:
+    """Fit on sentences and measure on others."""
     spaces = LayerSpaces.of(W_V, 0)
-    sums = RecoverySums([spaces])
-    x, nodes = sentences(0, n)
-    part = sums.of_batch(nodes, [i % FOLDS for i in range(n)])
-    show(part, x, nodes)
-    sums.add(part)
-    assert sums.tokens == n * WORDS
-    held = sums.fitted()
-    x, nodes = sentences(1)
-    part = held.of_batch(nodes)
-    show(part, x, nodes)
-    held.add(part)
-    return held, spaces
-
-
-def ridge_sums(x: Tensor, target: Tensor, sketch: Tensor) -> RidgeSums:
-    """Sums of predictors and of one wide target, which stands for both, seen through a sketch."""
-    sums = RidgeSums(len(x), x.shape[-1], target.shape[-1], sketch.shape[1], ())
-    for head in range(len(x)):
-        sums.add(head, [x.shape[1] // FOLDS] * FOLDS, x[head], [target[head]] * 2, sketch)
-    return sums
+    sums = LayerSums(spaces)
+    x, nodes = fit or sentences(0)
+    folds = torch.arange(len(x)) % FOLDS
+    for chunk in chunks(spaces, site(x, nodes, W_V, kinds, noise), x, nodes):
+        sums.update(chunk, folds[chunk.rows])
+    maps = sums.solve()
+    x, nodes = test or fit or sentences(1)
+    errors = torch.zeros(len(x), *ERRORS, len(kinds), dtype=torch.float64)
+    for chunk in chunks(spaces, site(x, nodes, W_V, kinds, noise), x, nodes):
+        errors[chunk.rows, ..., chunk.heads] = maps.errors(chunk)
+    return HeldOut(errors), maps
 
 
 def value_map(rank: int, seed: int = 3) -> Tensor:
@@ -124,16 +127,8 @@ def test_values_that_are_wider_than_the_sketch():
     x = torch.randn(2, 90, WORDS + 2, 48, generator=generator)
     _, nodes = sentences(0, 90)
     W_V = torch.randn(1, 48, 40, generator=generator)
-    spaces = LayerSpaces.of(W_V, 0)
-    assert spaces.sketch.shape[1] < 40
-    sums = RecoverySums([spaces])
-    part = sums.of_batch(nodes, [i % FOLDS for i in range(90)])
-    part.update(site(x[0], nodes, W_V, ["next"]), x[0], nodes)
-    sums.add(part)
-    held = sums.fitted()
-    errors = held.of_batch(nodes)
-    errors.update(site(x[1], nodes, W_V, ["next"]), x[1], nodes)
-    held.add(errors)
+    held, maps = held_out(W_V, ["next"], fit=(x[0], nodes), test=(x[1], nodes))
+    assert maps.spaces.sketch.shape[1] < 40
     assert held.explained("value").value[0] > 0.75  # the last word's next is no word
     assert held.explained("whole").value[0] == pytest.approx(40 / 48, abs=0.05)
     assert abs(held.explained("other").value[0]) < 0.25
@@ -142,16 +137,12 @@ def test_values_that_are_wider_than_the_sketch():
 @pytest.mark.parametrize("noise", [0.0, 1e-7, 1e-6])
 def test_a_head_without_values_tells_nothing(noise):
     """A z that is constant but for rounding in float32, which differs from one CPU to the next."""
-    held, spaces = held_out(torch.zeros(1, D, WIDTH), ["drawn"], noise)
+    held, maps = held_out(torch.zeros(1, D, WIDTH), ["drawn"], noise)
     assert held.explained("whole").value[0] == pytest.approx(0.0, abs=0.02)
     assert np.isnan(held.explained("value").value[0])  # there is no space that it reads
-    assert not spaces.U.any()
+    assert not maps.spaces.U.any()
     # Not even a little: the map is the mean, whatever the noise.
-    x, nodes = sentences(0)
-    z = site(x, nodes, torch.zeros(1, D, WIDTH), ["drawn"], noise).z[:, 0]
-    given = z[None, :, 2].double()
-    sums = ridge_sums(given, x[None, :, 2].double(), torch.eye(D, dtype=torch.float64))
-    assert not sums.solve()[0].weight.any()
+    assert not maps.weights[TARGETS["whole"][1]][0].any()
 
 
 def test_a_constant_beside_values_that_vary_is_not_read():
@@ -167,8 +158,10 @@ def test_a_constant_beside_values_that_vary_is_not_read():
 def test_every_number_by_a_slow_program():
     """One head, query by query in NumPy: normal equations, folds and means spelled out."""
     W_V = value_map(WIDTH)[None]
-    held, spaces = held_out(W_V, ["drawn"])
-    directions = {name: getattr(spaces, name)[0].numpy() for name in "GUV"}
+    held, maps = held_out(W_V, ["drawn"])
+    G, U, to_V = (part[0].numpy() for part in (maps.spaces.G, maps.spaces.U, maps.spaces.to_V))
+    directions = {"G": G, "U": U, "V": G @ to_V}
+    np.testing.assert_allclose(directions["V"].T @ directions["V"], np.eye(WIDTH), atol=1e-12)
     fit, test = (_rows(*sentences(seed), W_V, **directions) for seed in (0, 1))
     fold = fit["sentence"] % FOLDS
     for target in TARGETS:
@@ -183,8 +176,8 @@ def test_every_number_by_a_slow_program():
             for penalty in PENALTIES
         ]
         best = PENALTIES[int(np.argmin(errors))]
-        fitted = held.maps[0][TARGETS.index(target)]
-        assert fitted.penalty.item() == pytest.approx(best), target
+        predictor, column = TARGETS[target]
+        assert maps.penalties[column][predictor].item() == pytest.approx(best), target
         left = _left(fit, fold >= 0, test, test["sentence"] >= 0, given, name, best)
         expected = 1 - (left**2).sum() / ((test[name] - fit[name].mean(0)) ** 2).sum()
         assert held.explained(target).value[0] == pytest.approx(expected, abs=1e-5), target
@@ -224,29 +217,14 @@ def _rows(x: Tensor, nodes: WordNodes, W_V: Tensor, *, U, G, V) -> dict[str, np.
     return {name: np.array(values) for name, values in found.items()}
 
 
-def test_a_wide_target_is_seen_through_a_few_directions():
-    """A sketch of eight directions chooses the penalty of the whole target, or one near it."""
-    generator = torch.Generator().manual_seed(2)
-    x = torch.randn(3, 300, WIDTH, generator=generator, dtype=torch.float64)
-    weight = torch.randn(3, WIDTH, 40, generator=generator, dtype=torch.float64)
-    noise = torch.randn(3, 300, 40, generator=generator, dtype=torch.float64)
-    target = 0.3 * x @ weight + 4 * noise
-    sketches = torch.eye(40, dtype=torch.float64), torch.linalg.qr(noise[0, :40, :8])[0]
-    found = [ridge_sums(x, target, sketch).solve()[0] for sketch in sketches]
-    steps = (found[0].penalty.log10() - found[1].penalty.log10()).abs()
-    assert steps.max() <= 1.01  # two steps of the grid
-    torch.testing.assert_close(found[0].y, found[1].y)
-
-
-def test_sums_that_are_held_once_are_those_that_are_added(monkeypatch):
-    """Of a large model batches go straight into the sums; maps and errors are the same."""
-    W_V = torch.stack([value_map(WIDTH), value_map(2, seed=5)])
-    usual, _ = held_out(W_V, ["next", "drawn"])
-    monkeypatch.setattr(recovery, "SUMS", 0)
-    once, _ = held_out(W_V, ["next", "drawn"])
-    for target in TARGETS:
-        found, expected = once.explained(target), usual.explained(target)
-        assert found.value == pytest.approx(expected.value, abs=1e-12)
-        assert found.influence == pytest.approx(expected.influence, abs=1e-12)
-    usual.forget_maps()
-    assert usual.explained("value").value == pytest.approx(once.explained("value").value, abs=1e-12)
+def test_a_wide_target_is_seen_through_a_few_directions(monkeypatch):
+    """A sketch of twelve directions chooses the penalty of the whole target, or one near it."""
+    x = torch.randn(200, WORDS + 2, 40, generator=torch.Generator().manual_seed(2))
+    _, nodes = sentences(0, 200)
+    W_V = torch.randn(3, 40, 4, generator=torch.Generator().manual_seed(3))
+    penalties = []
+    for directions in (40, 12):
+        monkeypatch.setattr(recovery, "SKETCH", directions)
+        _, maps = held_out(W_V, ["even", "next", "drawn"], fit=(x, nodes))
+        penalties.append(torch.stack(maps.penalties[:2]).log10())
+    assert (penalties[0] - penalties[1]).abs().max() <= 1.01  # two steps of the grid
