@@ -65,6 +65,11 @@ class Answers:
             for index, number in enumerate(site.head_ids)
         }
 
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that can be switched off, as ``L3H5``."""
+        return tuple(self._places)
+
     def __call__(self, texts: Sequence[str], off: Sequence[str]) -> dict[str, Any]:
         """Answer for one text or two; ``off`` names heads, as ``L3H5``.
 
@@ -91,13 +96,14 @@ class Answers:
         by_row = gates.repeat_interleave(len(rows), dim=0)
         with intervene(self.model, attention=attend, z=lambda s, z: gate(z, s, by_row)) as router:
             hidden, logits = router.checked(self.model.run, *batch.inputs)
+        shown = texts if len(rows) == len(texts) else [" / ".join(texts)]
         values = self._read(batch, rows, hidden, logits, copies)
         written = self._written(batch, by_row, copies, len(rows))
         return {
             "answers": [vars(answer) for answer in [*values, *written]],
             "texts": [
-                vars(self._shown(row, {name: of[i] for name, of in patterns.items()}))
-                for i, row in enumerate(rows)
+                vars(self._shown(text, row, {name: of[i] for name, of in patterns.items()}))
+                for i, (text, row) in enumerate(zip(shown, rows, strict=True))
             ],
             "off": len(set(off)),
             "heads": len(self._places),
@@ -149,10 +155,10 @@ class Answers:
 
     # --- what comes out ---------------------------------------------------------------------------
 
-    def _shown(self, row: Row, patterns: dict[str, Tensor]) -> ShownText:
+    def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> ShownText:
         tokenizer, content = self.model.tokenizer, set(row.content)
         return ShownText(
-            text=tokenizer.decode(row.ids, skip_special_tokens=True),
+            text=visible(text),
             tokens=tuple(map(visible, tokenizer.convert_ids_to_tokens(list(row.ids)))),
             special=tuple(i not in content for i in range(len(row))),
             patterns={

@@ -102,12 +102,15 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
             if len(body) > LARGEST:
                 return _sentence("That is more text than one request may hold.", 413)
         try:
-            texts, off = _question(body)
-            return JSONResponse(await worker.answer(texts, off), headers=_HEADERS)
+            asked = _question(body)
+        except InputError as error:
+            return _sentence(str(error), 400)
+        try:
+            return JSONResponse(await worker.answer(*asked), headers=_HEADERS)
         except queue.Full:
             return _sentence("Too many requests wait already; try again in a moment.", 503)
-        except HeadscopeError as error:
-            return _sentence(str(error), 400)
+        except HeadscopeError as error:  # of the text, not of the request
+            return _sentence(str(error), 200)
 
     return Starlette(
         routes=[Route("/", show), Route("/answer", answer, methods=["POST"])],
@@ -152,6 +155,6 @@ def run(page: str, ask: Ask, listening: socket.socket, token: str) -> None:
     """Serve until Ctrl-C, which ends a computation that is under way too."""
     app = application(page, ask, token=token, port=listening.getsockname()[1])
     settings = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=0
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=0
     )
     uvicorn.Server(settings).run(sockets=[listening])

@@ -412,7 +412,7 @@
       const token = new URLSearchParams(location.search).get("token") || "";
       const response = await fetch("answer", { method: "POST", headers: { token, "Content-Type": "application/json" }, body: JSON.stringify({ texts, off: Array.from(live.off) }) });
       const said = await response.json();
-      if (response.ok) show(said); else trouble(said.error);
+      if (said.error) trouble(said.error); else show(said);
     } catch (error) {
       trouble("The server does not answer: it has ended, or cannot be reached.");
     } finally {
