@@ -125,9 +125,9 @@ def test_small_pictures_show_the_sentence_and_words_lead_both_ways(show):
     page.select_option("#thumbs", "sentence")
     n = page.locator("#links svg text").count() // 2
     assert page.evaluate("document.querySelector('button.cell canvas').width") == n
-    page.locator("#links svg text").nth(2).hover()  # words above and below, turn by turn
+    page.locator("#links svg text").nth(2).hover()
     assert " attends to " in page.inner_text("#reading")
-    page.locator("#links svg text").nth(5).focus()
+    page.locator("#links svg text").nth(n + 2).focus()
     assert " is attended to by " in page.inner_text("#reading")
     assert page.locator("#panel .alike button").count() == 3
 

@@ -276,14 +276,10 @@
       if (weight >= 0.04 && shown(i) && shown(j)) lines.append(drawn("line", { x1: middle[i], y1: 34, x2: middle[j], y2: 142, "stroke-opacity": Math.min(1, weight + 0.05).toFixed(2), "stroke-width": (1 + 3 * weight).toFixed(1), "data-query": i, "data-key": j }));
     }
     svg.append(lines);
-    sample.tokens.forEach((token, i) => {
-      for (const [row, y] of [[0, 24], [1, 162]]) {
-        const word = drawn("text", { x: middle[i], y, "text-anchor": "middle", class: shown(i) ? "" : "faint" }, token);
-        word.setAttribute("tabindex", "0");
-        word.setAttribute("role", "button");
-        words[row].push(word);
-        svg.append(word);
-      }
+    for (const [row, y] of [[0, 24], [1, 162]]) sample.tokens.forEach((token, i) => {
+      const word = drawn("text", { x: middle[i], y, "text-anchor": "middle", class: shown(i) ? "" : "faint", tabindex: 0, role: "button" }, token);
+      words[row].push(word);
+      svg.append(word);
     });
     // Show the lines of one word: above it asks, below it is looked at.
     function only(row, place) {
