@@ -24,7 +24,7 @@ from headscope.reports.registry import SECTIONS, section_of
 GROUPS = {
     "Look at heads": (
         *("validate", "explain", "attribute", "classify", "rank", "spectrum", "depth", "flow"),
-        *("symmetric", "linear"),
+        *("symmetric", "linear", "serve"),
     ),
     "Change the model": ("prune", "shrink", "export", "transfer"),
     "Publish and compare": ("insights", "report", "compare", "diff", "list", "schema", "config"),

@@ -36,11 +36,15 @@ _CARD_FIELDS = (
 
 
 def report_html(
-    report: ReportResult, files: Mapping[str, Mapping[str, bytes]] | None = None
+    report: ReportResult,
+    files: Mapping[str, Mapping[str, bytes]] | None = None,
+    *,
+    live: bool = False,
 ) -> str:
     """Write the page; the same result gives the same text.
 
-    ``files`` are those that sections have written already: the page shows their figures.
+    ``files`` are those that sections have written already: the page shows their figures. A ``live``
+    page asks its own server about sentences that are typed into it.
 
     Strings of models and corpora go into the page through the template's escaping or as JSON, and
     from there through textContent. The page's security policy lets only the one script run whose
@@ -51,7 +55,7 @@ def report_html(
     every.sort(key=lambda scale: not scale.of_pattern)
     scales = [scale for scale in every if any(scale.key in card.values for card in cards)]
     captions = {scale.key: scale.caption for scale in scales}
-    parts = list(_parts(report, files or {}))
+    parts = [] if live else list(_parts(report, files or {}))
     model, classified = report.provenance["model"], report.classify
     claims = report.insights.insights if report.insights is not None else ()
 
@@ -88,7 +92,9 @@ def report_html(
         "page.html.j2",
         role_colours(),
         ("pictures.js", "page.js"),
-        data=page_json(_data(report, cards, captions, first)),
+        data=page_json({"live": live, **_data(report, cards, captions, first)}),
+        live=live,
+        means=any(card.mean for card in cards),
         title=model_title(report),
         size=size,
         proof=visible(proof(report)),
@@ -121,8 +127,8 @@ def report_html(
 
 
 _MAP_CAPTION = (
-    "One picture a head: its mean attention, queries down, keys across; the first and the last row "
-    "and column are the special tokens. The frame is its role:"
+    "One picture a head, queries down, keys across: its mean attention (the first and the last row "
+    "and column are the special tokens), or its attention on the sentence. The frame is its role:"
 )
 #: Short names of sections in the navigation.
 _SHORT = {"ranks": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}

@@ -259,9 +259,10 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "config": ("show", "rank"),
     "shrink": ("{model}", "--runtime", "torch", "--limit", "20"),
     "export": ("{model}", "onnx"),
+    "serve": ("{model}", "--port", "0"),
 }
 #: Those that print no result of others, or times that differ from run to run.
-OWN = ("config", "schema", "shrink", "export")
+OWN = ("config", "schema", "shrink", "export", "serve")
 
 
 def test_every_command_has_a_row():

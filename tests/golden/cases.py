@@ -9,7 +9,18 @@ from typing import NamedTuple
 TINY = ("bert", "modernbert", "marian")
 COMMANDS = (
     *("attribute", "classify", "compare", "depth", "diff", "explain", "flow", "insights"),
-    *("linear", "list", "prune", "rank", "report", "schema", "shrink", "export", "spectrum"),
+    *(
+        "linear",
+        "list",
+        "prune",
+        "rank",
+        "report",
+        "schema",
+        "shrink",
+        "export",
+        "serve",
+        "spectrum",
+    ),
     *("symmetric", "transfer", "validate"),
 )
 _HERE = Path(__file__).parent

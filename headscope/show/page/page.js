@@ -7,6 +7,7 @@
   const panel = document.getElementById("panel"), table = document.getElementById("heads-table");
   const byId = (id) => document.getElementById(id);
   let selected = null;
+  const live = data.live ? liveState() : null;
 
   function element(name, text, className, attributes) {
     const made = document.createElement(name);
@@ -36,11 +37,20 @@
 
   // --- small pictures: mean attention of a head ------------------------------------------------
 
-  const SIDE = data.side;
+  const SIDE = data.side, thumbs = byId("thumbs");
 
   const picture = (head) => headPicture(head.mean, SIDE);
+  const shownSample = () => data.samples[sampleIndex()];
 
-  if (SIDE) for (const [name, cell] of cells) if (heads.get(name).mean) cell.prepend(picture(heads.get(name)));
+  function drawThumbs() {
+    const sample = thumbs && thumbs.value === "sentence" ? shownSample() : null;
+    for (const [name, cell] of cells) {
+      const head = heads.get(name), flat = sample && sample.patterns[name], old = cell.querySelector("canvas");
+      if (old) old.remove();
+      if (flat) cell.prepend(weightsPicture(flat, sample.tokens.length, 100));
+      else if (!sample && head.mean) cell.prepend(picture(head));
+    }
+  }
 
   // --- one head, selected everywhere -----------------------------------------------------------
 
@@ -70,22 +80,55 @@
       figure.firstChild.removeAttribute("aria-hidden");
       box.append(figure);
     }
-    const sample = data.samples[sampleIndex()];
-    if (sample && sample.patterns[head.name]) {
-      const figure = element("figure"), flat = sample.patterns[head.name], n = sample.tokens.length;
-      const svg = drawn("svg", { class: "heat", viewBox: `0 0 ${n} ${n}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
-      svg.append(drawn("rect", { class: "ground", width: n, height: n }));
-      flat.forEach((weight, k) => {
-        if (!weight) return;
-        const i = Math.floor(k / n), j = k % n;
-        const cell = drawn("rect", { x: j, y: i, width: 1, height: 1, "fill-opacity": (weight / 100).toFixed(2) });
-        cell.append(drawn("title", {}, `${sample.tokens[i]} → ${sample.tokens[j]}: ${(weight / 100).toFixed(2)}`));
-        svg.append(cell);
-      });
-      figure.append(svg, element("figcaption", "on the sentence below; rows ask, columns are looked at"));
-      box.append(figure);
-    }
+    const sample = shownSample(), pinned = live && live.pinned && live.pinned.samples[sampleIndex()];
+    if (sample && sample.patterns[head.name]) box.append(heat(sample, head.name, "on the sentence below; rows ask, columns are looked at"));
+    if (pinned && pinned.patterns[head.name]) box.append(heat(pinned, head.name, "as it was pinned: " + live.pinned.words));
     return box;
+  }
+
+  // A pattern on one sentence with its tokens: long ones are cut so that they fit.
+  function heat(sample, name, caption) {
+    const figure = element("figure"), flat = sample.patterns[name], n = sample.tokens.length, edge = 0.32 * n;
+    const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${n + edge} ${n + edge}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
+    svg.append(drawn("rect", { class: "ground", width: n, height: n }));
+    const cut = (token) => Array.from(token).length > 8 ? Array.from(token).slice(0, 7).join("") + "…" : token, size = Math.min(0.85, n / 18);
+    sample.tokens.forEach((token, i) => {
+      svg.append(drawn("text", { x: -0.2, y: i + 0.75, "font-size": size, "text-anchor": "end" }, cut(token)));
+      svg.append(drawn("text", { x: 0, y: 0, "font-size": size, transform: `translate(${i + 0.75} -0.2) rotate(-90)` }, cut(token)));
+    });
+    flat.forEach((weight, k) => {
+      if (!weight) return;
+      const i = Math.floor(k / n), j = k % n;
+      const cell = drawn("rect", { x: j, y: i, width: 1, height: 1, "fill-opacity": (weight / 100).toFixed(2) });
+      cell.append(drawn("title", {}, `${sample.tokens[i]} → ${sample.tokens[j]}: ${(weight / 100).toFixed(2)}`));
+      svg.append(cell);
+    });
+    figure.append(svg, element("figcaption", caption));
+    return figure;
+  }
+
+  // The heads whose patterns on the shown sentence share most weight with this one's.
+  function similar(head) {
+    const sample = shownSample(), own = sample && sample.patterns[head.name];
+    if (!own) return [];
+    const n = sample.tokens.length, shared = [];
+    for (const [name, other] of Object.entries(sample.patterns)) {
+      if (name === head.name) continue;
+      let least = 0;
+      for (let k = 0; k < own.length; k++) least += Math.min(own[k], other[k]);
+      shared.push([name, least / (100 * n)]);
+    }
+    return shared.sort((a, b) => b[1] - a[1]).slice(0, 3);
+  }
+
+  function similarLine(head) {
+    const near = similar(head), line = element("p", near.length ? "Most alike on this sentence: " : undefined, "soft alike");
+    for (const [name, share] of near) {
+      const button = element("button", name, "plain", { type: "button" });
+      button.addEventListener("click", () => select(name));
+      line.append(button, ` ${Math.round(100 * share)}% `);
+    }
+    return line;
   }
 
   function fill(head) {
@@ -98,6 +141,11 @@
       toggle.textContent = open ? "Less" : "More";
     });
     if (panel.classList.contains("open")) { toggle.setAttribute("aria-expanded", "true"); toggle.textContent = "Less"; }
+    if (live) {
+      const out = live.off.has(head.name), flip = element("button", out ? "Switch on" : "Switch off", "plain", { type: "button" });
+      flip.addEventListener("click", () => live.flip([head.name]));
+      title.append(flip);
+    }
     for (const [text, by, label] of [["←", -1, "Previous head"], ["→", 1, "Next head"]]) {
       const button = element("button", text, "plain", { type: "button", "aria-label": label });
       button.addEventListener("click", () => step(by));
@@ -117,7 +165,7 @@
     for (const [caption, text] of head.facts) list.append(element("dt", data.captions[caption]), element("dd", text));
     more.append(list);
     if (head.ranks.length) more.append(tableOf("Dimensions that hold 90%, and of controls of the same shape", ["matrix", "this head", ...data.controls, "effective rank", "stable rank"], head.ranks, 1));
-    panel.replaceChildren(title, element("p", head.sentence, "plainly"), pictures(head), three, more);
+    panel.replaceChildren(title, element("p", head.sentence, "plainly"), pictures(head), similarLine(head), three, more);
   }
 
   function select(name, from) {
@@ -133,7 +181,7 @@
     for (const who of document.querySelectorAll(".who")) who.textContent = name;
     if (panel) fill(head);
     drawLinks();
-    if (from !== "start") history.replaceState(null, "", "#" + name);
+    if (from !== "start") history.replaceState(null, "", "#" + (live ? live.state() : name));
     return true;
   }
 
@@ -143,6 +191,7 @@
   }
 
   function move(cell, event) {
+    if (live && event.key === "x") return live.flip([cell.dataset.head]);
     const steps = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
     const by = steps[event.key];
     if (!by) return;
@@ -160,7 +209,7 @@
   }
 
   for (const [name, cell] of cells) {
-    cell.addEventListener("click", () => select(name));
+    cell.addEventListener("click", () => { if (live && byId("flip").checked) live.flip([name]); select(name); });
     cell.addEventListener("keydown", (event) => move(cell, event));
   }
   if (table) for (const button of table.querySelectorAll("button[data-head]")) button.addEventListener("click", () => select(button.dataset.head));
@@ -169,7 +218,7 @@
     const match = /^\s*l?\s*(\d+)\s*[h., ]\s*(\d+)\s*$/i.exec(jump.value);
     jump.setAttribute("aria-invalid", String(jump.value !== "" && !(match && select(`L${Number(match[1])}H${Number(match[2])}`))));
   });
-  addEventListener("hashchange", () => select(location.hash.slice(1)));
+  if (!data.live) addEventListener("hashchange", () => select(location.hash.slice(1)));
 
   // --- filter and colours ----------------------------------------------------------------------
 
@@ -186,6 +235,7 @@
     if (table) for (const row of table.tBodies[0].rows) row.hidden = !fits(heads.get(row.dataset.head));
     const count = data.heads.filter(fits).length;
     byId("count").textContent = count < data.heads.length ? `${count} of ${data.heads.length} heads` : "";
+    if (live) byId("shown-off").hidden = count === data.heads.length;
   }
 
   for (const chip of chips) chip.addEventListener("click", () => {
@@ -214,7 +264,7 @@
   function sampleIndex() { return samples ? Number(samples.value) : 0; }
 
   function drawLinks() {
-    const sample = data.samples[sampleIndex()];
+    const sample = shownSample();
     if (!links || !sample || !sample.patterns[selected]) return;
     const n = sample.tokens.length, flat = sample.patterns[selected], width = (token) => 12 + 8.6 * Array.from(token).length;
     const middle = [], total = sample.tokens.reduce((x, token) => { middle.push(x + width(token) / 2); return x + width(token); }, 8);
@@ -223,35 +273,44 @@
     const shown = (i) => special.checked || !sample.special[i];
     for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
       const weight = flat[i * n + j] / 100;
-      if (weight >= 0.04 && shown(i) && shown(j)) lines.append(drawn("line", { x1: middle[i], y1: 34, x2: middle[j], y2: 142, "stroke-opacity": Math.min(1, weight + 0.05).toFixed(2), "stroke-width": (1 + 3 * weight).toFixed(1), "data-query": i }));
+      if (weight >= 0.04 && shown(i) && shown(j)) lines.append(drawn("line", { x1: middle[i], y1: 34, x2: middle[j], y2: 142, "stroke-opacity": Math.min(1, weight + 0.05).toFixed(2), "stroke-width": (1 + 3 * weight).toFixed(1), "data-query": i, "data-key": j }));
     }
     svg.append(lines);
-    sample.tokens.forEach((token, i) => {
-      for (const [row, y] of [[0, 24], [1, 162]]) {
-        const word = drawn("text", { x: middle[i], y, "text-anchor": "middle", class: shown(i) ? "" : "faint" }, token);
-        if (row === 0) { word.setAttribute("tabindex", "0"); word.setAttribute("role", "button"); }
-        words[row].push(word);
-        svg.append(word);
-      }
+    for (const [row, y] of [[0, 24], [1, 162]]) sample.tokens.forEach((token, i) => {
+      const word = drawn("text", { x: middle[i], y, "text-anchor": "middle", class: shown(i) ? "" : "faint", tabindex: 0, role: "button" }, token);
+      words[row].push(word);
+      svg.append(word);
     });
-    function only(query) {
-      for (const line of lines.children) line.classList.toggle("out", query !== null && Number(line.dataset.query) !== query);
-      words[1].forEach((word, j) => word.classList.toggle("hit", query !== null && flat[query * n + j] >= 10));
-      if (query === null) return;
-      const best = Array.from(flat.slice(query * n, (query + 1) * n).entries()).sort((a, b) => b[1] - a[1]).slice(0, 3).filter((pair) => pair[1] > 0);
-      reading.textContent = `${selected}: ${sample.tokens[query]} attends to ` + best.map(([j, weight]) => `${sample.tokens[j]} (${weight}%)`).join(", ") + ".";
+    // Show the lines of one word: above it asks, below it is looked at.
+    function only(row, place) {
+      const weight = (other) => row === 0 ? flat[place * n + other] : flat[other * n + place];
+      for (const line of lines.children) line.classList.toggle("out", row !== null && Number(row === 0 ? line.dataset.query : line.dataset.key) !== place);
+      for (const side of [0, 1]) words[side].forEach((word, other) => word.classList.toggle("hit", row !== null && side !== row && weight(other) >= 10));
+      if (row === null) return;
+      const best = sample.tokens.map((token, other) => [token, weight(other)]).sort((a, b) => b[1] - a[1]).slice(0, 3).filter((pair) => pair[1] > 0);
+      const said = best.map(([token, share]) => `${token} (${share}%)`).join(", ");
+      reading.textContent = `${selected}: ${sample.tokens[place]} ${row === 0 ? "attends to" : "is attended to by"} ${said || "nothing"}.`;
     }
-    words[0].forEach((word, i) => {
-      for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => only(i));
+    words.forEach((side, row) => side.forEach((word, i) => {
+      for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => only(row, i));
       for (const kind of ["mouseleave", "blur"]) word.addEventListener(kind, () => only(null));
-    });
+    }));
     links.replaceChildren(svg);
   }
 
   if (samples) {
-    samples.addEventListener("change", () => { if (panel) fill(heads.get(selected)); drawLinks(); });
+    samples.addEventListener("change", redraw);
     special.addEventListener("change", drawLinks);
+    byId("whole-screen").addEventListener("click", () => document.fullscreenElement ? document.exitFullscreen() : samples.closest("section").requestFullscreen());
   }
+  if (thumbs) thumbs.addEventListener("change", drawThumbs);
+
+  function redraw() {
+    drawThumbs();
+    if (panel && selected) fill(heads.get(selected));
+    drawLinks();
+  }
+
 
   // --- heads by two numbers --------------------------------------------------------------------
 
@@ -303,6 +362,100 @@
     }));
   });
 
+  // --- live: sentences that are typed, heads that are switched off ------------------------------
+
+  function liveState() {
+    const state = { off: new Set(), pinned: null, answers: [] };
+    state.state = () => new URLSearchParams({ head: selected || "", off: Array.from(state.off).join("."), a: byId("text-a").value, b: byId("text-b").value }).toString();
+    state.flip = (names) => {
+      const on = names.every((name) => state.off.has(name));
+      for (const name of names) if (on) state.off.delete(name); else state.off.add(name);
+      changed();
+    };
+    return state;
+  }
+
+  const words = (off) => off ? `${off} ${off === 1 ? "head" : "heads"} off` : "all heads on";
+
+  function changed() {
+    for (const [name, cell] of cells) {
+      cell.classList.toggle("off", live.off.has(name));
+      cell.setAttribute("aria-label", `${name}: ${heads.get(name).roles.join(", ") || "no role"}${live.off.has(name) ? "; switched off" : ""}`);
+    }
+    for (const button of document.querySelectorAll("button.layer")) button.setAttribute("aria-pressed", String(ofLayer(button).every((name) => live.off.has(name))));
+    byId("all-on").hidden = !live.off.size;
+    history.replaceState(null, "", "#" + live.state());
+    if (selected) fill(heads.get(selected));
+    ask();
+  }
+
+  const ofLayer = (button) => data.heads.filter((head) => head.name.startsWith(`L${button.dataset.layer}H`)).map((head) => head.name);
+
+  // One request at a time; what has changed meanwhile is asked once that one is answered.
+  let asking = false, again = false, timer = 0;
+
+  function ask() {
+    clearTimeout(timer);
+    timer = setTimeout(send, 120);
+  }
+
+  async function send() {
+    if (asking) { again = true; return; }
+    const texts = [byId("text-a").value, byId("text-b").value].filter((text) => text.trim());
+    if (!texts.length) return trouble("Type a sentence to see what the heads do with it.");
+    asking = true;
+    try {
+      const token = new URLSearchParams(location.search).get("token") || "";
+      const response = await fetch("answer", { method: "POST", headers: { token, "Content-Type": "application/json" }, body: JSON.stringify({ texts, off: Array.from(live.off) }) });
+      const said = await response.json();
+      if (said.error) trouble(said.error); else show(said);
+    } catch (error) {
+      trouble("The server does not answer: it has ended, or cannot be reached.");
+    } finally {
+      asking = false;
+      if (again) { again = false; send(); }
+    }
+  }
+
+  function trouble(text) {
+    byId("trouble").textContent = text || "";
+    byId("trouble").hidden = !text;
+  }
+
+  function show(said) {
+    trouble("");
+    const index = sampleIndex();
+    data.samples = said.texts.map((text) => ({ ...text, patterns: Object.fromEntries(Object.entries(text.patterns).map(([name, bytes]) => [name, bytesOf(bytes)])) }));
+    samples.replaceChildren(...data.samples.map((sample, i) => element("option", sample.text, "", { value: String(i) })));
+    samples.value = String(Math.min(index, data.samples.length - 1));
+    live.answers = said.answers;
+    live.words = words(said.off);
+    showAnswers(said.heads);
+    redraw();
+  }
+
+  function showAnswers() {
+    const pinned = live.pinned && new Map(live.pinned.answers.map((answer) => [answer.name, answer.off]));
+    const random = live.answers.some((answer) => answer.random);
+    const header = ["", "whole model", live.words, ...(random ? ["random sets of as many"] : []), ...(pinned ? ["pinned: " + live.pinned.words] : [])];
+    const rows = live.answers.map((answer) => [answer.name, answer.full, answer.off, ...(random ? [answer.random] : []), ...(pinned ? [pinned.get(answer.name) || "–"] : [])]);
+    byId("answers").replaceChildren(tableOf("", header, rows, 1));
+  }
+
+  if (live) {
+    for (const id of ["text-a", "text-b"]) byId(id).addEventListener("input", () => { history.replaceState(null, "", "#" + live.state()); ask(); });
+    byId("ask").addEventListener("submit", (event) => event.preventDefault());
+    byId("all-on").addEventListener("click", () => { live.off.clear(); changed(); });
+    byId("shown-off").addEventListener("click", () => live.flip(data.heads.filter(fits).map((head) => head.name)));
+    for (const button of document.querySelectorAll("button.layer")) button.addEventListener("click", () => live.flip(ofLayer(button)));
+    byId("pin").addEventListener("click", () => {
+      live.pinned = live.pinned ? null : { answers: live.answers, samples: data.samples, words: live.words };
+      byId("pin").textContent = live.pinned ? "Unpin" : "Pin this state";
+      showAnswers();
+      redraw();
+    });
+  }
+
   // --- light and dark, links to folded parts, the first head -----------------------------------
 
   followTheme();
@@ -312,6 +465,14 @@
   }
   addEventListener("hashchange", unfold);
   unfold();
-  if (data.heads.length && !select(location.hash.slice(1), "start")) select(data.first, "start");
+  const start = new URLSearchParams(location.hash.slice(1));
+  if (data.heads.length && !select(data.live ? start.get("head") : location.hash.slice(1), "start")) select(data.first, "start");
+  if (live) {
+    byId("text-a").value = start.get("a") ?? data.samples[0]?.text ?? "";
+    byId("text-b").value = start.get("b") ?? data.samples[1]?.text ?? "";
+    for (const name of (start.get("off") || "").split(".")) if (heads.has(name)) live.off.add(name);
+    changed();
+  }
+  drawThumbs();
   if (plane) drawPlane();
 })();

@@ -1,18 +1,23 @@
 "use strict";
-// A head's mean attention as a canvas: a byte a cell, blue on white; the style sheet turns it round in the dark.
-function headPicture(base64, side) {
-  const canvas = document.createElement("canvas"), bytes = atob(base64);
+// A square of weights from 0 to `most` as a canvas, blue on white; the style sheet turns it round in the dark.
+function weightsPicture(weights, side, most) {
+  const canvas = document.createElement("canvas");
   canvas.className = "mean";
   canvas.width = canvas.height = side;
   canvas.setAttribute("aria-hidden", "true");
   const context = canvas.getContext("2d"), image = context.createImageData(side, side);
   for (let i = 0; i < side * side; i++) {
-    const t = bytes.charCodeAt(i) / 255;
+    const t = weights[i] / most;
     image.data.set([255 - 244 * t, 255 - 168 * t, 255 - 47 * t, 255], 4 * i);
   }
   context.putImageData(image, 0, 0);
   return canvas;
 }
+
+const bytesOf = (base64) => Uint8Array.from(atob(base64), (char) => char.charCodeAt(0));
+
+// A head's mean attention: a byte a cell.
+function headPicture(base64, side) { return weightsPicture(bytesOf(base64), side, 255); }
 
 // The switch between light and dark; without it the page follows the system.
 function followTheme() {

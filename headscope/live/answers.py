@@ -1,0 +1,242 @@
+"""What a model makes of a sentence or two with some of its heads switched off.
+
+One batch holds every text once for the whole model, once with the heads off, and once for each of
+``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
+pass of our own attention answers everything, exactly as if each of these models ran alone.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headscope.attention import Mask, attention_pattern
+from headscope.core.errors import InputError
+from headscope.core.heads import head_name
+from headscope.core.safe_text import visible
+from headscope.data.token_rows import Padded, Row, encode_rows, padded
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import gate, intervene
+from headscope.models.run.loaded import LoadedModel, ends_of
+from headscope.models.run.pooling import cosine, wide
+from headscope.tasks.seq2seq import decode_greedily
+
+RANDOM = 5  # Sets of heads drawn at random, which the set that is off is held against
+LONGEST = 64  # Tokens of a text whose patterns can still be looked at
+_GUESSES = 3  # Classes, or words for a masked token, that are listed
+_WRITTEN = 60  # Tokens that a decoder writes at most
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One thing that the model says, by the whole model and with heads off."""
+
+    name: str
+    full: str
+    off: str
+    random: str  # Smallest and largest of the random sets; empty where no head is off
+
+
+@dataclass(frozen=True)
+class ShownText:
+    """One text as the model reads it, and every head's pattern on it with the heads off."""
+
+    text: str
+    tokens: tuple[str, ...]
+    special: tuple[bool, ...]  # Tokens that the tokenizer added
+    patterns: dict[str, str]  # By head: per cent, a byte a weight, row by row, in base64
+
+
+class Answers:
+    """Answers for one model, which keeps nothing of what it was asked."""
+
+    def __init__(self, loaded: LoadedModel, *, seed: int = 0) -> None:
+        self.model = loaded.only("encoder") if loaded.encoder_decoder else loaded
+        self._seed = seed
+        self._places = {
+            head_name(site.layer, number): (site.row, index)
+            for site in self.model.sites
+            for index, number in enumerate(site.head_ids)
+        }
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that can be switched off, as ``L3H5``."""
+        return tuple(self._places)
+
+    def __call__(self, texts: Sequence[str], off: Sequence[str]) -> dict[str, Any]:
+        """Answer for one text or two; ``off`` names heads, as ``L3H5``.
+
+        Raises InputError for an empty or too long text and for a head that there is not.
+        """
+        rows = self._rows(texts)
+        gates = self._gates(off)
+        copies = len(gates)
+        batch = padded(rows * copies, self.model.pad_id, self.model.device)
+        patterns: dict[str, list[Tensor]] = {}
+
+        def attend(
+            site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
+        ) -> Tensor:
+            pattern = attention_pattern(q, k, scale=scale, mask=mask)
+            # The second model of the batch has the heads off; alone, the first one is that.
+            first = len(rows) if copies > 1 else 0
+            for index, number in enumerate(site.head_ids):
+                patterns[head_name(site.layer, number)] = [
+                    pattern[first + i, index, : len(row), : len(row)] for i, row in enumerate(rows)
+                ]
+            return pattern @ v
+
+        by_row = gates.repeat_interleave(len(rows), dim=0)
+        with intervene(self.model, attention=attend, z=lambda s, z: gate(z, s, by_row)) as router:
+            hidden, logits = router.checked(self.model.run, *batch.inputs)
+        shown = texts if len(rows) == len(texts) else [" / ".join(texts)]
+        values = self._read(batch, rows, hidden, logits, copies)
+        written = self._written(batch, by_row, copies, len(rows))
+        return {
+            "answers": [vars(answer) for answer in [*values, *written]],
+            "texts": [
+                vars(self._shown(text, row, {name: of[i] for name, of in patterns.items()}))
+                for i, (text, row) in enumerate(zip(shown, rows, strict=True))
+            ],
+            "off": len(set(off)),
+            "heads": len(self._places),
+        }
+
+    # --- what goes in -----------------------------------------------------------------------------
+
+    def _rows(self, texts: Sequence[str]) -> list[Row]:
+        """Tokenise one text or two; a pair that a classifier reads at once is one row."""
+        for text in texts:
+            if not text.strip():
+                raise InputError("Type at least one word.")
+            if any(0xD800 <= ord(char) < 0xE000 for char in text):
+                raise InputError("The text holds half of a character (a lone surrogate).")
+        together = len(texts) == 2 and self.model.task_head not in (None, "seq2seq")
+        first, second = (texts[:1], texts[1:]) if together else (texts, None)
+        rows = []
+        for row in encode_rows(self.model, first, second):
+            if row is None or len(row) > LONGEST:
+                most = min(LONGEST, self.model.max_length)
+                raise InputError(f"That is more than the {most} tokens that can be shown.")
+            if not row.content:
+                raise InputError("The tokenizer makes no token of this text.")
+            rows.append(row)
+        return rows
+
+    def _gates(self, off: Sequence[str]) -> Tensor:
+        """Return gates of the whole model, of that without ``off``, and of random sets.
+
+        Returns (models, n_layers, n_heads); the whole model alone where nothing is off.
+        """
+        unknown = [name for name in off if name not in self._places]
+        if unknown:
+            raise InputError(f"{self.model.name} has no head {visible(unknown[0])[:20]}.")
+        every, removed = list(self._places.values()), {self._places[name] for name in off}
+        whole = torch.ones(len(self.model.sites), self.model.n_heads)
+        if not removed:
+            return whole[None]
+        generator = torch.Generator().manual_seed(self._seed)
+        drawn = [
+            [every[i] for i in torch.randperm(len(every), generator=generator)[: len(removed)]]
+            for _ in range(RANDOM)
+        ]
+        gates = whole.repeat(2 + RANDOM, 1, 1)
+        for own, places in zip(gates[1:], [removed, *drawn], strict=True):
+            for row, index in places:
+                own[row, index] = 0.0
+        return gates
+
+    # --- what comes out ---------------------------------------------------------------------------
+
+    def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> ShownText:
+        tokenizer, content = self.model.tokenizer, set(row.content)
+        return ShownText(
+            text=visible(text),
+            tokens=tuple(map(visible, tokenizer.convert_ids_to_tokens(list(row.ids)))),
+            special=tuple(i not in content for i in range(len(row))),
+            patterns={
+                name: base64.b64encode(
+                    (100 * pattern.double()).round().to(torch.uint8).cpu().numpy().tobytes()
+                ).decode()
+                for name, pattern in patterns.items()
+            },
+        )
+
+    def _read(
+        self, batch: Padded, rows: Sequence[Row], hidden: Tensor, logits: Tensor | None, copies: int
+    ) -> list[Answer]:
+        """Say what each model of the batch makes of the texts."""
+        if logits is not None and self.model.task_head == "classification":
+            return self._classes(wide(logits))
+        if logits is not None and self.model.task_head == "mlm" and self._mask_id in rows[0].ids:
+            place = rows[0].ids.index(self._mask_id)
+            return self._ranked(F.softmax(wide(logits[:: len(rows), place]), dim=-1), self._token)
+        if self.model.encoder_decoder:
+            return []
+        embedded = self.model.pooling.embed(hidden, batch.attention_mask)
+        by_model = embedded.reshape(copies, len(rows), -1)
+        own = cosine(by_model, by_model[:1])  # (models, texts)
+        which = ("first", "second") if len(rows) == 2 else ("",)
+        answers = [
+            _numbers(f"{name} embedding: cosine to the whole model's".strip(), each.tolist())
+            for name, each in zip(which, own.T, strict=True)
+        ]
+        if len(rows) == 2:
+            both = cosine(by_model[:, 0], by_model[:, 1])
+            return [_numbers("similarity of the two sentences", both.tolist()), *answers]
+        return answers
+
+    @property
+    def _mask_id(self) -> int | None:
+        return getattr(self.model.tokenizer, "mask_token_id", None)
+
+    def _classes(self, logits: Tensor) -> list[Answer]:
+        """Return the likeliest classes; of a single output (a reranker, a regression) its value."""
+        if logits.shape[-1] == 1:
+            return [_numbers("output", logits[:, 0].tolist())]
+        names = getattr(self.model.network.config, "id2label", None) or {}
+        return self._ranked(F.softmax(logits, dim=-1), lambda i: str(names.get(i, i)))
+
+    def _token(self, index: int) -> str:
+        return str(self.model.tokenizer.convert_ids_to_tokens(index))
+
+    def _ranked(self, shares: Tensor, name: Any) -> list[Answer]:
+        """List what the whole model and the one without heads think likeliest, (models, items)."""
+        likeliest = shares[:2].topk(min(_GUESSES, shares.shape[-1]), dim=-1).indices
+        items = dict.fromkeys(likeliest.flatten().tolist())
+        return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]
+
+    def _written(self, batch: Padded, gates: Tensor, copies: int, texts: int) -> list[Answer]:
+        """Let an encoder-decoder model write for the first text.
+
+        As the whole model, with the heads off, and once without as many heads drawn at random.
+        """
+        if self.model.task_head != "seq2seq":
+            return []
+        chosen = torch.arange(min(copies, 3)) * texts
+        with intervene(self.model, z=lambda site, z: gate(z, site, gates[chosen])):
+            ids = decode_greedily(
+                self.model.network,
+                batch.input_ids[chosen],
+                batch.attention_mask[chosen],
+                ends=ends_of(self.model),
+                pad_id=self.model.pad_id,
+                max_new_tokens=min(_WRITTEN, self.model.max_length),
+            )
+        said = [visible(self.model.tokenizer.decode(row, skip_special_tokens=True)) for row in ids]
+        return [Answer("written", said[0], said[min(1, len(said) - 1)], "".join(said[2:]))]
+
+
+def _numbers(name: str, values: Sequence[float]) -> Answer:
+    """Write the values of the whole model, of that without heads, and of random sets."""
+    full, off = values[0], values[min(1, len(values) - 1)]
+    drawn = values[2:]
+    random = f"{min(drawn):.3f} to {max(drawn):.3f}" if drawn else ""
+    return Answer(name, f"{full:.3f}", f"{off:.3f}", random)

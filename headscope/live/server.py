@@ -1,0 +1,160 @@
+"""The server of ``headscope serve``: one page, one address that answers, nothing written down.
+
+It listens on 127.0.0.1 only. Every request must name this machine as its host, and carry the token
+that the printed address has; a request to answer must come from the page itself. So neither another
+machine, nor another user who does not know the address, nor a page of another site can ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from headscope.core.errors import HeadscopeError, InputError
+
+HOST = "127.0.0.1"
+WAITING = 4  # Requests that may wait while one is answered
+LARGEST = 1 << 16  # Bytes of a request
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+Ask = Callable[[list[str], list[str]], dict[str, Any]]
+
+
+class Worker:
+    """One thread that answers one question after the other; it does not keep the program alive."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._waiting: queue.Queue[tuple[Any, ...]] = queue.Queue(WAITING)
+        threading.Thread(target=copy_context().run, args=(self._work,), daemon=True).start()
+
+    def answer(self, texts: list[str], off: list[str]) -> asyncio.Future[dict[str, Any]]:
+        """Return the answer to come; raises queue.Full where too many wait."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self._waiting.put_nowait((loop, future, texts, off))
+        return future
+
+    def _work(self) -> None:
+        while True:
+            loop, future, texts, off = self._waiting.get()
+            if future.cancelled():  # its browser has gone
+                continue
+            try:
+                result, error = self._ask(texts, off), None
+            except Exception as raised:
+                result, error = None, raised
+            loop.call_soon_threadsafe(_settle, future, result, error)
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if future.cancelled():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
+
+def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
+    """Make the two addresses: ``/`` with the page, ``/answer`` that takes and gives JSON."""
+    worker = Worker(ask)
+    origins = {f"http://{name}:{port}" for name in (HOST, "localhost")}
+
+    def known(given: str | None) -> bool:
+        return secrets.compare_digest((given or "").encode(), token.encode())
+
+    async def show(request: Request) -> Response:
+        if not known(request.query_params.get("token")):
+            return PlainTextResponse(
+                "Open the whole address that headscope serve printed: its token is missing here.",
+                403,
+                _HEADERS,
+            )
+        return HTMLResponse(page, headers=_HEADERS)
+
+    async def answer(request: Request) -> Response:
+        if request.headers.get("origin") not in origins or not known(request.headers.get("token")):
+            return _sentence("This request does not come from the page of this server.", 403)
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > LARGEST:
+                return _sentence("That is more text than one request may hold.", 413)
+        try:
+            asked = _question(body)
+        except InputError as error:
+            return _sentence(str(error), 400)
+        try:
+            return JSONResponse(await worker.answer(*asked), headers=_HEADERS)
+        except queue.Full:
+            return _sentence("Too many requests wait already; try again in a moment.", 503)
+        except HeadscopeError as error:  # of the text, not of the request
+            return _sentence(str(error), 200)
+
+    return Starlette(
+        routes=[Route("/", show), Route("/answer", answer, methods=["POST"])],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])],
+    )
+
+
+def _question(body: bytes) -> tuple[list[str], list[str]]:
+    """Read a request: ``{"texts": [one or two], "off": [names of heads]}``."""
+    try:
+        asked = json.loads(body)
+        texts, off = asked["texts"], asked["off"]
+        right = isinstance(texts, list) and isinstance(off, list) and len(texts) in (1, 2)
+        right = right and all(isinstance(item, str) for item in [*texts, *off])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        right = False
+    if not right:
+        raise InputError('A request is {"texts": [one or two texts], "off": [names of heads]}.')
+    return list(texts), list(off)
+
+
+def _sentence(text: str, status: int) -> JSONResponse:
+    text = text.encode("utf-8", "replace").decode()
+    return JSONResponse({"error": text}, status, headers=_HEADERS)
+
+
+def bound(port: int) -> socket.socket:
+    """Take a port of this machine, any free one for 0; raises InputError where it is taken."""
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as error:
+        listening.close()
+        raise InputError(
+            f"Port {port} cannot be used ({error.strerror}); give another with --port."
+        ) from None
+    return listening
+
+
+def run(page: str, ask: Ask, listening: socket.socket, token: str) -> None:
+    """Serve until Ctrl-C, which ends a computation that is under way too."""
+    app = application(page, ask, token=token, port=listening.getsockname()[1])
+    settings = uvicorn.Config(
+        app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=0
+    )
+    uvicorn.Server(settings).run(sockets=[listening])

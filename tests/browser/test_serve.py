@@ -1,0 +1,172 @@
+"""``headscope serve`` as a user has it: the real command, asked by a real browser."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra serve")
+api = pytest.importorskip("playwright.sync_api")
+api.expect.set_options(timeout=60_000)
+expect = api.expect
+HOSTILE = "<img src=x onerror=alert(1)> & \u202e \U0001f600"
+
+
+@pytest.fixture(scope="module")
+def served(browser):
+    """Start the command; yields its address, and stops it by Ctrl-C."""
+    command = (sys.executable, "-m", "headscope", "serve", "demo", "--no-browser", "--quiet")
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=[\w-]{20,}", address)
+    yield address
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+    assert (process.returncode, said) == (130, "headscope: interrupted\n")
+
+
+@pytest.fixture
+def show(browser, served):
+    """Open the page; the test fails at any console message, error, dialog or foreign request."""
+    seen, contexts = [], []
+    start = served.partition("?")[0]
+
+    def call(more="", **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.on(
+            "console", lambda m: None if " 503 " in m.text else seen.append(f"console: {m.text}")
+        )
+        page.on("pageerror", lambda error: seen.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (seen.append("dialog"), dialog.dismiss()))
+        page.on(
+            "request", lambda r: None if r.url.startswith((start, "data:")) else seen.append(r.url)
+        )
+        page.goto(served + more)
+        page.wait_for_selector("#answers td")
+        return page
+
+    yield call
+    for context in contexts:
+        context.close()
+    assert seen == []
+
+
+def column(page, header):
+    """Wait for the column with this header; returns its first number."""
+    page.locator("#answers th", has_text=re.compile(f"^{header}$")).wait_for()
+    names = page.locator("#answers th").all_inner_texts()
+    return float(
+        page.locator("#answers tbody tr").first.locator("td").all_inner_texts()[names.index(header)]
+    )
+
+
+def test_typing_two_sentences_gives_their_similarity(show):
+    page = show()
+    page.fill("#text-a", "A cat sat on the mat.")
+    page.fill("#text-b", "On the mat there was a cat.")
+    expect(page.locator("#links")).to_contain_text("mat")
+    expect(page.locator("#samples option")).to_have_count(2)
+    expect(page.locator("#answers")).to_contain_text("similarity of the two sentences")
+    assert column(page, "whole model") > 0.8
+    page.fill("#text-b", "Interest rates rose again in March.")
+    expect(page.locator("#answers td.n").first).to_have_text(re.compile(r"^.?0\.[0-3]\d+$"))
+
+
+def test_heads_are_switched_off_by_panel_key_layer_and_role_and_the_state_is_in_the_address(show):
+    page = show()
+    page.click("button.cell[data-head=L3H2]")
+    page.click("#panel >> text=Switch off")
+    assert column(page, "1 head off") <= 1
+    page.focus("button.cell[data-head=L3H2]")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("x")
+    column(page, "2 heads off")
+    page.click("button.layer[data-layer='4']")
+    off = column(page, "14 heads off")
+    address = page.evaluate("location.hash")
+    assert page.locator("button.cell.off").count() == 14
+    again = show(address)
+    assert column(again, "14 heads off") == off
+    assert again.inner_text("#panel h3") == "L3H3"
+    page.click("#all-on")
+    column(page, "all heads on")
+    page.click(".chip[data-role=positional]")
+    page.click("#shown-off")
+    assert page.locator("button.cell.off").count() == page.locator("button.cell.positional").count()
+
+
+def test_a_pinned_state_stands_beside_the_current_one(show):
+    page = show()
+    before = column(page, "all heads on")
+    page.click("#pin")
+    page.click("button.layer[data-layer='2']")
+    column(page, "12 heads off")
+    assert column(page, "pinned: all heads on") == before
+    assert page.locator("#panel svg.heat").count() == 2
+    page.click("#pin")
+    assert "pinned" not in page.inner_text("#answers")
+
+
+def test_small_pictures_show_the_sentence_and_words_lead_both_ways(show):
+    page = show()
+    page.select_option("#thumbs", "sentence")
+    n = page.locator("#links svg text").count() // 2
+    assert page.evaluate("document.querySelector('button.cell canvas').width") == n
+    page.locator("#links svg text").nth(2).hover()
+    assert " attends to " in page.inner_text("#reading")
+    page.locator("#links svg text").nth(n + 2).focus()
+    assert " is attended to by " in page.inner_text("#reading")
+    assert page.locator("#panel .alike button").count() == 3
+
+
+def test_what_is_wrong_is_said_and_hostile_text_stays_text(show):
+    page = show()
+    page.fill("#text-b", "")
+    page.fill("#text-a", "")
+    expect(page.locator("#trouble")).to_contain_text("Type")
+    page.evaluate("document.querySelector('#text-a').removeAttribute('maxlength')")
+    page.fill("#text-a", "word " * 2000)
+    expect(page.locator("#trouble")).to_contain_text("64 tokens")
+    page.fill("#text-a", HOSTILE)
+    expect(page.locator("#trouble")).to_be_hidden()
+    expect(page.locator("#links")).to_contain_text("alert")
+    assert page.locator("img").count() == 0
+
+
+def test_many_questions_at_once_end_with_the_last_ones_answer(show, served):
+    page = show()
+    page.evaluate(
+        """async () => {
+          const token = new URLSearchParams(location.search).get("token");
+          const ask = () => fetch("answer", { method: "POST", headers: { token },
+            body: JSON.stringify({ texts: ["A cat sat."], off: [] }) }).then((r) => r.status);
+          window.statuses = await Promise.all(Array.from({ length: 10 }, ask));
+        }"""
+    )
+    statuses = page.evaluate("window.statuses")
+    assert set(statuses) <= {200, 503}
+    assert statuses.count(200) >= 1
+    page.fill("#text-a", "The last one.")
+    expect(page.locator("#links")).to_contain_text("last")
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_cut_off_at_any_width(show, width):
+    page = show(viewport={"width": width, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("button.layer[data-layer='0']")
+    column(page, "12 heads off")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
