@@ -43,9 +43,9 @@ def _families(page: str) -> Iterable[Entry]:
 
 
 def _limits(page: str) -> Iterable[Entry]:
-    from headscope.reports.limits import described
+    from headscope.reports.limits import LIMITS
 
-    return (Entry(name, f"{kind}: {words}", "", page) for name, kind, words in described())
+    return (Entry(name, f"{kind}: {words}", "", page) for name, (kind, words) in LIMITS.items())
 
 
 class Kind(NamedTuple):

@@ -16,16 +16,12 @@ from matplotlib.figure import Figure
 from matplotlib.scale import LinearScale, LogScale, ScaleBase, SymmetricalLogScale
 from matplotlib.text import Text as MplText
 
-from headscope.show.blocks import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from headscope.show.blocks import BLUE, GREY, VERMILION
 from headscope.show.cells import model_name
 from headscope.show.style import WIDTHS, FigureStyle, figure_style
 
-__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION", "cell_text"]
-__all__ += ["figure_files", "fractions", "head_grid", "heat_map", "label_grid", "legend_beside"]
-__all__ += ["model_name", "new_figure", "note", "plain_axes", "signed_scale", "small_colour_bar"]
-__all__ += ["Array", "Values", "swarm"]
+__all__ = ["BLUE", "GREY", "VERMILION", "model_name"]  # for those who draw with this module
 
-Values = Sequence[Sequence[float | None]]
 Array = np.ndarray
 
 
@@ -115,14 +111,6 @@ def legend_beside(
     figure.legend(loc=place, ncols=columns, fontsize=7, frameon=False, **options)
 
 
-def note(
-    axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **options: Any
-) -> None:
-    """Write beside a point, ``offset`` points away from it."""
-    options = {"fontsize": 7, **options}
-    axes.annotate(text, at, xytext=offset, textcoords="offset points", **options)
-
-
 def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | None = None) -> None:
     """Turn axes into a grid of layers x heads, one cell a head; ``names`` are the layers'."""
     names = names or [f"L{i}" for i in range(n_layers)]
@@ -181,46 +169,6 @@ def swarm(heights: Array) -> Array:
                 break
         placed.append(i)
     return shifts
-
-
-def head_grid(cells: Mapping[tuple[int, int], float | None], n_layers: int | None = None) -> Values:
-    """Arrange values of (layer, head) as rows of layers, None where there is no such head.
-
-    Without ``n_layers`` the last row is the last layer with a head.
-    """
-    n_layers = n_layers or max(layer for layer, _ in cells) + 1
-    n_heads = max((head for _, head in cells), default=0) + 1
-    return [[cells.get((layer, head)) for head in range(n_heads)] for layer in range(n_layers)]
-
-
-def heat_map(
-    values: Values,
-    *,
-    title: str,
-    legend: str,
-    limits: tuple[float, float] | None = None,
-    digits: int = 2,
-    names: Sequence[str] | None = None,
-) -> Figure:
-    """Draw what :func:`head_grid` arranged, each cell with its number; None stays empty.
-
-    ``limits`` are the ends of the colour scale, by default the extremes of the values; ``names``
-    are those of the rows, by default L0, L1, ...
-    """
-    grid = np.array(values, dtype=float)  # None becomes NaN
-    n_layers, n_heads = grid.shape
-    figure = new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.2 + 0.5 * n_layers)
-    axes = figure.add_subplot()
-    low, high = limits or (float(np.nanmin(grid)), float(np.nanmax(grid)))
-    image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=low, vmax=high)
-    label_grid(axes, n_layers, n_heads, names)
-    for (layer, head), value in np.ndenumerate(grid):
-        if np.isfinite(value):
-            colour = "white" if value < (low + high) / 2 else "black"
-            cell_text(axes, layer, head, f"{value:.{digits}f}", colour, 6.5)
-    small_colour_bar(figure, image, axes, legend, 0.03)
-    axes.set_title(title, fontsize=10)
-    return figure
 
 
 def cell_text(axes: Axes, layer: int, head: int, text: str, colour: str, size: float) -> None:

@@ -13,6 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 from headscope.show import drawing as draw
 from headscope.show.blocks import Block, Chart, Drawing, HeadMap, Matrix, Panels, Series
+from headscope.show.cells import head_rows
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
 
@@ -31,15 +32,21 @@ def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
 
 def _figure(block: Chart | HeadMap | Panels) -> Figure:
     if isinstance(block, HeadMap):
-        layers = list(dict.fromkeys(layer for layer, _ in block.values))
-        cells = {(layers.index(name), head): v for (name, head), v in block.values.items()}
-        return draw.heat_map(
-            draw.head_grid(cells, len(layers)),
-            title=block.title,
-            legend=block.legend,
-            digits=block.digits,
-            names=layers,
-        )
+        rows = head_rows(block.values)
+        grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
+        n_layers, n_heads = grid.shape
+        figure = draw.new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.2 + 0.5 * n_layers)
+        axes = figure.add_subplot()
+        low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
+        image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=low, vmax=high)
+        draw.label_grid(axes, n_layers, n_heads, [layer for layer, _ in rows])
+        for (layer, head), value in np.ndenumerate(grid):
+            if np.isfinite(value):
+                colour = "white" if value < (low + high) / 2 else "black"
+                draw.cell_text(axes, layer, head, f"{value:.{block.digits}f}", colour, 6.5)
+        draw.small_colour_bar(figure, image, axes, block.legend, 0.03)
+        axes.set_title(block.title, fontsize=10)
+        return figure
     if isinstance(block, Panels):
         figure = draw.new_figure(*block.size)
         ys = {panel.y if isinstance(panel, Chart) else None for panel in block.panels} - {""}

@@ -23,7 +23,7 @@ from headscope.show.blocks import (
     Panels,
     Text,
 )
-from headscope.show.cells import model_name, tidy
+from headscope.show.cells import head_rows, model_name, tidy
 from headscope.show.view import view_of
 
 _LIGHT = {role.style: role.light for role in PRIMARY}
@@ -126,20 +126,16 @@ def _blocks(command: str, result: Any) -> list[Block]:
 
 
 def _table(block: HeadMarks) -> Markup:
-    rows: dict[str, dict[int, tuple[str, str]]] = {}
-    for (layer, head), mark in block.marks.items():
-        rows.setdefault(layer, {})[head] = mark
-    heads = range(max((head for _, head in block.marks), default=-1) + 1)
     cell = Markup('<td style="{};background:{}">{}</td>')
     lines = [
         Markup("<tr><th>{}</th>{}</tr>").format(
             layer,
             Markup("").join(
                 cell.format(_STYLE, _LIGHT.get(style, "#fff"), text)
-                for text, style in (marks.get(head, ("", "")) for head in heads)
+                for text, style in (mark or ("", "") for mark in row)
             ),
         )
-        for layer, marks in rows.items()
+        for layer, row in head_rows(block.marks)
     ]
     return Markup("<table>{}</table><p><small>{}</small></p>").format(
         Markup("").join(lines), block.legend
