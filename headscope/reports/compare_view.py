@@ -393,16 +393,14 @@ def compare_html(result: CompareResult) -> str:
             alike.append(f"{sum(same)} of {len(same)} heads have the same primary role in {both}")
     maps = []
     for report in drawn:
-        heads = {(head.layer, head.head): head for head in report.heads}
-        layers = range(max(layer for layer, _ in heads) + 1)
-        columns = range(max(head for _, head in heads) + 1)
-        rows = head_rows(heads, layers)
+        cells = {(head.layer, head.head): head for head in report.heads}
+        columns = range(max(head for _, head in cells) + 1)
+        rows = head_rows(cells, range(max(layer for layer, _ in cells) + 1))
         maps.append((report.label, visible(short_name(report)), columns, rows))
-    fields = ("sentence", "mean_pattern")
-    models = [{h.name: {f: getattr(h, f) for f in fields} for h in one.heads} for one in drawn]
-    for heads in models:
-        for head in heads.values():
-            head.update(sentence=tidy(visible(head["sentence"])), mean=head.pop("mean_pattern"))
+    models = [
+        {h.name: {"sentence": tidy(visible(h.sentence)), "mean": h.mean_pattern} for h in one.heads}
+        for one in drawn
+    ]
     roles = [{head.name: head.primary for head in one.heads} for one in drawn]
     names = list(roles[0]) if roles else [""]
     differ = [name for name in names if len({one.get(name) for one in roles}) > 1]

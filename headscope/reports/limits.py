@@ -21,7 +21,6 @@ from headscope.reports.result import VERDICTS, DiffResult, Outcome
 from headscope.reports.rules import (
     Rule,
     bare_limit,
-    check_rules,
     outcomes_of,
     parse_rules,
     undecided,
@@ -237,12 +236,6 @@ def _verdict(number: int, wanted: Sequence[str], new: Results) -> str:
     absent = "not in the report" if found else "not in the report, which has no insights"
     verdict = verdicts.get(number, absent)
     return "" if verdict in wanted else f"it is {visible(verdict)}"
-
-
-def check_baseline(limits: Limits, baseline: Side) -> None:
-    """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric."""
-    if baseline.metric:
-        check_rules(limits.fail_on, baseline.metric)
 
 
 def judged(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -99,10 +98,9 @@ def load_json(path: Path) -> Any:
 def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
     """Return the sections of a document, as written."""
     if isinstance(document, Mapping):
-        for name in SECTIONS:  # the results of two commands have at most half of their fields alike
-            fields = {field.name for field in dataclasses.fields(section_of(name).kind)}
-            fields -= {"schema", "provenance", "validation"}
-            if len(fields & document.keys()) > len(fields) / 2:
+        for name in SECTIONS:
+            marks = section_of(name).marks
+            if len(marks & document.keys()) > len(marks) / 2:
                 return {name: dict(document)}
         parts = {name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)}
         if parts:

@@ -81,6 +81,15 @@ class Section:
         """The class of its result, imported when it is first asked for."""
         return cast(type, getattr(headscope, self.result))
 
+    @property
+    def marks(self) -> set[str]:
+        """Required fields, of which the JSON of every other section has half at most."""
+        none = dataclasses.MISSING
+        fields = [
+            f for f in dataclasses.fields(self.kind) if f.default is f.default_factory is none
+        ]
+        return {field.name for field in fields} - {"schema", "provenance", "validation"}
+
 
 _SECTIONS = {
     field.name: Section(

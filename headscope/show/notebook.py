@@ -6,7 +6,6 @@ import base64
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -33,27 +32,18 @@ _RUNNING: list[str] = []
 _STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A progress bar as a notebook shows it."""
-
-    markup: str
-
-    def _repr_html_(self) -> str:
-        return self.markup
-
-
 @contextmanager
 def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None]:
     """Show below a notebook's cell how far a run has come, until it ends; one bar at a time."""
     from IPython import get_ipython
-    from IPython.display import display
+    from IPython.display import HTML, display
 
     if _RUNNING or get_ipython() is None:
         yield None
         return
     steps, last = Steps(names), 0.0
-    shown: Any = display(_Bar(""), display_id=True)  # type: ignore[no-untyped-call]
+    html: Any = HTML
+    shown: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
     _RUNNING.append(command)
 
     def tell(what: str, done: int, total: int) -> None:
@@ -62,28 +52,23 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
         if time.monotonic() - last > _EVERY:
             last = time.monotonic()
             bar = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
-            shown.update(_Bar(bar.format(steps.share, command, steps.title())))
+            shown.update(html(bar.format(steps.share, command, steps.title())))
 
     try:
         yield tell
     finally:
         _RUNNING.pop()
-        shown.update(_Bar(""))
-
-
-def key_sentence(command: str, result: Any) -> str:
-    """Return the sentence that a result leads with."""
-    shown = _blocks(command, result)
-    texts = [block for block in shown if isinstance(block, Text) and block.text]
-    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
-    return " ".join(leads[0].text.split()) if leads else ""
+        shown.update(html(""))
 
 
 def html(command: str, result: Any) -> str:
     """Write the key sentence, and the map of heads or the first figure."""
-    shown, parts = _blocks(command, result), list[Markup]()
+    shown = _blocks(command, result)
+    texts = [block for block in shown if isinstance(block, Text) and block.text]
+    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
+    sentence = " ".join(leads[0].text.split()) if leads else ""
     head = Markup("<p><b>{} of {}</b>. {}</p>")
-    parts.append(head.format(command, model_name(result), tidy(key_sentence(command, result))))
+    parts = [head.format(command, model_name(result), tidy(sentence))]
     marks = next((block for block in shown if isinstance(block, HeadMarks)), None)
     if marks is not None:
         parts.append(_table(marks))

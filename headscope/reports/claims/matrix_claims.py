@@ -164,13 +164,12 @@ def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
             random = control.of(len(layer.heads)) if control else None
             if random is None:
                 continue
-            own = [layer.qk.dims["90"]]
+            in_layer = [h for h in rank.heads if (h.stack, h.layer) == (layer.stack, layer.layer)]
             if usual := random.layers["qk"].dims["90"]:
-                of_layers += [dims / usual for dims in own if dims is not None]
-            place = layer.stack, layer.layer
-            own = [h.qk.dims["90"] for h in rank.heads if (h.stack, h.layer) == place]
+                of_layers += [n / usual for n in [layer.qk.dims["90"]] if n is not None]
             if usual := random.heads["qk"].dims["90"]:
-                of_heads += [dims / usual for dims in own if dims is not None]
+                dims = [head.qk.dims["90"] for head in in_layer]
+                of_heads += [n / usual for n in dims if n is not None]
         if of_layers and of_heads:
             layers[name], heads[name] = mean_estimate(of_layers), mean_estimate(of_heads)
     if not layers:
@@ -183,8 +182,7 @@ def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
     ]
     values: dict[str, object] = {}
     for key, rows in (("head", rank.heads), ("layer", rank.layers)):
-        dims = [row.qk.dims["90"] for row in rows]
-        known = [number for number in dims if number is not None]
+        known = [n for row in rows if (n := row.qk.dims["90"]) is not None]
         values[f"{key}_dims90"] = sum(known) / max(len(known), 1)
     for name in layers:
         values[name] = {

@@ -92,7 +92,7 @@ def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
         return rule.missing()
     coherence, stored, control = linear.correlations[0], linear.stored, linear.control
     form = linear.form("linear")
-    own = rule.say(
+    read_back = rule.say(
         "own",
         linear=stored.linear.value,
         softmax=stored.softmax_own.value,
@@ -107,7 +107,7 @@ def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
         rule.part("coherence", coherence.spearman, correlation)
         if coherence.layers
         else rule.part("coherence", UNKNOWN, rule.say("no_layer")),
-        rule.part("own", stored.difference_own, own),
+        rule.part("own", stored.difference_own, read_back),
         random,
     ]
     values = {
@@ -136,7 +136,7 @@ def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
         beside = rule.say("random_spearman", spearman=control.correlations[0].spearman)
     return rule.concluded(
         parts,
-        rule.say("measured", values, correlation=correlation, own=own),
+        rule.say("measured", values, correlation=correlation, own=read_back),
         rule.say(
             "control", centred=centred, entropy=entropy, first_order=first_order, random=beside
         ),

@@ -176,6 +176,7 @@ class Rule:
         key: str,
         number: Estimate | Iterable[Estimate] | str,
         measured: str | None = None,
+        /,
         **fields: Any,
     ) -> InsightPart:
         """Decide a part by its estimates, or take the outcome of its own test.
@@ -193,7 +194,7 @@ class Rule:
                 number = _AMONG[rule.among]([decide(one, *bounds) for one in number])
         return InsightPart(rule.name, number, measured)
 
-    def say(self, key: str, values: Mapping[str, Any] | None = None, **more: Any) -> str:
+    def say(self, key: str, values: Mapping[str, Any] | None = None, /, **more: Any) -> str:
         """Fill a sentence in: an estimate with its interval, a dash for what is not known."""
         fields = {**dataclasses.asdict(self.thresholds), **(values or {}), **more}
         return self.claim.say[key].format_map({k: _Field(v) for k, v in fields.items()})
