@@ -73,7 +73,7 @@ def html(command: str, result: Any) -> str:
     if marks is not None:
         parts.append(_table(marks))
     elif (figure := figure_of(command, result)) is not None:
-        from headscope.show.drawing import figure_files
+        from headscope.show.figures import figure_files
         from headscope.show.style import FigureStyle, styled
 
         figure.set_dpi(80)

@@ -87,8 +87,7 @@ def view(
         return terminal(blocks(result))
 
     def files(result: R) -> Mapping[str, bytes]:
-        from headscope.show.drawing import figure_files
-        from headscope.show.figures import figures_of
+        from headscope.show.figures import figure_files, figures_of
 
         tables = {f"{name}.csv": frame_csv(frame(result)) for name, frame in frames.items()}
         if page:

@@ -220,8 +220,7 @@ def _square(block: Matrix) -> Markup:
 
 def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
     """Draw the charts of a page that has been written to no folder."""
-    from headscope.show.drawing import figure_files
-    from headscope.show.figures import figures_of
+    from headscope.show.figures import figure_files, figures_of
 
     drawn = (b for b in blocks if isinstance(b, Chart | Panels | Drawing) and PAGE in b.on)
     with styled(FigureStyle()):

@@ -19,10 +19,9 @@ from headscope.analyses.depth.result import DepthResult
 from headscope.core.roles import NO_ROLE, primary_of
 from headscope.core.serialise import from_dict, to_json
 from headscope.reports.registry import section_of
-from headscope.show import drawing
+from headscope.show import figures as drawing
 from headscope.show.blocks import HeadMap
-from headscope.show.drawing import figure_files
-from headscope.show.figures import figures_of
+from headscope.show.figures import figure_files, figures_of
 from headscope.show.style import FigureStyle, styled
 from headscope.show.view import view_of
 
