@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from headscope.pruning.scores import measure as measure
     from headscope.pruning.scores import scores as scores
     from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
-    from headscope.reports.entries import InsightsResult as InsightsResult
-    from headscope.reports.entries import ReportResult as ReportResult
-    from headscope.reports.entries import insights as insights
-    from headscope.reports.entries import report as report
+    from headscope.reports.options import insights as insights
+    from headscope.reports.options import report as report
+    from headscope.reports.result import InsightsResult as InsightsResult
+    from headscope.reports.result import ReportResult as ReportResult
     from headscope.shrinking import ShrinkResult as ShrinkResult
     from headscope.shrinking import shrink as shrink
 
@@ -70,7 +70,8 @@ _MODULES = {
     "analyses.validate": "validate ValidationResult",
     "pruning": "prune PruneResult",
     "shrinking": "shrink ShrinkResult",
-    "reports.entries": "report insights ReportResult InsightsResult",
+    "reports.options": "report insights",
+    "reports.result": "ReportResult InsightsResult",
     "pruning.scores": "scores measure",
     "models.load.loading": "load",
     "models.run.wrap": "wrap",

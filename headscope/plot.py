@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from headscope.core.errors import InputError
 from headscope.core.heads import parse_head
 from headscope.core.roles import role_of
-from headscope.show import drawing as draw
+from headscope.show import figures as draw
 from headscope.show.blocks import Chart
 from headscope.show.figures import chart_on
 from headscope.show.notebook import figure_of, named_blocks

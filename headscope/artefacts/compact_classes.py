@@ -1,32 +1,45 @@
-"""The classes that transformers builds from a compact folder: a family's own, with fewer parts.
+"""The classes that open a compact folder: a family's own model, with fewer parts.
 
-For each family two kinds are made when its first folder is opened: a configuration that knows which
-heads, neurons and layers are there, and for each task head a model that is built whole and cut
-before it gets weights. transformers looks the ``model_type`` of a folder up in a table, to which
-:func:`register` adds headscope's.
+With headscope: for each family two kinds are made when its first folder is opened: a configuration
+that knows which heads, neurons and layers are there, and for each task head a model that is built
+whole and cut before it gets weights. transformers looks the ``model_type`` of a folder up in a
+table, to which :func:`register` adds headscope's.
+
+Without headscope: the folder's own modelling file builds the family's own model and gives every
+tensor that lost heads or neurons the shape that config.json names. Which tensors and which settings
+those are is found by comparing the pruned network with a whole one, so that the file itself knows
+nothing of families.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.core.errors import CheckpointError
+from headscope.core.errors import CheckpointError, UnsupportedModelError
 from headscope.core.saved_config import (
+    CODE,
     COMPACT_TYPE,
     FAMILY,
     LEFT,
+    SETTINGS,
     SETTINGS_BEFORE,
+    SHAPES,
     STANDALONE_TYPE,
     family_config,
     is_ours,
 )
+from headscope.models.layouts.relative import GivenBias
 from headscope.models.layouts.sites import attention_modules
+from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.models.load.manifest import parts_in_config
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import TASK_HEADS, class_for
 from headscope.models.surgery.cutting import cut_modules
 from headscope.models.surgery.layers import count_layers, drop_layers, restore
@@ -157,3 +170,153 @@ def _derived(part: type, original: Any, own: dict[str, Any]) -> Any:
     return type(original)(
         original.__name__, (part, original), {"__module__": original.__module__, **own}
     )
+
+
+# --- the folder's own modelling file ---
+
+FILE = "modeling_headscope.py"
+_CONFIG = "CompactConfig"
+#: Setting that lists a module's heads, where the model computes a bias for all of them.
+_KEPT = "kept_heads"
+
+_HEADER = '''"""A {family} model without some of its parts, for transformers without headscope.
+
+    AutoModel.from_pretrained(folder, trust_remote_code=True)
+
+The model is built as its family has it. Then every tensor gets the shape that config.json names
+for it ("{shapes}"), and every attention module its new number of heads ("{settings}").
+Written by headscope {version}.
+"""
+
+import torch
+from torch import nn
+from transformers import {imports}
+
+
+class {config}({family_config}):
+    model_type = "{model_type}"
+
+
+def shrink(model):
+    base = getattr(model, model.base_model_prefix, model)
+    for name, shape in model.config.{shapes}.items():
+        place, _, own = name.rpartition(".")
+        module = base.get_submodule(place)
+        old = getattr(module, own)
+        setattr(module, own, nn.Parameter(torch.zeros(shape, dtype=old.dtype, device=old.device)))
+        if isinstance(module, nn.Linear) and own == "weight":
+            module.out_features, module.in_features = shape
+    for place, settings in model.config.{settings}.items():
+        module = base.get_submodule(place)
+        for name, value in settings.items():
+            setattr(module, name, value)
+'''
+_BIAS = '''        if "{kept}" in settings:
+            module.register_forward_pre_hook(own_bias, with_kwargs=True)
+
+
+def own_bias(module, args, kwargs):
+    """Take the part of the bias by relative position that belongs to the module's heads."""
+    hidden, mask, bias, *rest = args
+    return (hidden, mask, None if bias is None else bias[:, module.{kept}], *rest), kwargs
+'''
+_MODEL = """
+
+class {name}({original}):
+    config_class = {config}
+
+    def __init__(self, config, **kwargs):
+        super().__init__(config, **kwargs)
+        shrink(self)
+"""
+
+
+def class_name(task_head: str | None) -> str:
+    """Name the class of the modelling file that has a task head, or none."""
+    return "CompactModel" + ("" if task_head is None else TASK_HEADS[task_head])
+
+
+def standalone_files(loaded: LoadedModel, family: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Write the modelling file of a pruned model, and what config.json must say for it."""
+    whole = loaded.whole or loaded
+    config = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
+    with torch.device("meta"):
+        full = class_for(whole.task_head).from_config(config)
+    base = getattr(full, "base_model", full)
+    shapes, settings = _differences(base, whole)
+    code = {"AutoConfig": _CONFIG}  # class of the file by transformers' auto class
+    originals: dict[str, str] = {}  # class of transformers by class of the file
+    for head in dict.fromkeys((None, whole.task_head)):
+        code[class_for(head).__name__] = name = class_name(head)
+        models = class_for(head)._model_mapping[type(config)]
+        originals[name] = (models[0] if isinstance(models, tuple) else models).__name__
+    keys = {
+        "model_type": STANDALONE_TYPE,
+        FAMILY: family["model_type"],
+        SHAPES: shapes,
+        SETTINGS: settings,
+        CODE: {auto: f"{FILE.removesuffix('.py')}.{name}" for auto, name in code.items()},
+    }
+    family_config = type(config).__name__
+    words = {
+        "family": family["model_type"],
+        "family_config": family_config,
+        "config": _CONFIG,
+        "imports": ", ".join([family_config, *originals.values()]),
+        "model_type": STANDALONE_TYPE,
+        "shapes": SHAPES,
+        "settings": SETTINGS,
+        "kept": _KEPT,
+        "version": importlib.metadata.version("headscope"),
+    }
+    text = _HEADER.format(**words)
+    if any(_KEPT in changed for changed in settings.values()):
+        text += _BIAS.format(**words)
+    for name, original in originals.items():
+        text += _MODEL.format(name=name, original=original, **words)
+    return text, keys
+
+
+def _differences(
+    full: nn.Module, loaded: LoadedModel
+) -> tuple[dict[str, list[int]], dict[str, dict[str, Any]]]:
+    """Compare a pruned base model with a whole one: other shapes, other settings of modules."""
+    shapes: dict[str, list[int]] = {}
+    settings: dict[str, dict[str, Any]] = {}
+    decoding = {site.module for site in loaded.sites if site.stack != "encoder"}
+    mine = dict(loaded.model.named_modules())
+    names = [{name for name, _ in network.named_parameters()} for network in (full, loaded.model)]
+    if names[0] != names[1]:  # only layers that were removed change them
+        raise UnsupportedModelError(
+            f"standalone is not possible for {loaded.name}: the layers of {loaded.family} differ "
+            "by place, and those that are left moved up; leave it out, and let users call "
+            "headscope.register()."
+        )
+    for name, module in full.named_modules():
+        other = mine[name]
+        for own, tensor in module.named_parameters(recurse=False):
+            if (shape := other.get_parameter(own).shape) != tensor.shape:
+                shapes[f"{name}.{own}"] = list(shape)
+        changed = {
+            key: vars(other)[key]
+            for key, value in vars(module).items()
+            # the attributes of a linear map follow from its tensor
+            if not isinstance(module, nn.Linear)
+            and isinstance(value, int | float | str)
+            and vars(other)[key] != value
+        }
+        for part in type(other).__mro__:
+            # classes that headscope put before a module's own, so that it runs with fewer heads
+            if "headscope_extends" not in vars(part) or part.__bases__ != (object,):
+                continue
+            if part is GivenBias:
+                changed[_KEPT] = list(vars(other)["headscope_kept"])
+            elif part is not WithoutHeads or other in decoding:
+                raise UnsupportedModelError(
+                    f"standalone is not possible for {loaded.name}: the modules of "
+                    f"{loaded.family} cannot run with fewer heads by themselves; leave it out, and "
+                    "let users call headscope.register()."
+                )
+        if changed:
+            settings[name] = changed
+    return shapes, settings

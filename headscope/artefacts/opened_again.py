@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headscope.artefacts.compact_classes import register
-from headscope.artefacts.standalone import FILE, class_name
+from headscope.artefacts.compact_classes import FILE, class_name, register
 from headscope.core.errors import ArtefactError
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import quiet_transformers

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from headscope.artefacts.opened_again import check_opens
-from headscope.artefacts.plain import is_plain, plain_settings
+from headscope.artefacts.compact_classes import FILE, standalone_files
+from headscope.artefacts.opened_again import agrees, check_opens
 from headscope.artefacts.sentence_transformers import sentence_copy
-from headscope.artefacts.standalone import FILE, standalone_files
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import replace_folder
 from headscope.core.saved_config import (
@@ -27,12 +27,13 @@ from headscope.core.saved_config import (
     SETTINGS_BEFORE,
     family_config,
 )
-from headscope.models.layouts.layout import AttentionSite
+from headscope.models.anatomy.feed_forward import feed_forwards
 from headscope.models.load.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
 from headscope.models.load.vocabulary_record import VOCABULARY, vocabulary_record
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import quiet_transformers
+from headscope.models.run.task_heads import class_for
 from headscope.models.run.wrap import origin_of
 from headscope.models.surgery.compact import expand_all, original_heads, removed_heads
 from headscope.models.surgery.layers import (
@@ -42,7 +43,7 @@ from headscope.models.surgery.layers import (
     removed_layers,
     settings_before,
 )
-from headscope.models.surgery.neurons import record_of
+from headscope.models.surgery.neurons import record_of, removed_neurons
 
 #: What opens a compact folder: transformers by itself, transformers with the folder's own code, or
 #: transformers after :func:`headscope.register`.
@@ -99,16 +100,9 @@ def save(
     Nothing half-written stays behind: the folder is filled under another name, then renamed.
     Weights that float16 holds exactly are stored so, else in the type they are computed in.
     """
+    origin: dict[str, Any] = {"method": method, "repair": repair, "provenance": provenance}
     with whole_folder(folder) as temporary:
-        write_model(
-            loaded,
-            temporary,
-            COMPACT,
-            method=method,
-            repair=repair,
-            provenance=provenance,
-            standalone=standalone,
-        )
+        write_model(loaded, temporary, COMPACT, standalone=standalone, **origin)
     return Path(folder)
 
 
@@ -136,9 +130,9 @@ def write_model(
     temporary: Path,
     form: str,
     *,
-    method: str | None,
-    repair: str | None,
-    provenance: dict[str, Any] | None,
+    method: str | None = None,
+    repair: str | None = None,
+    provenance: dict[str, Any] | None = None,
     standalone: bool = False,
 ) -> str:
     """Write a model as ``compact`` or ``dense`` into an empty folder of :func:`whole_folder`.
@@ -157,18 +151,19 @@ def write_model(
         network.save_pretrained(temporary, state_dict=state, save_original_format=stored)
         if loaded.tokenizer is not None:
             loaded.tokenizer.save_pretrained(temporary)
-    attention = [
-        {
-            "module": (site := whole.sites[rows[0]]).name,
-            "stack": site.stack,
-            "layers": [whole.sites[row].layer for row in rows],
-            **kept_and_removed(site),
-        }
-        for rows in shared_layers(whole.sites)
-    ]
+    attention = []
+    for rows in shared_layers(whole.sites):
+        site = whole.sites[rows[0]]
+        removed = [head for head in range(site.heads_before) if head not in site.head_ids]
+        layers = [whole.sites[row].layer for row in rows]
+        heads = {"kept": list(site.head_ids), "removed": removed}
+        attention.append({"module": site.name, "stack": site.stack, "layers": layers, **heads})
     opens, original = _write_config(loaded, temporary, form == COMPACT, standalone)
     sentences.write(temporary)
-    record = {
+    manifest = {
+        "schema": SCHEMA,
+        "form": form,
+        "headscope": importlib.metadata.version("headscope"),
         "n_heads": original_heads(whole),
         "d_head": whole.sites[0].d_head,
         "attention": attention,
@@ -181,25 +176,12 @@ def write_model(
         "opens": opens,
         "config": original,
     }
-    write_manifest(temporary, form, record)
+    text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
+    (temporary / MANIFEST).write_text(text + "\n", encoding="utf-8")
     check_opens(loaded, temporary)
     if opens == REMOTE:
         check_opens(loaded, temporary, standalone=True)
     return opens
-
-
-def write_manifest(folder: Path, form: str, record: dict[str, Any]) -> None:
-    """Write ``headscope.json``."""
-    version = importlib.metadata.version("headscope")
-    manifest = {"schema": SCHEMA, "form": form, "headscope": version, **record}
-    text = json.dumps(manifest, indent=1, ensure_ascii=False, allow_nan=False)
-    (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
-
-
-def kept_and_removed(site: AttentionSite) -> dict[str, list[int]]:
-    """Return the original indices of the heads that a module has, and of those that it lost."""
-    removed = [head for head in range(site.heads_before) if head not in site.head_ids]
-    return {"kept": list(site.head_ids), "removed": removed}
 
 
 def _write_config(
@@ -219,7 +201,7 @@ def _write_config(
     left = what_is_left(whole)
     if compact and (removed_heads(whole) or left):
         with quiet_transformers():
-            plain = plain_settings(whole, {**family, **now})
+            plain = _plain_settings(whole, {**family, **now})
         kept = {site.name: list(site.head_ids) for site in whole.sites}
         parts = {BEFORE: original_heads(whole), KEPT: kept, **left}
         parts |= {SETTINGS_BEFORE: before} if before else {}
@@ -237,7 +219,7 @@ def _write_config(
                 opens = REMOTE
                 (folder / FILE).write_text(code, encoding="utf-8")
             more |= parts
-    elif before and not is_plain(whole, {**family, **now}, expand_all(whole)):
+    elif before and not _is_plain(whole, {**family, **now}, expand_all(whole)):
         raise UnsupportedModelError(
             f"{loaded.name} without {', '.join(map(layer_words, removed_layers(whole)))} cannot be "
             f"written as a plain {loaded.family} checkpoint, whose layers differ by place; save it "
@@ -246,6 +228,64 @@ def _write_config(
     text = json.dumps({**family, **now, **more}, indent=2, sort_keys=True, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
     return opens, original
+
+
+#: Settings that state how many neurons a feed-forward network has, and of which stack.
+_WIDTHS = {
+    **dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff", "ffn_dim", "n_inner")),
+    **{"encoder_ffn_dim": "encoder", "decoder_ffn_dim": "decoder"},
+}
+
+
+def _plain_settings(whole: LoadedModel, family: dict[str, Any]) -> dict[str, Any] | None:
+    """Return config.json settings that make the family's own class build the pruned model.
+
+    A family whose configuration has one number of heads for all layers, and apart from it the
+    width of a head, can describe a model that lost equally many heads in every layer; most can
+    describe one that lost equally many neurons. Which families those are is not listed but tried: a
+    model is built and compared. None where layers differ, or the family cannot express it.
+    ``family`` states the layers that are left.
+    """
+    original = CONFIG_MAPPING[family["model_type"]].from_dict(dict(family))
+    settings: dict[str, Any] = {}
+    if removed_heads(whole):
+        counts = {site.n_heads for site in whole.sites}
+        if len(counts) != 1 or min(counts) == 0 or whole.stacks != ("encoder",):
+            return None
+        site, heads, keys = whole.sites[0], "num_attention_heads", "num_key_value_heads"
+        settings |= {original.attribute_map.get(heads, heads): site.n_heads}
+        settings |= {"head_dim": site.d_head}
+        if hasattr(original, keys):
+            settings[keys] = site.projections.k.out_features // site.d_head
+    if removed_neurons(whole):
+        items = feed_forwards(whole)
+        for stack in dict.fromkeys(item.stack for item in items):
+            own = [item for item in items if item.stack == stack]
+            if len({item.width for item in own}) != 1:
+                return None
+            for name, of_stack in _WIDTHS.items():
+                stated = getattr(original, name, 0)
+                # GPT-2 states None for four times the width of the states.
+                if of_stack in (stack, None) and stated in (own[0].width_before, None):
+                    settings[original.attribute_map.get(name, name)] = own[0].width
+    return settings if _is_plain(whole, {**family, **settings}, whole.network) else None
+
+
+def _is_plain(whole: LoadedModel, stated: dict[str, Any], network: Any) -> bool:
+    """Whether the family's class, built from ``stated``, has these weights and the same outputs."""
+    kind, state = class_for(whole.task_head), network.state_dict()
+    try:
+        config = CONFIG_MAPPING[stated["model_type"]].from_dict(dict(stated))
+        with torch.device("meta"):
+            shell = kind.from_config(config)
+    except Exception:  # families refuse impossible settings with all kinds of errors
+        return False
+    shapes = [{k: v.shape for k, v in part.items()} for part in (shell.state_dict(), state)]
+    if shapes[0] != shapes[1]:
+        return False
+    plain = kind.from_config(config, dtype=getattr(torch, whole.dtype))
+    plain.load_state_dict(state)
+    return agrees(whole, plain.to(whole.device))
 
 
 def what_is_left(whole: LoadedModel) -> dict[str, Any]:

@@ -81,8 +81,7 @@ def compare(
         raise BadParameter("give two reports or more", param_hint="'REPORT'")
 
     from headscope.reports.compare import side_by_side
-    from headscope.reports.compare_page import compare_files
-    from headscope.reports.compare_view import compare_report
+    from headscope.reports.compare_view import compare_files, compare_report
     from headscope.reports.reading import read_results
     from headscope.reports.rules import parse_rules
     from headscope.show.folders import ready_folder, write_files

@@ -25,10 +25,11 @@ def run_report(call: Call) -> None:
     from headscope.reports.baseline import read_side
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json, write_report
-    from headscope.reports.limits import check_baseline, judged, require
+    from headscope.reports.limits import judged, require
     from headscope.reports.markdown import certificate
     from headscope.reports.reading import results_of
     from headscope.reports.registry import REPORT, SECTIONS
+    from headscope.reports.rules import check_rules
     from headscope.reports.sections import Previous, content_digest
     from headscope.show.cells import to_csv
     from headscope.show.folders import ready_folder
@@ -36,7 +37,7 @@ def run_report(call: Call) -> None:
     limits = limits_of(call.context)
     baseline = read_side(Path(limits.baseline)) if limits.baseline else None
     if baseline is not None:
-        check_baseline(limits, baseline)
+        check_rules(limits.fail_on, baseline.metric)  # before anything is measured
     model, quiet, format = (call.values[name] for name in ("model", "quiet", "format"))
     name = re.sub(r"[^\w.-]+", "-", model.rstrip("/").rpartition("/")[2]).strip(".-") or "model"
     folder = call.values["output"] or Path("reports") / name

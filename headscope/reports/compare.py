@@ -7,7 +7,7 @@ import math
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
-from typing import Any, TypeVar
+from typing import Any
 
 from headscope.analyses.classify.cards import head_sentence, mark_of
 from headscope.analyses.classify.result import ClassifyResult
@@ -41,10 +41,10 @@ TOLERANCE = 0.01
 _NOISE = 1e-6  # The same between runs on different machines; far below anything that is printed
 _CALL = {"created", "command"}  # Keys whose values say when and how a run was called
 _MOST_PATHS = 20  # Paths of other differences that are named
+_NONE = Condition()  # Of a side that does not state it
 _ORDER = ("schema", "model", "data", "setting")  # What matters most first
 #: What differs between two models by nature, or does not matter where the data are the same.
 _OF_THE_MODEL = {"model id", "model revision", "data name", "LayerNorm"}
-V = TypeVar("V")
 
 # --- the runs: what should be equal ---
 
@@ -67,20 +67,17 @@ def _unequal(
         differ = [
             key
             for key in dict.fromkeys(key for side in (first, *others) for key in side)
-            if any(_at(side, key).value != _at(first, key).value for side in others)
+            if any(side.get(key, _NONE).value != first.get(key, _NONE).value for side in others)
         ]
         for what, name in differ:
             if not models and (what == "model" or name in _OF_THE_MODEL):
                 continue
             if (name.partition(" ")[0], "") not in differ:
-                texts = ("-" if side is None else _at(side, (what, name)).text for side in every)
-                rows.setdefault((what, name, tuple(texts)), []).append(section)
-    found = [(what, name, tuple(where), texts) for (what, name, texts), where in rows.items()]
-    return sorted(found, key=lambda row: _ORDER.index(row[0]))
-
-
-def _at(side: Conditions, key: tuple[str, str]) -> Condition:
-    return side.get(key, Condition())
+                key = what, name
+                texts = ("-" if side is None else side.get(key, _NONE).text for side in every)
+                rows.setdefault((*key, tuple(texts)), []).append(section)
+    unequal = [(what, name, tuple(where), texts) for (what, name, texts), where in rows.items()]
+    return sorted(unequal, key=lambda row: _ORDER.index(row[0]))
 
 
 # --- two sides, fact by fact ---
@@ -97,31 +94,50 @@ def changes_between(
     if not 0 <= tolerance < math.inf:
         raise InputError(f"The tolerance is {tolerance}; give a number of 0 or more.")
     old, new = (side_of(side) if isinstance(side, Results) else side for side in (old, new))
-    sections = _in_both_and_known(old, new)
+    sections = [name for name in old.schemas if name in new.schemas]
+    if not sections:
+        raise InputError(
+            f"{visible(old.name)} holds {', '.join(old.schemas)} and {visible(new.name)} holds "
+            f"{', '.join(new.schemas)}: nothing to compare. Give two results of the same command."
+        )
+    for name in sections:
+        schemas = old.schemas[name], new.schemas[name]
+        if min(schemas) > SCHEMA or min(schemas) < 1:
+            raise InputError(
+                f"The results of {name} have schemas {schemas[0]} and {schemas[1]}; this headscope "
+                f"knows {SCHEMA}. Use the version that wrote them."
+            )
     before, after = (
         {key: fact for key, fact in side.facts.items() if key[0] in sections} for side in (old, new)
     )
-    numbers = list(_moved(_of(Number, before), _of(Number, after), tolerance))
-    is_metric = {
-        key for key, fact in before.items() if isinstance(fact, Number) and fact.of_pruning
-    }
-    metrics = [change for change in numbers if _key(change) in is_metric]
-    scores = [change for change in numbers if change.beyond and _key(change) not in is_metric]
-    curves, within = [], sum(not change.beyond for change in numbers)
-    for key, mine, other in _pairs(_of(dict, before), _of(dict, after)):
+    metrics, scores, curves = list[Change](), list[Change](), list[CurveChange]()
+    verdicts = list[TextChange]()
+    within = metrics_compared = 0
+    for key, mine in before.items():
         section, where, name = key
-        points, new_points = (
-            {(section, f"{where}, {point}", name): number for point, number in curve.items()}
-            for curve in (mine, other)
-        )
-        moved = list(_moved(points, new_points, tolerance))
-        beyond = [change for change in moved if change.beyond]
-        within += len(moved) - len(beyond)
-        if beyond:
-            shared = len(mine.keys() & other.keys())
-            curves.append(CurveChange(*key, len(beyond), shared, max(beyond, key=_size)))
-    labels = list(_label_changes(_of(Labels, before), _of(Labels, after)))
-    texts = _pairs(_of(str, before), _of(str, after))
+        other = after.get(key)
+        if isinstance(mine, Number) and isinstance(other, Number):
+            metrics_compared += mine.of_pruning
+            for change in _moved(key, mine, other, tolerance):
+                within += not change.beyond
+                if mine.of_pruning:
+                    metrics.append(change)
+                elif change.beyond:
+                    scores.append(change)
+        elif isinstance(mine, dict) and isinstance(other, dict):
+            shared = [point for point in mine if point in other]
+            beyond = list[Change]()
+            for point in shared:
+                place = section, f"{where}, {point}", name
+                for change in _moved(place, mine[point], other[point], tolerance):
+                    within += not change.beyond
+                    beyond += [change] if change.beyond else []
+            if beyond:
+                worst = max(beyond, key=_size)
+                curves.append(CurveChange(*key, len(beyond), len(shared), worst))
+        elif isinstance(mine, str) and isinstance(other, str) and mine != other:
+            verdicts.append(TextChange(*key, mine, other))
+    labels = list(_label_changes(before, after))
     diff = DiffResult(
         old=old.name,
         new=new.name,
@@ -138,15 +154,13 @@ def changes_between(
         roles=tuple(change for change in labels if change.name == "roles"),
         relations=tuple(change for change in labels if change.name == "relations"),
         choices=tuple(change for change in labels if change.name == "heads removed"),
-        verdicts=tuple(
-            TextChange(*key, mine, other) for key, mine, other in texts if mine != other
-        ),
+        verdicts=tuple(verdicts),
         metrics=tuple(metrics),
         scores=tuple(sorted(scores, key=_size, reverse=True)),
         curves=tuple(sorted(curves, key=lambda curve: _size(curve.worst), reverse=True)),
         within=within,
         not_valid=new.not_valid,
-        metrics_compared=len(is_metric & after.keys()),
+        metrics_compared=metrics_compared,
         metric=old.metric if old.metric == new.metric else "",
     )
     if not diff.equal:
@@ -158,59 +172,24 @@ def changes_between(
     return dataclasses.replace(diff, other=tuple(paths[:_MOST_PATHS]))
 
 
-def _in_both_and_known(old: Side, new: Side) -> list[str]:
-    """Return the sections that both have; refuse two that are of a later version."""
-    sections = [name for name in old.schemas if name in new.schemas]
-    if not sections:
-        raise InputError(
-            f"{visible(old.name)} holds {', '.join(old.schemas)} and {visible(new.name)} holds "
-            f"{', '.join(new.schemas)}: nothing to compare. Give two results of the same command."
-        )
-    for name in sections:
-        schemas = old.schemas[name], new.schemas[name]
-        if min(schemas) > SCHEMA or min(schemas) < 1:
-            raise InputError(
-                f"The results of {name} have schemas {schemas[0]} and {schemas[1]}; this headscope "
-                f"knows {SCHEMA}. Use the version that wrote them."
-            )
-    return sections
-
-
-def _of(kind: type[V], facts: Facts) -> dict[Key, V]:
-    return {key: fact for key, fact in facts.items() if isinstance(fact, kind)}
-
-
-def _pairs(old: Mapping[Key, V], new: Mapping[Key, V]) -> Iterator[tuple[Key, V, V]]:
-    return ((key, value, new[key]) for key, value in old.items() if key in new)
-
-
-def _key(change: Change) -> Key:
-    return change.section, change.where, change.name
-
-
-def _moved(
-    old: Mapping[Key, Number], new: Mapping[Key, Number], tolerance: float
-) -> Iterator[Change]:
-    """Yield the numbers that differ, each with whether it moved beyond doubt."""
-    for key, mine, other in _pairs(old, new):
-        if mine.value is None or other.value is None:
-            if mine.value is other.value:
-                continue
-            beyond, worsening = True, None
-        else:
-            shift = other.value - mine.value
-            larger = max(1.0, abs(mine.value), abs(other.value))
-            if abs(shift) <= _NOISE * larger:
-                continue
-            if mine.interval is None and other.interval is None:
-                beyond = abs(shift) > tolerance * larger
-            else:  # Where only one side has an interval, the other gets one as wide.
-                low, high = mine.interval or [end - shift for end in other.interval or ()]
-                beyond = apart([(low, high), other.interval or (low + shift, high + shift)])
-            worsening = mine.better * (mine.value - other.value) if mine.better else None
-        yield Change(
-            *key, mine.value, other.value, mine.interval, other.interval, beyond, worsening
-        )
+def _moved(key: Key, mine: Number, other: Number, tolerance: float) -> Iterator[Change]:
+    """Yield a number that differs, with whether it moved beyond doubt; nothing if it does not."""
+    if mine.value is None or other.value is None:
+        if mine.value is other.value:
+            return
+        beyond, worsening = True, None
+    else:
+        shift = other.value - mine.value
+        larger = max(1.0, abs(mine.value), abs(other.value))
+        if abs(shift) <= _NOISE * larger:
+            return
+        if mine.interval is None and other.interval is None:
+            beyond = abs(shift) > tolerance * larger
+        else:  # Where only one side has an interval, the other gets one as wide.
+            low, high = mine.interval or [end - shift for end in other.interval or ()]
+            beyond = apart([(low, high), other.interval or (low + shift, high + shift)])
+        worsening = mine.better * (mine.value - other.value) if mine.better else None
+    yield Change(*key, mine.value, other.value, mine.interval, other.interval, beyond, worsening)
 
 
 def apart(intervals: Iterable[tuple[float, float]]) -> bool:
@@ -226,10 +205,11 @@ def _size(change: Change) -> float:
     return abs(change.new - change.old) / max(1.0, abs(change.old), abs(change.new))
 
 
-def _label_changes(old: Mapping[Key, Labels], new: Mapping[Key, Labels]) -> Iterator[SetChange]:
+def _label_changes(old: Facts, new: Facts) -> Iterator[SetChange]:
     """Yield gained and lost labels; a head that is gone has lost its roles."""
-    for key in dict.fromkeys((*old, *new)):
-        mine, other = old.get(key), new.get(key)
+    sides = [{k: f for k, f in side.items() if isinstance(f, Labels)} for side in (old, new)]
+    for key in dict.fromkeys((*sides[0], *sides[1])):
+        mine, other = sides[0].get(key), sides[1].get(key)
         before, after = (item.names if item else frozenset() for item in (mine, other))
         primary = [item.primary if item else "no such head" for item in (mine, other)]
         unpaired = (mine is None or other is None) and (key[2] != "roles" or before == after)

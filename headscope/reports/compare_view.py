@@ -22,8 +22,8 @@ from headscope.reports.result import (
     DiffResult,
     SetChange,
 )
-from headscope.show.cells import csv_text, joined
-from headscope.show.markup import folded, table, ticked
+from headscope.show.cells import csv_text, folded, head_rows, joined, table, ticked, tidy
+from headscope.show.page.template import page_json, rendered, role_colours
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _CHANGED = ("where", "what", "old", "new")
@@ -54,50 +54,42 @@ def _markdown_lines(lines: Lines) -> list[str]:
     return [f"* **{markdown(caption)}**: {markdown(values)}" for caption, values in lines]
 
 
-def _listed(items: Sequence[str], most: int = 8) -> str:
-    more = f"; and {len(items) - most} more" if len(items) > most else ""
-    return "; ".join(items[:most]) + more
-
-
 # --- what changed between two ---
 
 
 def _identity_lines(diff: DiffResult) -> Lines:
     """Say what differs about the runs, what matters most first: a caption, and old -> new."""
-    every = set(diff.compared)
-    return [
-        (
-            _caption(row.what, row.name, () if set(row.sections) == every else row.sections),
-            f"{row.old} -> {row.new}",
-        )
-        for row in diff.identity
-    ]
+    every, lines = set(diff.compared), []
+    for row in diff.identity:
+        sections = () if set(row.sections) == every else row.sections
+        lines.append((_caption(row.what, row.name, sections), f"{row.old} -> {row.new}"))
+    return lines
 
 
 def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
     """Yield the title, columns and rows of every table that is not empty."""
-    insights: list[Row] = []
-    others: list[Row] = []
-    for text in diff.verdicts:
-        if text.section == "insights":
-            insights.append((text.where, text.name, text.old, text.new))
-        else:
-            where = f"{text.section} {text.where}".strip()
-            others.append((where, text.name, text.old, text.new))
-    heads = f"{len(diff.roles)} head{'' if len(diff.roles) == 1 else 's'} changed role"
+    insights = [t for t in diff.verdicts if t.section == "insights"]
+    others = [t for t in diff.verdicts if t.section != "insights"]
     curves: list[Row] = []
     for curve in diff.curves:
-        worst = curve.worst
-        point = worst.where.removeprefix(f"{curve.where}, ")
+        old, new = _number(curve.worst.old), _number(curve.worst.new)
+        point = curve.worst.where.removeprefix(f"{curve.where}, ")
         beyond = f"{curve.beyond} of {curve.points}"
-        farthest = f"{_number(worst.old)} -> {_number(worst.new)} at {point}"
-        curves.append((curve.where, curve.name, beyond, farthest))
+        curves.append((curve.where, curve.name, beyond, f"{old} -> {new} at {point}"))
     tables: list[tuple[str, Row, list[Row]]] = [
         ("Rules that fired", _FIRED, [(f.rule, f.reason) for f in diff.fired]),
-        ("Claims: verdicts that changed", _CHANGED, insights),
-        ("Other findings that changed", _CHANGED, others),
         (
-            heads,
+            "Claims: verdicts that changed",
+            _CHANGED,
+            [(t.where, t.name, t.old, t.new) for t in insights],
+        ),
+        (
+            "Other findings that changed",
+            _CHANGED,
+            [(f"{t.section} {t.where}".strip(), t.name, t.old, t.new) for t in others],
+        ),
+        (
+            f"{len(diff.roles)} head{'' if len(diff.roles) == 1 else 's'} changed role",
             ("head", "primary was", "is", "roles"),
             [(c.where, c.old, c.new, _signed(c)) for c in diff.roles],
         ),
@@ -116,11 +108,7 @@ def _tables(diff: DiffResult) -> Iterator[tuple[str, Row, list[Row]]]:
             ("where", "new", "heads"),
             [(c.where, str(len(c.gained)), _signed(c)) for c in diff.choices],
         ),
-        (
-            "Curves beyond their intervals",
-            ("curve", "what", "points", "farthest"),
-            curves,
-        ),
+        ("Curves beyond their intervals", ("curve", "what", "points", "farthest"), curves),
     ]
     for section in diff.compared:
         title = f"{section.capitalize()}: numbers beyond interval or tolerance"
@@ -145,6 +133,15 @@ def _rest_lines(diff: DiffResult) -> Iterator[str]:
         yield f"Other values that differ: {_listed(diff.other)}."
     if not (diff.missing or diff.added or diff.within or diff.other or any(_tables(diff))):
         yield "The results themselves are equal."
+
+
+def _listed(items: Sequence[str], most: int = 8) -> str:
+    more = f"; and {len(items) - most} more" if len(items) > most else ""
+    return "; ".join(items[:most]) + more
+
+
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= _LONGEST_CELL else f"{cell[: _LONGEST_CELL - 3]}..."
 
 
 def _signed(change: SetChange) -> str:
@@ -235,10 +232,6 @@ def diff_markdown(diff: DiffResult, rules: Iterable[object] = ()) -> str:
         )
     lines += (f"\n{markdown(line)}" for line in _rest_lines(diff))
     return "\n".join(lines) + "\n"
-
-
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= _LONGEST_CELL else f"{cell[: _LONGEST_CELL - 3]}..."
 
 
 def diff_files(diff: DiffResult, rules: Iterable[object] = ()) -> dict[str, bytes]:
@@ -370,3 +363,70 @@ def compare_csv(result: CompareResult) -> str:
                 number = cell.number.value, cell.number.low, cell.number.high
                 rows.append((*where, *number, visible(cell.text), visible(cell.control)))
     return csv_text(_COLUMNS, rows)
+
+
+# --- the page ---
+
+SIDE = 16  # Rows and columns of a head's mean attention.
+_STYLE = """
+.maps { display: grid; gap: 20px 32px; }
+.maps { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
+.maps .map { min-width: 0; } .told { min-height: 4.6em; font-size: .92rem; }
+.cell.same { outline: 2px solid var(--ink); }
+.side th[scope=rowgroup] { background: var(--panel); padding: 6px; }
+.side th[scope=row] { font-weight: 400; min-width: 9rem; }
+.side td { min-width: 7.5rem; }
+"""
+
+
+def compare_html(result: CompareResult) -> str:
+    """Write the page; the same result gives the same text."""
+    reports = result.reports
+    drawn = [report for report in reports if report.heads]
+    # How many heads have the same role as in the first report.
+    first = {head.name: head.primary for head in reports[0].heads}
+    alike = []
+    for other in reports[1:]:
+        same = [first[head.name] == head.primary for head in other.heads if head.name in first]
+        both = f"{reports[0].label} and {other.label}"
+        if same:
+            alike.append(f"{sum(same)} of {len(same)} heads have the same primary role in {both}")
+    maps = []
+    for report in drawn:
+        cells = {(head.layer, head.head): head for head in report.heads}
+        columns = range(max(head for _, head in cells) + 1)
+        rows = head_rows(cells, range(max(layer for layer, _ in cells) + 1))
+        maps.append((report.label, visible(short_name(report)), columns, rows))
+    models = [
+        {h.name: {"sentence": tidy(visible(h.sentence)), "mean": h.mean_pattern} for h in one.heads}
+        for one in drawn
+    ]
+    roles = [{head.name: head.primary for head in one.heads} for one in drawn]
+    names = list(roles[0]) if roles else [""]
+    differ = [name for name in names if len({one.get(name) for one in roles}) > 1]
+    return rendered(
+        "compare.html.j2",
+        role_colours() + _STYLE,
+        ("pictures.js", "compare.js"),
+        data=page_json({"models": models, "first": (differ or names)[0], "side": SIDE}),
+        headline=visible(f"{'; '.join(alike)}." if alike else "Their numbers, side by side."),
+        maps=maps,
+        reports=[(r.label, visible(short_name(r)), visible(described(r))) for r in reports],
+        alike=SAME,
+        unlike=[(visible(caption), visible(who)) for caption, who in unlike_lines(result)],
+        sections=[
+            (section, [(visible(row.what), [*map(cell_texts, row.cells)]) for row in rows])
+            for section, rows in groupby(result.rows, key=lambda row: row.section)
+        ],
+    )
+
+
+def compare_files(result: CompareResult, rules: Iterable[object] = ()) -> dict[str, bytes]:
+    """Return compare.md, compare.csv, compare.html and compare.json."""
+    texts = {
+        "compare.md": compare_markdown(result, rules),
+        "compare.csv": compare_csv(result),
+        "compare.html": compare_html(result),
+        "compare.json": f"{to_json(result)}\n",
+    }
+    return {name: text.encode("utf-8", "backslashreplace") for name, text in texts.items()}

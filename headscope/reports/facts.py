@@ -66,11 +66,6 @@ def number(
     return Number(value, low, high, better, of_pruning)
 
 
-def around(value: float | None, half: float | None) -> Number:
-    """Make a number with half of its interval."""
-    return number(value, None if value is None or half is None else (value - half, value + half))
-
-
 def facts_of(results: Results, sections: Iterable[str]) -> Facts:
     """Collect the facts of some sections."""
     facts: Facts = {}
@@ -218,7 +213,7 @@ def _depth(result: DepthResult) -> Iterator[Found]:
                 for std in stds.get(variant, ())
             )
             points = zip(mean, chain(halves, repeat(None)), strict=False)
-            ratios = _by_layer(around(*pair) for pair in points)
+            ratios = _by_layer(Number.around(*pair) for pair in points)
             yield prefix + variant, "ratio", ratios
         for part in curves.protected:
             rows = zip(part.mean, part.low, part.high, strict=False)
@@ -298,7 +293,7 @@ def _spectrum(result: SpectrumResult) -> Iterator[Found]:
         yield head.name, "verdict", verdicts.get(head.name, "between")
         rows = zip_longest(head.curve, head.curve_sem or ())
         points = {
-            f"{i} largest": around(value, None if sem is None else Z * sem)
+            f"{i} largest": Number.around(value, None if sem is None else Z * sem)
             for i, (value, sem) in enumerate(rows, start=1)
             if value is not None
         }

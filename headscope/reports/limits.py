@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import CheckFailedError, InputError, nearest
 from headscope.core.roles import ROLES
 from headscope.core.safe_text import listed, visible
-from headscope.pruning.result import PruneResult
 from headscope.removal.metric_words import scale_of
 from headscope.reports.baseline import Side
 from headscope.reports.claims.rule import claims
@@ -23,126 +21,109 @@ from headscope.reports.result import VERDICTS, DiffResult, Outcome
 from headscope.reports.rules import (
     Rule,
     bare_limit,
-    check_rules,
     outcomes_of,
     parse_rules,
     undecided,
 )
 
-#: From the value of a limit and results: why it fails, or an empty string.
-Check = Callable[[float, Results], str]
 #: What the value of a limit may be: in words, of exactly which types, and the smallest.
-_FLAG = ("true or false", (bool,), -math.inf)
-_COUNT = ("a whole number of 0 or more", (int,), 0)
-_NUMBER = ("a number", (int, float), -math.inf)
-_DROP = ("a number", (int, float), 0)
-_SHARE = ("a number of 0 or more", (int, float), 0)
 _Kind = tuple[str, tuple[type, ...], float]
+_FLAG: _Kind = ("true or false", (bool,), -math.inf)
+_COUNT: _Kind = ("a whole number of 0 or more", (int,), 0)
+_NUMBER: _Kind = ("a number", (int, float), -math.inf)
+_DROP: _Kind = ("a number", (int, float), 0)
+_SHARE: _Kind = ("a number of 0 or more", (int, float), 0)
 
 
 class Limit(NamedTuple):
-    """What the value of a limit may be, the function that checks results, and when it passes."""
+    """What the value of a limit may be, when it passes, and why it fails."""
 
     kind: _Kind
-    check: Check
     words: str
+    #: From the limit's name, its value and results: why it fails, or an empty string.
+    reason: Callable[[str, float, Results], str]
 
 
-def _validation(limit: float, new: Results) -> str:
+def _validation(name: str, limit: float, new: Results) -> str:
     """Check that every result carries a certificate that passed."""
     if not limit or not new.sections:
         return "there is no result" if limit else ""
-    passed = {name: certificate.passed for name, certificate in new.certificates.items()}
+    passed = {section: certificate.passed for section, certificate in new.certificates.items()}
     words = {None: "is not validated", False: "failed", True: ""}
     reasons = [f"{name} {why}" for name in new.sections if (why := words[passed.get(name)])]
     return ", ".join(reasons)
 
 
-def _of_classify(check: Callable[[ClassifyResult, float], str]) -> Check:
-    absent = "the report has no result of classify"
-    return lambda limit, new: check(new.classify, limit) if new.classify else absent
+def _labels(name: str, limit: float, new: Results) -> str:
+    """Check how many heads have a role, have none, or would have one with random weights."""
+    if new.classify is None:
+        return "the report has no result of classify"
+    heads, control = new.classify.heads, new.classify.control
+    if name == "max_false_positives":
+        if control is None or not control.random_weights:
+            return "classify ran without its control; set control = true in [classify]"
+        labels = [visible(label) for label in control.false_positives]
+        too_many = len(labels) > limit
+        return f"{len(labels)} with random weights ({listed(labels)})" if too_many else ""
+    if name == "max_without_role":
+        count = sum(not head.roles for head in heads)
+        return f"{count} heads have no role" if count > limit else ""
+    role = name.removeprefix("min_")
+    count = sum(role in head.roles for head in heads)
+    return "" if count >= limit else f"{'1 head is' if count == 1 else f'{count} heads are'} {role}"
 
 
-def _least_heads(role: str) -> Check:
-    """Return the check that at least so many heads have this role."""
+def _metric(name: str, limit: float, new: Results) -> str:
+    """Check that the metric is at least (a loss: at most) the limit, or drops by no more.
 
-    def check(classify: ClassifyResult, least: float) -> str:
-        count = sum(role in head.roles for head in classify.heads)
-        heads = "1 head is" if count == 1 else f"{count} heads are"
-        return "" if count >= least else f"{heads} {role}"
-
-    return _of_classify(check)
-
-
-@_of_classify
-def _without_role(classify: ClassifyResult, most: float) -> str:
-    count = sum(not head.roles for head in classify.heads)
-    return "" if count <= most else f"{count} heads have no role"
-
-
-@_of_classify
-def _false_positives(classify: ClassifyResult, most: float) -> str:
-    if classify.control is None or not classify.control.random_weights:
-        return "classify ran without its control; set control = true in [classify]"
-    labels = [visible(label) for label in classify.control.false_positives]
-    return "" if len(labels) <= most else f"{len(labels)} with random weights ({listed(labels)})"
-
-
-def _metric(percent: int | None, *, drop: bool = False) -> Check:
-    """Return the check that the metric is at least (a loss: at most) this, or drops by no more.
-
-    ``percent`` of the heads are removed by the method, random heads aside, that keeps most; None is
-    the unpruned model.
+    Where a share of the heads is removed, by the method, random heads aside, that keeps most.
     """
-
-    def check(prune: PruneResult, limit: float) -> str:
-        metric, whole = visible(prune.metric), prune.baseline.value
-        value, text = whole, f"{metric} is {whole:.4g}"
-        if percent is not None:
-            near = 0.5 / max(prune.n_heads, 1)  # half a head
-            points = [
-                (curve.name, point.value)
-                for curve in prune.curves
-                for point in curve.points
-                if curve.method != "random" and abs(point.fraction - percent / 100) <= near
-            ]
-            if not points:
-                return f"no method was measured with {percent}% of the heads removed"
-            method, value = max(points, key=lambda item: prune.sign * item[1])
-            text = f"{prune.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
-        if drop:
-            if limit >= (most := bare_limit(prune.metric)):
-                return f"so much of {metric} guards nothing; give less than {most:g}"
-            return text if prune.sign * (whole - value) > limit else ""
-        bad = prune.sign * (value - limit) < 0
-        if not bad and 0 < limit < 1 and scale_of(prune.metric) == 100:  # meant as a share of 1
-            return f"{metric} goes up to 100, so {limit:g} guards nothing; give {100 * limit:g}"
-        return text if bad else ""
-
-    absent = "the report has no result of prune"
-    return lambda limit, new: check(new.prune, limit) if new.prune else absent
+    prune = new.prune
+    if prune is None:
+        return "the report has no result of prune"
+    metric, whole = visible(prune.metric), prune.baseline.value
+    value, text = whole, f"{metric} is {whole:.4g}"
+    if match := _AT.fullmatch(name):
+        near = 0.5 / max(prune.n_heads, 1)  # half a head
+        points = [
+            (curve.name, point.value)
+            for curve in prune.curves
+            for point in curve.points
+            if curve.method != "random" and abs(point.fraction - int(match[1]) / 100) <= near
+        ]
+        if not points:
+            return f"no method was measured with {match[1]}% of the heads removed"
+        method, value = max(points, key=lambda item: prune.sign * item[1])
+        text = f"{prune.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
+    if match and match[2] == "drop":
+        if limit >= (most := bare_limit(prune.metric)):
+            return f"so much of {metric} guards nothing; give less than {most:g}"
+        return text if prune.sign * (whole - value) > limit else ""
+    bad = prune.sign * (value - limit) < 0
+    if not bad and 0 < limit < 1 and scale_of(prune.metric) == 100:  # meant as a share of 1
+        return f"{metric} goes up to 100, so {limit:g} guards nothing; give {100 * limit:g}"
+    return text if bad else ""
 
 
-#: By name. :func:`_limit_of` knows those of the metric after pruning too.
+_AT = re.compile(r"metric_at_(\d\d?|100)_percent_(drop|min)")
+_SO_MANY = "with that share of the heads removed (any whole number for 50) the metric is "
+_FALSE = "at most so many heads with random weights earn a syntactic or rare-word label"
+_UNPRUNED = "the unpruned model's metric is at least this; of a loss: at most"
+#: By name; what stands here for 50 percent is there for any whole number.
 _LIMITS = {
-    "validation": Limit(_FLAG, _validation, "every result was validated and passed"),
+    "validation": Limit(_FLAG, "every result was validated and passed", _validation),
     **{
-        f"min_{role.key}": Limit(
-            _COUNT, _least_heads(role.key), f"at least so many heads are {role.name}"
-        )
+        f"min_{role.key}": Limit(_COUNT, f"at least so many heads are {role.name}", _labels)
         for role in ROLES
     },
-    "max_without_role": Limit(_COUNT, _without_role, "at most so many heads have no role"),
-    "max_false_positives": Limit(
-        _COUNT,
-        _false_positives,
-        "at most so many heads with random weights earn a syntactic or rare-word label",
-    ),
-    "metric_min": Limit(
-        _NUMBER, _metric(None), "the unpruned model's metric is at least this; of a loss: at most"
+    "max_without_role": Limit(_COUNT, "at most so many heads have no role", _labels),
+    "max_false_positives": Limit(_COUNT, _FALSE, _labels),
+    "metric_min": Limit(_NUMBER, _UNPRUNED, _metric),
+    "metric_at_50_percent_drop": Limit(_DROP, f"{_SO_MANY}worse by at most this", _metric),
+    "metric_at_50_percent_min": Limit(
+        _NUMBER, f"{_SO_MANY}at least this; of a loss: at most", _metric
     ),
 }
-_AT = re.compile(r"metric_at_(\d{1,3})_percent_(drop|min)")
 #: Keys of [limits] that hold no number: what the value is, and what it asks for.
 _OTHERS = {
     "insights": ("a table", "these claims have these verdicts"),
@@ -150,27 +131,8 @@ _OTHERS = {
     "fail_on": ("a list", "none of these rules of 'headscope diff' fires"),
     "tolerance": (_SHARE[0], "that of 'headscope diff', for fail_on"),
 }
-#: Every key of [limits], with examples of the pattern above.
-LIMIT_NAMES = (*_LIMITS, "metric_at_50_percent_drop", "metric_at_50_percent_min", *_OTHERS)
-
-
-def _limit_of(name: str) -> Limit | None:
-    match = _AT.fullmatch(name)
-    if match is None or int(match[1]) > 100:
-        return _LIMITS.get(name)
-    words = "with that share of the heads removed (any whole number for 50) the metric is "
-    if match[2] == "drop":
-        return Limit(_DROP, _metric(int(match[1]), drop=True), f"{words}worse by at most this")
-    return Limit(_NUMBER, _metric(int(match[1])), f"{words}at least this; of a loss: at most")
-
-
-def described() -> Iterator[tuple[str, str, str]]:
-    """Yield every key of [limits]: its name, what its value may be, and when it passes."""
-    for name in LIMIT_NAMES:
-        if (limit := _limit_of(name)) is not None:
-            yield name, limit.kind[0], limit.words
-        else:
-            yield name, *_OTHERS[name]
+#: Every key of [limits]: what its value may be, and when it passes.
+LIMITS = {name: (limit.kind[0], limit.words) for name, limit in _LIMITS.items()} | _OTHERS
 
 
 @dataclass(frozen=True)
@@ -196,13 +158,14 @@ class Limits:
         values = {key.replace("-", "_"): value for key, value in table.items()}
         constants, others = list[Constant](), dict[str, Any]()
         for name in (name for name in values if name not in _OTHERS):
-            limit = _limit_of(name)
+            match = _AT.fullmatch(name)
+            limit = _LIMITS.get(f"metric_at_50_percent_{match[2]}" if match else name)
             if limit is None:
-                hint = nearest(name, LIMIT_NAMES, "there are")
+                hint = nearest(name, LIMITS, "there are")
                 raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
             value = _number(f"{where} {name}", limit.kind, values[name])
-            check = functools.partial(limit.check, value)
-            constants.append(Constant(f"{name} = {_shown(value)}", check))
+            reason = functools.partial(limit.reason, name, value)
+            constants.append(Constant(f"{name} = {_shown(value)}", reason))
         if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
         if "insights" in values:
@@ -273,12 +236,6 @@ def _verdict(number: int, wanted: Sequence[str], new: Results) -> str:
     absent = "not in the report" if found else "not in the report, which has no insights"
     verdict = verdicts.get(number, absent)
     return "" if verdict in wanted else f"it is {visible(verdict)}"
-
-
-def check_baseline(limits: Limits, baseline: Side) -> None:
-    """Refuse, before anything is measured, a rule that makes no sense for the baseline's metric."""
-    if baseline.metric:
-        check_rules(limits.fail_on, baseline.metric)
 
 
 def judged(

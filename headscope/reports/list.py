@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from rich.console import RenderableType
@@ -14,60 +14,54 @@ from headscope.core.safe_text import visible
 from headscope.reports.result import Entry, ListResult
 
 
-def _methods(page: str) -> Iterable[Entry]:
-    from headscope.pruning.options import METHODS
-
-    return (Entry(name, method.words, method.source, page) for name, method in METHODS.items())
-
-
-def _tasks(page: str) -> Iterable[Entry]:
-    from headscope.tasks.making import TASKS
-
-    return (Entry(name, task.words, "", page) for name, task in TASKS.items())
-
-
-def _roles(page: str) -> Iterable[Entry]:
-    from headscope.core.roles import ROLES
-
-    return (Entry(role.key, role.words, role.source, page) for role in ROLES)
-
-
-def _families(page: str) -> Iterable[Entry]:
-    from headscope.models.layouts.families import COVERED, REFUSED
-
-    for name, family in COVERED.items():
-        words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"
-        yield Entry(name, words, "", "README.md")
-    for name, reason in REFUSED.items():
-        yield Entry(name, f"refused: {reason}", "", page)
-
-
-def _limits(page: str) -> Iterable[Entry]:
-    from headscope.reports.limits import described
-
-    return (Entry(name, f"{kind}: {words}", "", page) for name, kind, words in described())
-
-
 class Kind(NamedTuple):
     """One kind of thing that can be listed."""
 
     words: str  # What things of this kind are, on one line
     page: str  # The page of the docs about them
-    #: Returns all of them. It loads the list that they are in when it is called, not before.
-    entries: Callable[[str], Iterable[Entry]]
 
 
-_LIMITS = "docs/config.md"
 #: Everything that can be listed, by name.
 KINDS = {
-    "methods": Kind("ways to choose the heads that prune removes", "docs/prune.md", _methods),
-    "tasks": Kind("what a model is measured by", "docs/tasks.md", _tasks),
-    "roles": Kind("what heads can do, as classify finds it", "docs/classify.md", _roles),
-    "families": Kind(
-        "model types that are tested, and those that are refused", "docs/families.md", _families
-    ),
-    "limits": Kind("what [limits] of a config file can ask of a report", _LIMITS, _limits),
+    "methods": Kind("ways to choose the heads that prune removes", "docs/prune.md"),
+    "tasks": Kind("what a model is measured by", "docs/tasks.md"),
+    "roles": Kind("what heads can do, as classify finds it", "docs/classify.md"),
+    "families": Kind("model types that are tested, and those that are refused", "docs/families.md"),
+    "limits": Kind("what [limits] of a config file can ask of a report", "docs/config.md"),
 }
+
+
+def _entries(kind: str) -> Iterator[Entry]:
+    """List all of one kind, from the list that the program itself uses, loaded only now."""
+    page = KINDS[kind].page
+    if kind == "methods":
+        from headscope.pruning.options import METHODS
+
+        for name, method in METHODS.items():
+            yield Entry(name, method.words, method.source, page)
+    elif kind == "tasks":
+        from headscope.tasks.making import TASKS
+
+        for name, task in TASKS.items():
+            yield Entry(name, task.words, "", page)
+    elif kind == "roles":
+        from headscope.core.roles import ROLES
+
+        for role in ROLES:
+            yield Entry(role.key, role.words, role.source, page)
+    elif kind == "families":
+        from headscope.models.layouts.families import COVERED, REFUSED
+
+        for name, family in COVERED.items():
+            words = f"covered: {', '.join(family.stacks)} (layout {family.layout})"
+            yield Entry(name, words, "", "README.md")
+        for name, reason in REFUSED.items():
+            yield Entry(name, f"refused: {reason}", "", page)
+    else:
+        from headscope.reports.limits import LIMITS
+
+        for name, (value, words) in LIMITS.items():
+            yield Entry(name, f"{value}: {words}", "", page)
 
 
 def entries_of(name: str | None = None) -> ListResult:
@@ -78,7 +72,7 @@ def entries_of(name: str | None = None) -> ListResult:
     if name not in KINDS:
         hint = nearest(name, KINDS, "there are")
         raise InputError(f"There is nothing called {visible(name)!r} to list; {hint}")
-    return ListResult(name, tuple(KINDS[name].entries(KINDS[name].page)))
+    return ListResult(name, tuple(_entries(name)))
 
 
 def list_report(result: ListResult) -> Iterable[RenderableType]:

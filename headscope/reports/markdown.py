@@ -9,12 +9,11 @@ from headscope.analyses.classify.result import ClassifyResult
 from headscope.analyses.classify.view import parts_of
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.claims.bars import bar_of
+from headscope.reports.claims.view import bar_of
 from headscope.reports.compare_view import diff_markdown
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
-from headscope.show.cells import tiny
-from headscope.show.markup import folded, table, ticked
+from headscope.show.cells import folded, head_rows, table, ticked, tiny
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
 
@@ -144,13 +143,11 @@ def _map(result: ClassifyResult) -> Iterator[str]:
     view = view_of("classify")
     for block in view.blocks(result) if view.blocks else ():
         if isinstance(block, HeadMarks):
-            heads = range(max((head for _, head in block.marks), default=0) + 1)
-            layers = list(dict.fromkeys(layer for layer, _ in block.marks))
+            rows = head_rows(block.marks)
             yield "```text"
-            yield f"{'':>4}" + "".join(f"{head:>6}" for head in heads)
-            for layer in layers:
-                marks = (block.marks.get((layer, head), ("",))[0] for head in heads)
-                line = f"{layer:>4}" + "".join(f"{mark:>6}" for mark in marks)
+            yield f"{'':>4}" + "".join(f"{head:>6}" for head in range(len(rows[0][1])))
+            for layer, row in rows:
+                line = f"{layer:>4}" + "".join(f"{mark[0] if mark else '':>6}" for mark in row)
                 yield visible(line).replace("`", "'")
             yield from ("```", "", markdown(block.legend))
 

@@ -1,4 +1,4 @@
-"""What ``headscope insights`` and ``headscope report`` can be asked."""
+"""What ``headscope insights`` and ``headscope report`` can be asked, and both functions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from headscope.core.errors import HeadscopeError, InputError
 from headscope.core.options import Option, names
 from headscope.reports.registry import SECTIONS, section_of
+from headscope.reports.result import InsightsResult, ReportResult
+from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -262,3 +264,7 @@ class ReportOptions(ClaimsOptions):
             except (HeadscopeError, TypeError):  # the run says what is wrong
                 continue
             yield name, options
+
+
+insights = entry(InsightsOptions, InsightsResult, "headscope.reports.claims.run")
+report = entry(ReportOptions, ReportResult, "headscope.reports.run")

@@ -10,7 +10,7 @@ from headscope.analyses.classify.view import legend, parts_of, role_counts
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.claims.bars import bar_of
+from headscope.reports.claims.view import bar_of
 from headscope.reports.markdown import (
     certificate,
     headline,
@@ -21,10 +21,16 @@ from headscope.reports.markdown import (
 )
 from headscope.reports.result import ReportResult
 from headscope.show.blocks import PAGE, Block, Chart, Custom, Drawing, Panels, Text
-from headscope.show.cells import short, tidy
-from headscope.show.page.body import body, svg_files
+from headscope.show.cells import head_rows, short, tidy
 from headscope.show.page.parts import Card, Part
-from headscope.show.page.template import page_json, rendered, role_colours, versions
+from headscope.show.page.template import (
+    body,
+    page_json,
+    rendered,
+    role_colours,
+    svg_files,
+    versions,
+)
 from headscope.show.view import view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention.
@@ -62,12 +68,11 @@ def report_html(
     # The map: heads by their original numbers, None where one was removed.
     stack = next((head.stack for head in classified.heads), "") if classified else ""
     removed = model.get("removed_heads") or []
-    gone = [place[-2:] for place in removed if len(place) == 2 or place[0] == stack]
+    gone = [(p[-2], p[-1]) for p in removed if len(p) == 2 or p[0] == stack]
     by_place = {(card.layer, card.head): card for card in cards}
-    places = [*by_place, *gone] if by_place else []
-    columns = list(range(max((head for _, head in places), default=-1) + 1))
-    layers = range(max((layer for layer, _ in places), default=-1) + 1)
-    rows = [(layer, [by_place.get((layer, head)) for head in columns]) for layer in layers]
+    cells: dict[tuple[int, int], Card | None] = dict.fromkeys(gone)
+    cells = {**cells, **by_place} if by_place else {}
+    rows = head_rows(cells, range(max((layer for layer, _ in cells), default=-1) + 1))
 
     size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
     size += f", {len(removed)} removed" if removed else ""
@@ -113,7 +118,7 @@ def report_html(
         claims=[(claim, bar_of(claim)) for claim in claims],
         roles=[role[:3] for role in role_counts(classes[0])] if classes else (),
         scales=captions,
-        columns=columns,
+        columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
         map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head.",
         legend="".join(f"{legend(part.stacks[0])}; " for part in classes)
@@ -184,6 +189,7 @@ def _data(
 ) -> dict[str, Any]:
     """Return what the page's script reads."""
     special = set(report.provenance["model"].get("special_tokens") or _SPECIAL)
+    lines = list(dict.fromkeys(caption for card in cards for caption, _ in card.facts))
     return {
         "first": first,
         "side": SIDE,
@@ -191,8 +197,8 @@ def _data(
         "scales": captions,
         "classified": report.classify is not None,
         "controls": list(report.rank.controls) if report.rank is not None else [],
-        "captions": (captions_of_facts := _captions(cards)),
-        "heads": [_card(card, captions_of_facts) for card in cards],
+        "captions": lines,  # what the lines of the cards are called, each once
+        "heads": [_card(card, lines) for card in cards],
         "samples": [
             {
                 "text": visible(sample.text),
@@ -212,11 +218,6 @@ def _data(
 _SPECIAL = ("[CLS]", "[SEP]", "<s>", "</s>", "<pad>", "[PAD]")
 
 
-def _captions(cards: Sequence[Card]) -> list[str]:
-    """Return what the lines of the cards are called, each once."""
-    return list(dict.fromkeys(caption for card in cards for caption, _ in card.facts))
-
-
 def _card(card: Card, captions: Sequence[str]) -> dict[str, Any]:
     """Return what the script reads of a head, with signs as print has them."""
     values = {field: getattr(card, field) for field in _CARD_FIELDS}
@@ -233,8 +234,6 @@ def _parts(report: ReportResult, files: Mapping[str, Mapping[str, bytes]]) -> It
         if view.blocks is not None and view.title:
             blocks = list(view.blocks(result))
             yield _folded(name, view.title, blocks, files.get(name) or svg_files(blocks))
-        elif (part := view.section(result)) is not None:
-            yield part
         for more in view.more(result):
             anchor = more.title.lower().replace(" ", "-")
             drawn = files.get(name) or svg_files(more.blocks)

@@ -47,9 +47,8 @@ def read_results(path: Path) -> Results:
     if (path / _REPORT).exists():
         raw |= _split(load_json(path / _REPORT), str(path / _REPORT))
     for section in SECTIONS:
-        files = [path / name for name in section_of(section).files]
-        file = next((file for file in files if file.exists()), None)
-        if file is None or section in raw:
+        file = path / f"{section}.json"
+        if section in raw or not file.exists():
             continue
         document = _split(load_json(file), str(file))
         if set(document) != {section}:
@@ -99,13 +98,10 @@ def load_json(path: Path) -> Any:
 def _split(document: Any, where: str) -> dict[str, dict[str, Any]]:
     """Return the sections of a document, as written."""
     if isinstance(document, Mapping):
-        marks = {name: section_of(name).marks for name in SECTIONS}
-        shares = {name: len(mine & document.keys()) / len(mine) for name, mine in marks.items()}
-        best = max(shares, key=lambda name: shares[name])
-        # The section of a report that is called insights is no list.
-        is_report = best == "insights" and not isinstance(document["insights"], list)
-        if shares[best] > 0.5 and not is_report:
-            return {best: dict(document)}
+        for name in SECTIONS:
+            marks = section_of(name).marks
+            if len(marks & document.keys()) > len(marks) / 2:
+                return {name: dict(document)}
         parts = {name: document[name] for name in SECTIONS if isinstance(document.get(name), dict)}
         if parts:
             return parts

@@ -59,22 +59,6 @@ class Sections:
 
 
 SECTIONS = tuple(field.name for field in dataclasses.fields(Sections))  # Their names, in order.
-#: Fields that tell the JSON of a section from that of others; by default all fields of its own.
-_MARKS = {
-    "validate": "passed layers tolerance",
-    "explain": "steps sentence patterns",
-    "classify": "heads corpus thresholds",
-    "attribute": "parts spearman shuffled",
-    "rank": "heads layers controls",
-    "spectrum": "heads sampling verdict",
-    "depth": "variants protected decomposition",
-    "flow": "sentences spectra recovery",
-    "transfer": "cells baselines searched",
-    "linear": "memory correlations stored",
-    "symmetric": "whole equivalent_heads sets",
-    "prune": "curves baseline task",
-    "insights": "insights",
-}
 #: Sections whose result another makes use of.
 _USES = {
     "attribute": "classify",
@@ -91,7 +75,6 @@ class Section:
     name: str  # Of the section, its command and its table in a config file
     result: str  # The name of its result's class in ``headscope``
     uses: tuple[str, ...]  # Sections whose result it makes use of
-    files: tuple[str, ...]  # What its JSON may be called; the first that is there counts
 
     @property
     def kind(self) -> type:
@@ -99,12 +82,13 @@ class Section:
         return cast(type, getattr(headscope, self.result))
 
     @property
-    def marks(self) -> frozenset[str]:
-        """Fields that tell its JSON from that of the others."""
-        if self.name in _MARKS:
-            return frozenset(_MARKS[self.name].split())
-        every = {field.name for field in dataclasses.fields(self.kind)}
-        return frozenset(every - {"schema", "provenance", "validation"})
+    def marks(self) -> set[str]:
+        """Required fields, of which the JSON of every other section has half at most."""
+        none = dataclasses.MISSING
+        fields = [
+            f for f in dataclasses.fields(self.kind) if f.default is f.default_factory is none
+        ]
+        return {field.name for field in fields} - {"schema", "provenance", "validation"}
 
 
 _SECTIONS = {
@@ -112,7 +96,6 @@ _SECTIONS = {
         name=field.name,
         result=str(field.type).removesuffix(" | None"),
         uses=tuple(_USES.get(field.name, "").split()),
-        files=(f"{field.name}.json", *(["validation.json"] if field.name == "validate" else [])),
     )
     for field in dataclasses.fields(Sections)
 }

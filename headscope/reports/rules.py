@@ -129,8 +129,8 @@ def parse_rules(texts: Iterable[str]) -> tuple[Rule, ...]:
 
 
 def check_rules(rules: Iterable[Rule], metric: str) -> None:
-    """Refuse a limit that makes no sense for the metric at hand."""
-    for rule in rules:
+    """Refuse a limit that makes no sense for the metric at hand, where there is one."""
+    for rule in rules if metric else ():
         if rule.limit is not None and (why := rule.limit.nonsense(metric)):
             raise InputError(f"{rule} would guard nothing here: {why}.")
 
@@ -138,8 +138,7 @@ def check_rules(rules: Iterable[Rule], metric: str) -> None:
 def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
     """Say of every rule why it fires; an empty reason where it does not."""
     rules = tuple(rules)
-    if diff.metric:
-        check_rules(rules, diff.metric)
+    check_rules(rules, diff.metric)
     return tuple(Outcome(str(rule), _reason(diff, rule)) for rule in rules)
 
 

@@ -15,21 +15,6 @@ from headscope.stats.estimate import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["BLACK", "BLUE", "GREEN", "GREY", "ORANGE", "PURPLE", "SKY", "VERMILION"]
-__all__ += [
-    "BOTH",
-    "PAGE",
-    "TERMINAL",
-    "VERBOSE",
-    "Block",
-    "Chart",
-    "Column",
-    "Custom",
-    "Details",
-    "Drawing",
-]
-__all__ += ["HeadMap", "HeadMarks", "Matrix", "Panels", "Series", "Table", "Text", "table_cells"]
-
 #: The palette of Okabe & Ito 2008, which stays apart for colour-blind readers, and a grey.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -210,22 +195,20 @@ def text_table(
 
 def table_cells(table: Table) -> list[list[str]]:
     """Write every cell of a table, the same for all renderers."""
-    return [
-        [
-            _cell(row[field] if isinstance(field, int) else _getter(field)(row), digits)
-            for _, field, digits in table.columns
-        ]
-        for row in table.rows
-    ]
-
-
-def _getter(field: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return attrgetter(field) if isinstance(field, str) else field
-
-
-def _cell(value: Any, digits: int | Callable[[Any], str]) -> str:
-    if isinstance(value, str):
-        return value
-    if callable(digits):
-        return digits(value)
-    return ranged(value, digits) if isinstance(value, Estimate) else decimal(value, digits)
+    rows = []
+    for row in table.rows:
+        cells = []
+        for _, field, form in table.columns:
+            if isinstance(field, int):
+                value = row[field]
+            else:
+                value = attrgetter(field)(row) if isinstance(field, str) else field(row)
+            if isinstance(value, str):
+                cells.append(value)
+            elif callable(form):
+                cells.append(form(value))
+            else:
+                write = ranged if isinstance(value, Estimate) else decimal
+                cells.append(write(value, form))
+        rows.append(cells)
+    return rows

@@ -1,11 +1,11 @@
-"""What the tables, sentences and CSV files of all commands share: columns, numbers, intervals."""
+"""What tables, sentences, CSV and Markdown of all commands share: columns, numbers, intervals."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.table import Table
 from rich.text import Text
 
+from headscope.core.safe_text import markdown
+
 if TYPE_CHECKING:
     import pandas
 
 Row = TypeVar("Row")  # What stands for a layer: its number, or its name.
+Cell = TypeVar("Cell")  # What belongs to a head.
 
 
 def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Table:
@@ -29,31 +32,16 @@ def make_table(columns: Sequence[str], rows: Iterable[Iterable[str]] = ()) -> Ta
     return table
 
 
-def head_map(
-    cells: Mapping[tuple[Row, int], Text],
-    layers: Iterable[Row],
-    *,
-    across: int,
-    width: int,
-    name: Callable[[Row], str] = "L{}".format,
-) -> Iterator[Table]:
-    """Lay (layer, head) out as layers x heads, in blocks of ``across`` heads.
+def head_rows(
+    cells: Mapping[tuple[Row, int], Cell], layers: Iterable[Row] | None = None
+) -> list[tuple[Row, list[Cell | None]]]:
+    """Arrange what belongs to (layer, head) as rows of heads, None where there is no such head.
 
-    Heads that are missing stay empty; ``width`` of a head's column is in characters. ``layers`` may
-    be anything that ``name`` makes a row's name of.
+    Without ``layers`` there is a row for each layer that has a head, in the order of ``cells``.
     """
-    layers = list(layers)
-    longest = max((len(name(layer)) for layer in layers), default=0)
-    n_heads = max(head for _, head in cells) + 1
-    for start in range(0, n_heads, across):
-        heads = range(start, min(start + across, n_heads))
-        table = Table(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
-        table.add_column("", width=max(5, longest + 1), no_wrap=True)
-        for head in heads:
-            table.add_column(f"H{head}", width=width, justify="right", no_wrap=True)
-        for layer in layers:
-            table.add_row(name(layer), *(cells.get((layer, head), Text("")) for head in heads))
-        yield table
+    heads = range(max((head for _, head in cells), default=-1) + 1)
+    rows = dict.fromkeys(layer for layer, _ in cells) if layers is None else layers
+    return [(layer, [cells.get((layer, head)) for head in heads]) for layer in rows]
 
 
 def model_line(result: Any, heads: int | None = None) -> Text:
@@ -164,3 +152,34 @@ def short(value: float) -> str:
     if value == 0 or abs(value) >= 100:
         return tidy(f"{value:,.0f}")
     return tidy(f"{value:.2g}" if abs(value) >= 0.001 else f"{value:.1e}")
+
+
+# --- GitHub's Markdown ---
+
+
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], bold: int | None = None
+) -> Iterator[str]:
+    """Write a table of plain strings; the column ``bold`` stands out."""
+    yield f"| {' | '.join(map(markdown, header))} |"
+    yield f"|{'---|' * len(header)}"
+    for row in rows:
+        cells = [markdown(cell) for cell in row]
+        if bold is not None:
+            cells[bold] = f"**{cells[bold]}**"
+        yield f"| {' | '.join(cells)} |"
+
+
+def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
+    """Fold lines up under a title that opens them; nothing where there are none."""
+    lines = list(lines)
+    if lines:
+        yield from ("", f"<details><summary>{markdown(title)}</summary>", "", *lines, "")
+        yield "</details>"
+
+
+def ticked(limits: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Write one line for each limit and the reason why it fails; failed ones come first."""
+    for limit, reason in sorted(limits, key=lambda row: not row[1]):
+        mark, why = ("\u274c", f": {markdown(reason)}") if reason else ("\u2705", "")
+        yield f"* {mark} {markdown(limit)}{why}"

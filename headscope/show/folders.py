@@ -55,7 +55,7 @@ def names_of(*stems: str) -> tuple[str, ...]:
 
 def folder_files(tables: Mapping[str, str], figures: Mapping[str, Figure]) -> dict[str, bytes]:
     """Return ``NAME.csv`` of every table, ``NAME.png`` and ``NAME.svg`` of every figure."""
-    from headscope.show.drawing import figure_files
+    from headscope.show.figures import figure_files
 
     return {f"{name}.csv": text.encode() for name, text in tables.items()} | figure_files(figures)
 

@@ -6,7 +6,6 @@ import base64
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -23,7 +22,7 @@ from headscope.show.blocks import (
     Panels,
     Text,
 )
-from headscope.show.cells import model_name, tidy
+from headscope.show.cells import head_rows, model_name, tidy
 from headscope.show.view import view_of
 
 _EVERY = 0.5  # Seconds between two looks at a run
@@ -32,27 +31,18 @@ _RUNNING: list[str] = []
 _STYLE = "padding:1px 6px;text-align:center;color:#16191f;font-size:11px;border:1px solid #fff"
 
 
-@dataclass(frozen=True)
-class _Bar:
-    """A progress bar as a notebook shows it."""
-
-    markup: str
-
-    def _repr_html_(self) -> str:
-        return self.markup
-
-
 @contextmanager
 def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None]:
     """Show below a notebook's cell how far a run has come, until it ends; one bar at a time."""
     from IPython import get_ipython
-    from IPython.display import display
+    from IPython.display import HTML, display
 
     if _RUNNING or get_ipython() is None:
         yield None
         return
     steps, last = Steps(names), 0.0
-    shown: Any = display(_Bar(""), display_id=True)  # type: ignore[no-untyped-call]
+    html: Any = HTML
+    shown: Any = display(html(""), display_id=True)  # type: ignore[no-untyped-call]
     _RUNNING.append(command)
 
     def tell(what: str, done: int, total: int) -> None:
@@ -61,33 +51,28 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
         if time.monotonic() - last > _EVERY:
             last = time.monotonic()
             bar = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
-            shown.update(_Bar(bar.format(steps.share, command, steps.title())))
+            shown.update(html(bar.format(steps.share, command, steps.title())))
 
     try:
         yield tell
     finally:
         _RUNNING.pop()
-        shown.update(_Bar(""))
-
-
-def key_sentence(command: str, result: Any) -> str:
-    """Return the sentence that a result leads with."""
-    shown = _blocks(command, result)
-    texts = [block for block in shown if isinstance(block, Text) and block.text]
-    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
-    return " ".join(leads[0].text.split()) if leads else ""
+        shown.update(html(""))
 
 
 def html(command: str, result: Any) -> str:
     """Write the key sentence, and the map of heads or the first figure."""
-    shown, parts = _blocks(command, result), list[Markup]()
+    shown = _blocks(command, result)
+    texts = [block for block in shown if isinstance(block, Text) and block.text]
+    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
+    sentence = " ".join(leads[0].text.split()) if leads else ""
     head = Markup("<p><b>{} of {}</b>. {}</p>")
-    parts.append(head.format(command, model_name(result), tidy(key_sentence(command, result))))
+    parts = [head.format(command, model_name(result), tidy(sentence))]
     marks = next((block for block in shown if isinstance(block, HeadMarks)), None)
     if marks is not None:
         parts.append(_table(marks))
     elif (figure := figure_of(command, result)) is not None:
-        from headscope.show.drawing import figure_files
+        from headscope.show.figures import figure_files
         from headscope.show.style import FigureStyle, styled
 
         figure.set_dpi(80)
@@ -125,10 +110,6 @@ def _blocks(command: str, result: Any) -> list[Block]:
 
 
 def _table(block: HeadMarks) -> Markup:
-    rows: dict[str, dict[int, tuple[str, str]]] = {}
-    for (layer, head), mark in block.marks.items():
-        rows.setdefault(layer, {})[head] = mark
-    heads = range(max((head for _, head in block.marks), default=-1) + 1)
     light = {role.style: role.light for role in primary_roles()}
     cell = Markup('<td style="{};background:{}">{}</td>')
     lines = [
@@ -136,10 +117,10 @@ def _table(block: HeadMarks) -> Markup:
             layer,
             Markup("").join(
                 cell.format(_STYLE, light.get(style, "#fff"), text)
-                for text, style in (marks.get(head, ("", "")) for head in heads)
+                for text, style in (mark or ("", "") for mark in row)
             ),
         )
-        for layer, marks in rows.items()
+        for layer, row in head_rows(block.marks)
     ]
     return Markup("<table>{}</table><p><small>{}</small></p>").format(
         Markup("").join(lines), block.legend

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich import text as rich_text
 from rich.cells import cell_len, set_cell_size
@@ -23,18 +23,11 @@ from headscope.show.blocks import (
     Text,
     table_cells,
 )
-from headscope.show.cells import decimal, head_map, make_table
+from headscope.show.cells import decimal, head_rows, make_table
 from headscope.show.style import is_verbose
 
-_STYLES = {
-    "": "",
-    "lead": "bold",
-    "formula": "italic",
-    "check": "green",
-    "soft": "dim",
-    "control": "",
-}
-_STYLES |= {"control": "", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
+_STYLES = {"": "", "control": "", "lead": "bold", "formula": "italic", "soft": "dim"}
+_STYLES |= {"check": "green", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
 #: Columns of a terminal, those of a row's name, and heads that stand side by side.
 _WIDE, _NAME, _HEADS = 80, 8, 12
@@ -94,18 +87,34 @@ def terminal(
                 for place, v in block.values.items()
                 if v is not None
             }
-            layers = dict.fromkeys(layer for layer, _ in block.values)
-            yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
+            yield from _head_map(cells, dict.fromkeys(layer for layer, _ in block.values))
         elif isinstance(block, HeadMarks):
             cells = {place: rich_text.Text(*mark) for place, mark in block.marks.items()}
-            layers = dict.fromkeys(layer for layer, _ in cells)
-            yield from head_map(cells, layers, across=_HEADS, width=6, name=str)
+            yield from _head_map(cells)
             yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):
             yield from _square(block) if block.columns else _corner(block)
     if hidden:
         more = f"{hidden} more {'table' if hidden == 1 else 'tables'}: --verbose; files: -o DIR."
         yield rich_text.Text(f"\n{more}", "dim")
+
+
+def _head_map(
+    cells: Mapping[tuple[str, int], rich_text.Text], layers: Iterable[str] | None = None
+) -> Iterator[RichTable]:
+    """Lay layers x heads out in blocks of heads; those that are missing stay empty."""
+    rows = head_rows(cells, layers)
+    longest = max((len(layer) for layer, _ in rows), default=0)
+    n_heads = max(head for _, head in cells) + 1
+    for start in range(0, n_heads, _HEADS):
+        heads = range(start, min(start + _HEADS, n_heads))
+        table = RichTable(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
+        table.add_column("", width=max(5, longest + 1), no_wrap=True)
+        for head in heads:
+            table.add_column(f"H{head}", width=6, justify="right", no_wrap=True)
+        for layer, row in rows:
+            table.add_row(layer, *(row[head] or rich_text.Text("") for head in heads))
+        yield table
 
 
 def matrix_cell(value: float | None, weights: bool) -> str:

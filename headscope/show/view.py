@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headscope.show.blocks import Block, Details
-    from headscope.show.page.parts import Card, Part, Place, Scale
+    from headscope.show.page.parts import Card, Place, Scale
 
 
 R = TypeVar("R")
@@ -57,8 +57,6 @@ class View(Generic[R]):
     facts: Callable[[R, Sequence[Place]], Iterable[Card]] = lambda result, places: ()
     #: The numbers on those cards that the map of heads can be coloured by.
     scales: tuple[Scale, ...] = ()
-    #: The section's part of the page, or None.
-    section: Callable[[R], Part | None] = lambda result: None
     #: Further parts of the page, and of report.md, for what not every run measures.
     more: Callable[[R], Iterable[Details]] = lambda result: ()
     #: The few numbers that a report leads with, each beside its control.
@@ -90,19 +88,17 @@ def view(
         return terminal(blocks(result))
 
     def files(result: R) -> Mapping[str, bytes]:
-        from headscope.show import drawing
-        from headscope.show.figures import figures_of
+        from headscope.show.figures import figure_files, figures_of
 
         made = {f"{name}.csv": frame(result) for name, frame in frames.items()}
         tables = {name: frame_csv(frame) for name, frame in made.items() if len(frame.columns)}
         if page:
-            from headscope.show.page.body import body
             from headscope.show.page.parts import Part
-            from headscope.show.page.template import part_html
+            from headscope.show.page.template import body, part_html
 
             part = Part(page, title, body=body(blocks(result), {}, opened=True))
             tables[f"{page}.html"] = part_html(part, result)
-        figures = drawing.figure_files(dict(figures_of(blocks(result))))
+        figures = figure_files(dict(figures_of(blocks(result))))
         return {name: text.encode() for name, text in tables.items()} | figures
 
     return View(human, files, title=title, blocks=blocks, **more)

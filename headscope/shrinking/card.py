@@ -17,8 +17,7 @@ from headscope.removal.card import (
     nameless,
 )
 from headscope.show import blocks as b
-from headscope.show.drawing import figure_files
-from headscope.show.figures import figures_of
+from headscope.show.figures import figure_files, figures_of
 from headscope.shrinking.result import ShrinkResult
 from headscope.shrinking.serving import Form
 from headscope.shrinking.view import answer, blocks, picture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 Z = 1.959963984540054  # Half of a 95% interval of a normal value, in standard errors.
 
@@ -21,7 +22,7 @@ class Estimate:
     high: float | None = None
 
     @classmethod
-    def around(cls, value: float | None, half_width: float | None = None) -> Estimate:
+    def around(cls, value: float | None, half_width: float | None = None) -> Self:
         """Make an estimate from a value and half the width of its interval, None where unknown."""
         if value is None or half_width is None:
             return cls(value)

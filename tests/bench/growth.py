@@ -25,7 +25,7 @@ from headscope.analyses.classify.passes import readings
 from headscope.data.corpus import open_text
 from headscope.data.encode import find_frequencies
 from headscope.data.sentence import Sentence, split_words
-from headscope.show.drawing import BLUE, figure_files, new_figure, plain_axes
+from headscope.show.figures import BLUE, figure_files, new_figure, plain_axes
 
 WIDTH = 384
 #: What stays while another axis grows.

@@ -127,12 +127,12 @@ worse-or-better | reports/compare.py | old and new are swapped
 limit-of-loss | reports/limits.py | a limit of a loss is upside down
     bad = prune.sign * (value - limit) < 0\n => bad = value - limit < 0\n
 interference-random | reports/claims/routing_claims.py | no random weights
-            control.over_random,\n => stored.difference,\n
-at-least-mean | reports/claims/finding.py | the mean, not its interval
+"random", control.over_random, ** => "random", stored.difference, **
+at-least-mean | reports/claims/rule.py | the mean, not its interval
     if least <= number.low and => if least <= (number.value or 0.0) and
 roles-tail | reports/claims/head_claims.py | p of doing worse
     (random >= own - equal).sum()) => (random <= own + equal).sum())
-low-rank-none | reports/claims/rank_claims.py | open counts as low rank
+low-rank-none | reports/claims/matrix_claims.py | open counts as low rank
     if outcome == HOLDS] => if outcome != FAILS]
 """
 

@@ -13,7 +13,7 @@ from headscope.cli.commands import COMMANDS
 from headscope.core.roles import ROLES
 from headscope.models.layouts.families import COVERED, REFUSED
 from headscope.pruning.options import METHODS
-from headscope.reports.limits import LIMIT_NAMES
+from headscope.reports.limits import LIMITS
 from headscope.reports.list import KINDS, entries_of
 from headscope.tasks.making import TASKS
 
@@ -52,7 +52,7 @@ EXPECTED = {
     "tasks": [*TASKS],
     "roles": [role.key for role in ROLES],
     "families": [*COVERED, *REFUSED],
-    "limits": [*LIMIT_NAMES],
+    "limits": [*LIMITS],
 }
 
 

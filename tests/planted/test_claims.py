@@ -16,22 +16,17 @@ import headscope
 from headscope.core.errors import UnsupportedModelError
 from headscope.data.corpus import as_plain
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.finding import Evidence, Finding
-from headscope.reports.claims.head_claims import (
-    judge_cross_attention,
-    judge_labelled_heads,
-    judge_survivors,
-)
-from headscope.reports.claims.rank_claims import judge_collapse, judge_low_rank
-from headscope.reports.claims.run import measure_kept_roles
+from headscope.reports.claims.head_claims import judge_survivors
+from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.run import decide, measure_kept_roles
 from headscope.reports.claims.thresholds import InsightThresholds
-from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
+from headscope.reports.result import Insight
 
 T = InsightThresholds()
 YES, NO = "holds", "does not hold"
 
 
-def parts(found: Finding) -> dict[str, str]:
+def parts(found: Insight) -> dict[str, str]:
     return {part.name: part.verdict for part in found.parts}
 
 
@@ -110,7 +105,7 @@ def test_every_part_of_claim_0_holds_for_one_model_and_not_for_another(how, expe
     loaded = opened(network)
     ranked = headscope.rank(loaded, text=as_plain(LINES), validate=False)
     moved = headscope.symmetric(loaded, LINES, validate=False)
-    found = judge_asymmetry(Evidence(rank=ranked, symmetric=moved), T)
+    found = decide("asymmetry", Evidence(rank=ranked, symmetric=moved))
     judged = tuple(parts(found)[name] for name in (WEIGHTS, PATTERNS, OUTPUT))
     assert judged == expected, found.parts
     if how == "untrained and sharp":
@@ -132,7 +127,7 @@ def test_rotated_queries_and_keys_are_decided_by_their_scores(tied, verdict):
     with pytest.raises(UnsupportedModelError, match="rotates queries and keys"):
         headscope.rank(loaded, validate=False)
     moved = headscope.symmetric(loaded, LINES[:8], validate=False)
-    found = judge_asymmetry(Evidence(symmetric=moved), T)
+    found = decide("asymmetry", Evidence(symmetric=moved))
     assert parts(found)["every head's scores are asymmetric"] == verdict
 
 
@@ -175,7 +170,7 @@ def test_kept_heads_must_beat_others_of_their_layers(loud, quiet, expected, clas
     loaded = opened(eight_heads(loud=loud, quiet=quiet))
     kept = measure_kept_roles(loaded, classified, limit=24)
     assert kept.sets == 28**2
-    found = judge_labelled_heads(Evidence(kept=kept), T)
+    found = decide("labelled_heads", Evidence(kept=kept))
     assert {name: parts(found)[name] for name in expected} == expected, found.parts
 
 
@@ -228,10 +223,12 @@ def test_cross_attention_is_judged_by_what_it_does(network, step, expected, last
         **{"methods": ["surgeon"], "repairs": ["none"]},
         **{"validate": False, "ablation": False},
     )
-    found = judge_cross_attention(Evidence(prune=pruned, stacks=("encoder", "decoder", "cross")), T)
+    found = decide(
+        "cross_attention", Evidence(prune=pruned, stacks=("encoder", "decoder", "cross"))
+    )
     assert found.verdict == expected, found.parts
     assert set(parts(found).values()) == {expected}
-    assert judge_survivors(pruned).part.verdict == last
+    assert judge_survivors(Rule("labelled_heads"), pruned)[0].verdict == last
 
 
 SHARED, SINGLE = "layers need fewer dimensions than the control", "single heads need about as many"
@@ -262,7 +259,7 @@ def projecting(how: str) -> Any:
 )
 def test_heads_share_projections_or_not(how, expected, verdict):
     ranked = headscope.rank(opened(projecting(how)), validate=False)
-    found = judge_shared_projections(Evidence(rank=ranked), T)
+    found = decide("shared_projections", Evidence(rank=ranked))
     assert (parts(found)[SHARED], parts(found)[SINGLE]) == expected, found.parts
     assert found.verdict == verdict
 
@@ -298,7 +295,7 @@ def test_patterns_are_of_low_rank_or_not(how, verdict):
     measured = headscope.spectrum(
         loaded, STREAM, length=16, sequences=6, control=True, validate=False
     )
-    found = judge_low_rank(Evidence(spectrum=measured), T)
+    found = decide("low_rank", Evidence(spectrum=measured))
     assert found.verdict == verdict, found.parts
     assert found.control.startswith("Random weights: mean share 0.9")
     assert "nothing about learning" in found.control or "no sign of learning" in found.control
@@ -350,7 +347,7 @@ def test_every_part_of_claim_7_holds_for_one_model_and_not_for_another(how, part
     measured = headscope.depth(
         opened(deep(how)), STREAM, length=16, sequences=8, control=False, validate=False
     )
-    found = judge_collapse(Evidence(depth=measured), T)
+    found = decide("collapse", Evidence(depth=measured))
     judged = set(parts(found).values()) if part is None else {parts(found)[part]}
     assert judged == {expected}, found.parts
     assert found.verdict == {None: expected, FALLS: NO}.get(part, "mixed")

@@ -20,9 +20,8 @@ import headscope
 from headscope.analyses.flow.recovery import Clustered
 from headscope.analyses.flow.run import not_measured
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.finding import Evidence
-from headscope.reports.claims.routing_claims import judge_interference, judge_routing
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.run import decide
 
 YES, NO, OPEN = "holds", "does not hold", "open"
 D_MODEL, N_HEADS, D_HEAD = 32, 4, 8
@@ -174,7 +173,7 @@ def averaging() -> BertModel:
 )
 def test_parts_of_claim_1(tmp_path, model, verdict, parts):
     found = headscope.flow(wrapped(model()), written(tmp_path, 100))
-    judged = judge_routing(Evidence(flow=found), InsightThresholds())
+    judged = decide("routing", Evidence(flow=found))
     assert judged.verdict == verdict
     for name, expected in zip(PARTS, parts, strict=True):
         (part,) = (p for p in judged.parts if name in p.name and "not counted" not in p.name)
@@ -188,7 +187,7 @@ def test_a_text_that_is_too_short_is_not_measured(tmp_path):
     # 8 sentences of 9 words to fit on, and 20 tokens for each of 8 numbers are needed
     assert "72 tokens" in short.not_measured["value"]
     assert "give about 36 sentences" in short.not_measured["value"]
-    judged = judge_routing(Evidence(flow=short), InsightThresholds())
+    judged = decide("routing", Evidence(flow=short))
     assert judged.verdict == "not measured"
 
 
@@ -224,7 +223,7 @@ def even() -> BertModel:
 )
 def test_parts_of_claim_6(model, verdict, parts, small):
     found = headscope.linear(wrapped(model()), mixed_lines(16), validate=False)
-    judged = judge_interference(Evidence(linear=found), InsightThresholds())
+    judged = decide("interference", Evidence(linear=found))
     assert judged.verdict == verdict
     for part, expected in zip(judged.parts, parts, strict=True):
         assert expected in (None, part.verdict), part
@@ -237,5 +236,5 @@ def test_three_layers_are_too_few():
     first = found.correlations[0]
     assert (first.layers, first.spearman.interval, first.p) == (3, None, None)
     assert first.spearman.value > 0.9
-    judged = judge_interference(Evidence(linear=found), InsightThresholds())
+    judged = decide("interference", Evidence(linear=found))
     assert [part.verdict for part in judged.parts] == ["not measured", YES, YES]

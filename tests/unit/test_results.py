@@ -69,8 +69,6 @@ def test_a_folder_of_single_results(folder, documents, tmp_path):
         path = shutil.copy(folder / f"{name}.json", tmp_path / "some-file.txt")
         assert tuple(read_results(Path(path)).sections) == (name,), "a file says what it is"
     (tmp_path / "some-file.txt").unlink()
-    shutil.copy(folder / "validate.json", tmp_path / "validation.json")  # its other name
-    assert tuple(read_results(tmp_path).sections) == ("validate",)
     shutil.copy(folder / "rank.json", tmp_path / "depth.json")
     with pytest.raises(InputError, match="holds rank, not depth"):
         read_results(tmp_path)

@@ -16,7 +16,7 @@ from headscope.analyses.classify.result import (
 )
 from headscope.core.heads import layer_name, layer_numbers
 from headscope.core.roles import primary_roles, role_of
-from headscope.show import drawing as draw
+from headscope.show import figures as draw
 
 _MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 #: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.

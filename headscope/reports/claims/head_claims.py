@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from headscope.core.rounding import ROUNDING
 from headscope.pruning.result import Area, Curve, PruneResult
-from headscope.reports.claims.finding import (
+from headscope.reports.claims.rule import (
     FAILS,
     HOLDS,
     OPEN,
     UNKNOWN,
     Evidence,
-    Finding,
+    Rule,
     shown,
 )
-from headscope.reports.claims.rule import Rule
-from headscope.reports.claims.thresholds import InsightThresholds
-from headscope.reports.result import InsightPart
+from headscope.reports.result import Insight, InsightPart
 from headscope.show.cells import joined
 from headscope.stats.estimate import Estimate
 from headscope.stats.paired_change import FEWEST
@@ -29,27 +26,27 @@ from headscope.stats.paired_change import FEWEST
 ROLES = ("positional", "syntactic", "rare")  # The kinds of heads that claim 2 names
 
 
-def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 2 by the metric with only labelled heads, against as many random heads.
 
     Of an encoder-decoder model also by the layers of the cross-attention heads that a joint pruning
     of all its stacks leaves.
     """
-    rule, kept = Rule("labelled_heads", thresholds), evidence.kept
-    limit, most = thresholds.random_p, thresholds.metric_loss
-    survivors = judge_survivors(evidence.prune) if "cross" in evidence.stacks else None
-    cross_parts = () if survivors is None else (survivors.part,)
-    cross_values = {} if survivors is None else survivors.values
-    cross_text = f" {survivors.sentence}" if survivors and survivors.sentence else ""
+    kept = evidence.kept
+    limit, most = rule.thresholds.random_p, rule.thresholds.metric_loss
+    survivors, cross_text, cross_values = list[InsightPart](), "", dict[str, object]()
+    if "cross" in evidence.stacks:
+        part, cross_text, cross_values = judge_survivors(rule, evidence.prune)
+        survivors.append(part)
     if kept is None:
         missing = rule.missing()
         why = f"{missing.measured}{'.' if cross_text else ''}{cross_text}"
-        return Finding(missing.verdict, why, values=cross_values, parts=cross_parts)
+        return rule.insight(missing.verdict, why, values=cross_values, parts=survivors)
     roles = joined([{"rare": "rare-word"}.get(role, role) for role in kept.roles], "or")
     known = {**vars(kept), "heads": kept.n_heads, "roles": roles, "cross": cross_text}
     if kept.value is None:
         why = rule.say("nothing", {**known, "kept": len(kept.kept) or "none"})
-        return Finding("not applicable", why, values=cross_values, parts=cross_parts)
+        return rule.insight("not applicable", why, values=cross_values, parts=survivors)
 
     sign = 1.0 if kept.higher_is_better else -1.0
     own, equal, random = sign * kept.value, ROUNDING * abs(kept.value), sign * np.array(kept.random)
@@ -93,43 +90,36 @@ def judge_labelled_heads(evidence: Evidence, thresholds: InsightThresholds) -> F
     few = rule.say("few", sets=kept.sets) if too_few else ""
     how = "of all heads alike" if kept.sets is None else "with as many heads in every layer"
     extremes = {"least": np.min(kept.random), "most": np.max(kept.random)}
-    return Finding.concluded(
+    return rule.concluded(
         (
             rule.part("beats", beats, rule.say("beats", values, few=few)),
             rule.part("little", little, shown(lost, ".1%")),
-            *cross_parts,
+            *survivors,
         ),
         rule.say("measured", {**known, **values}, lost=lost, does=does),
         rule.say("control", {**values, **extremes}, how=how),
         values,
-        refuted=worse and (survivors is None or survivors.part.verdict != HOLDS),
+        refuted=worse and all(part.verdict != HOLDS for part in survivors),
     )
 
 
 _DRAWS = 9999  # Random sets of survivors: they are drawn from numbers of layers and cost nothing.
 
 
-@dataclass(frozen=True)
-class Survivors:
-    """What a joint pruning leaves of cross-attention: a part of claim 2, a sentence and numbers."""
-
-    part: InsightPart
-    sentence: str = ""
-    values: dict[str, object] = field(default_factory=dict)
-
-
-def judge_survivors(pruned: PruneResult | None) -> Survivors:
+def judge_survivors(
+    rule: Rule, pruned: PruneResult | None
+) -> tuple[InsightPart, str, dict[str, object]]:
     """Compare the mean layer of the cross-attention heads that are left with random survivors'.
 
     Read at the point of the joint curve, by the first method that chooses heads, where the share of
     cross-attention heads left is nearest to a half (of two, the one with more left). What is drawn
     at random is which heads survive: as many, of all cross-attention heads alike. Examples are not
-    resampled: heads were chosen once, on the calibration data.
+    resampled: heads were chosen once, on the calibration data. Returns the part, a sentence that
+    begins with a space, and the numbers.
     """
-    rule = Rule("labelled_heads")
 
-    def undecided(why: str, verdict: str = UNKNOWN) -> Survivors:
-        return Survivors(rule.part("survivors", verdict, rule.say(why)))
+    def undecided(why: str, verdict: str = UNKNOWN) -> tuple[InsightPart, str, dict[str, object]]:
+        return rule.part("survivors", verdict, rule.say(why)), "", {}
 
     curve = _joint_curve(pruned)
     if pruned is None or curve is None:
@@ -172,9 +162,9 @@ def judge_survivors(pruned: PruneResult | None) -> Survivors:
     low, high = np.quantile(sums, (0.025, 0.975), method="closest_observation") / k
     shares = ", ".join(f"L{layer} {left[layer]}/{heads[layer]}" for layer in left)
     text = rule.say("survivors", mean=own / k, random=layers.mean(), low=low, high=high)
-    return Survivors(
+    return (
         rule.part("survivors", verdict, text),
-        rule.say("survive", method=curve.method, k=k, n=n, shares=shares, text=text),
+        " " + rule.say("survive", method=curve.method, k=k, n=n, shares=shares, text=text),
         {
             "survivors": {str(layer): count for layer, count in left.items()},
             "survivors_of": {str(layer): heads[layer] for layer in left},
@@ -209,9 +199,8 @@ def _needs_its_heads(pruned: PruneResult) -> bool:
     return max(pruned.sign * end for end in curve.points[-1].difference_ci) < 0
 
 
-def judge_cross_attention(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 4 by the areas under the curves of the first method that chooses heads."""
-    rule = Rule("cross_attention", thresholds)
     if evidence.stacks and "cross" not in evidence.stacks:
         return rule.undecided("not applicable", "none")
     pruned = evidence.prune
@@ -257,7 +246,7 @@ def judge_cross_attention(evidence: Evidence, thresholds: InsightThresholds) -> 
         "random_areas": {stack: _area_values(area) for stack, area in random.items()},
         "gaps": [vars(gap) for gap in gaps.values()],
     }
-    return Finding.concluded(
+    return rule.concluded(
         parts,
         rule.say(
             "measured",

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-
-from headscope.analyses.flow.result import FlowResult
-from headscope.analyses.linear.result import HeadCorrelation, LinearResult
-from headscope.reports.claims.finding import FAILS, HOLDS, UNKNOWN, Evidence, Finding, shown
-from headscope.reports.claims.rule import Rule
-from headscope.reports.claims.thresholds import InsightThresholds
-from headscope.reports.result import InsightPart
+from headscope.reports.claims.rule import FAILS, HOLDS, UNKNOWN, Evidence, Rule, shown
+from headscope.reports.result import Insight, InsightPart
 from headscope.stats.estimate import Estimate
 
 
-def judge_routing(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 1 by the width of W_V and by what z holds of the word attended to most.
 
     A wide W_V and a sharp pattern are what an untrained model with large W_Q has as well; so the
     same patterns with a W_V of Gaussian entries, and random directions, are among the controls.
     """
-    rule, flow = Rule("routing", thresholds), evidence.flow
+    flow = evidence.flow
     if flow is None:
         return rule.missing()
     widths = [width for head in flow.heads if (width := head.wide()) is not None]
     if not widths:
         return rule.undecided("not applicable", "no_values")
     recovery, control, trees = flow.recovery, flow.control, flow.trees
-    wide = sum(width > thresholds.value_width for width in widths)
+    wide = sum(width > rule.thresholds.value_width for width in widths)
     r2 = {f"r2_{name}": number.value for name, number in vars(recovery).items()}
     values = {
         "heads": len(widths),
@@ -50,26 +44,17 @@ def judge_routing(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         text = rule.say("against", pair, difference=known(difference, mine, theirs))
         return rule.part(key, difference, text)
 
+    outcome = HOLDS if wide > rule.thresholds.most * len(widths) else FAILS
+    random = rule.part("random", UNKNOWN, rule.say("no_random"))
+    if control is not None:
+        gain = control.gain.value
+        random = rule.part("random", gain, gain=known(gain, "value"))
     parts = [
-        rule.part(
-            "wide",
-            HOLDS if wide > thresholds.most * len(widths) else FAILS,
-            rule.say("width", values),
-        ),
-        rule.part("random", UNKNOWN, rule.say("no_random"))
-        if control is None
-        else rule.part(
-            "random",
-            control.gain.value,
-            rule.say("over_random", gain=known(control.gain.value, "value")),
-        ),
+        rule.part("wide", outcome, **values),
+        random,
         exceeds("gaussian", "value", "gaussian", flow.over_gaussian),
         exceeds("token", "token", "token_directions", flow.token_over_directions),
-        rule.part(
-            "recovers",
-            recovery.value,
-            rule.say("recovers", value=known(recovery.value, "value")),
-        ),
+        rule.part("recovers", recovery.value, value=known(recovery.value, "value")),
     ]
     not_counted = [exceeds("not_counted_whole", "whole", "directions", flow.over_directions)]
     if trees is not None:
@@ -81,60 +66,49 @@ def judge_routing(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
         measured = rule.say("not_measured", why=why)
     else:
         measured = rule.say("measured", values, n=len(flow.heads))
-    finding = Finding.concluded(parts, measured, _routing_control(rule, flow, r2), values)
-    return dataclasses.replace(finding, parts=(*finding.parts, *not_counted))
-
-
-def _routing_control(rule: Rule, flow: FlowResult, r2: dict[str, float | None]) -> str:
-    text = ""
-    if flow.control is not None:
-        random = flow.control.recovery
-        text = rule.say("control_random", value=random.value.value, whole=random.whole.value)
-    text += rule.say("control", r2)
-    widths = [
+    beside = ""
+    if control is not None:
+        drawn = control.recovery
+        beside = rule.say("control_random", value=drawn.value.value, whole=drawn.whole.value)
+    beside += rule.say("control", r2)
+    gaussian = [
         shape.w_v.effective_rank / shape.d_head
         for shape in flow.spectra.get("gaussian", ())
         if shape.w_v.effective_rank is not None
     ]
-    if widths:
-        text += rule.say("control_width", width=sum(widths) / len(widths))
-    return text
+    if gaussian:
+        beside += rule.say("control_width", width=sum(gaussian) / len(gaussian))
+    return rule.concluded(parts, measured, beside, values, not_counted=not_counted)
 
 
-def judge_interference(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 6 by what heads lose without softmax, and what their keys read back.
 
     That a softmax with beta = sqrt(d_head) reads back better than the linear sum is true of every
     random model; so it must do so by more than there, and at the sharpness that the head has.
     """
-    rule, linear = Rule("interference", thresholds), evidence.linear
+    linear = evidence.linear
     if linear is None:
         return rule.missing()
     coherence, stored, control = linear.correlations[0], linear.stored, linear.control
     form = linear.form("linear")
-    own = rule.say(
+    read_back = rule.say(
         "own",
         linear=stored.linear.value,
         softmax=stored.softmax_own.value,
-        difference=_defined(stored.difference_own),
+        difference=stored.difference_own,
     )
+    correlation = rule.say("correlation", vars(coherence))
+    random = rule.part("random", UNKNOWN, rule.say("no_random"))
+    if control is not None:
+        sides = {"stored": stored.difference, "random": control.stored.difference}
+        random = rule.part("random", control.over_random, **sides)
     parts = [
-        rule.part("coherence", coherence.spearman, _correlation(rule, coherence))
+        rule.part("coherence", coherence.spearman, correlation)
         if coherence.layers
         else rule.part("coherence", UNKNOWN, rule.say("no_layer")),
-        rule.part("own", stored.difference_own, own),
-        rule.part("random", UNKNOWN, rule.say("no_random"))
-        if control is None
-        else rule.part(
-            "random",
-            control.over_random,
-            rule.say(
-                "over_random",
-                stored=_defined(stored.difference),
-                random=_defined(control.stored.difference),
-                over=_defined(control.over_random),
-            ),
-        ),
+        rule.part("own", stored.difference_own, read_back),
+        random,
     ]
     values = {
         "spearman": coherence.spearman.value,
@@ -148,41 +122,23 @@ def judge_interference(evidence: Evidence, thresholds: InsightThresholds) -> Fin
         "over_random": control and control.over_random.value,
         "random_spearman": control and control.correlations[0].spearman.value,
     }
-    correlation = _correlation(rule, coherence)
-    return Finding.concluded(
-        parts,
-        rule.say("measured", values, correlation=correlation, own=own),
-        _interference_control(rule, linear),
-        values,
-    )
-
-
-def _interference_control(rule: Rule, linear: LinearResult) -> str:
     centred, entropy = (
         next(row.spearman for row in linear.correlations if (row.number, row.given) == (name, ""))
         for name in ("coherence_centred", "entropy")
     )
     # The error of this form goes to 0 where scores are small.
     errors = [form.mean.error.value for form in linear.forms if form.mean.form == "first-order"]
-    random = rule.say("no_random")
-    if linear.control is not None:
-        spearman = linear.control.correlations[0].spearman
-        random = rule.say("random", spearman=_defined(spearman))
-    return rule.say(
-        "control",
-        centred=_defined(centred),
-        entropy=_defined(entropy),
-        first_order=rule.say("first_order", error=errors[0])
-        if errors
-        else rule.say("no_first_order"),
-        random=random,
+    first_order = rule.say("no_first_order")
+    if errors:
+        first_order = rule.say("first_order", error=errors[0])
+    beside = rule.say("no_random")
+    if control is not None:
+        beside = rule.say("random_spearman", spearman=control.correlations[0].spearman)
+    return rule.concluded(
+        parts,
+        rule.say("measured", values, correlation=correlation, own=read_back),
+        rule.say(
+            "control", centred=centred, entropy=entropy, first_order=first_order, random=beside
+        ),
+        values,
     )
-
-
-def _correlation(rule: Rule, row: HeadCorrelation) -> str:
-    spearman = _defined(row.spearman)
-    return rule.say("correlation", spearman=spearman, heads=row.heads, layers=row.layers)
-
-
-def _defined(number: Estimate) -> str:
-    return shown(number, unknown="not defined")

@@ -1,4 +1,4 @@
-"""A run of ``insights``: what is measured for each claim."""
+"""A run of ``insights``: what is measured for each claim, and who decides it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,24 @@ from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.compact import remove_heads
 from headscope.pruning.measure import original_names
-from headscope.pruning.result import PruneResult
-from headscope.reports.claims.finding import Evidence
-from headscope.reports.claims.head_claims import ROLES
-from headscope.reports.claims.scoreboard import scoreboard
+from headscope.reports.claims.head_claims import (
+    ROLES,
+    judge_cross_attention,
+    judge_labelled_heads,
+)
+from headscope.reports.claims.matrix_claims import (
+    judge_asymmetry,
+    judge_collapse,
+    judge_low_rank,
+    judge_shared_projections,
+)
+from headscope.reports.claims.routing_claims import judge_interference, judge_routing
+from headscope.reports.claims.rule import Evidence, Rule
 from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
 from headscope.reports.options import InsightsOptions
 from headscope.reports.registry import section_of
-from headscope.reports.result import InsightsResult, KeptRoles
+from headscope.reports.result import Insight, InsightsResult, KeptRoles
 from headscope.reports.sections import Run, check_settings, run_sections
 from headscope.session.opening import Model, open_for_tasks
 from headscope.session.provenance import provenance
@@ -55,16 +65,30 @@ from headscope.tasks.units import Head
 DRAWS = 39
 
 
-def _announcement(parts: Sequence[str], budget: float) -> str:
-    """Say what will be measured, and what leaves the longest out."""
-    names = ["the labelled heads alone" if name == "insights" else name for name in parts]
-    text = f"insights measures {', '.join(names)}"
-    if "transfer" not in parts:
-        return f"{text}."
-    return (
-        f"{text}; transfer ends {budget:g} s after the start (budget). Skip transfer to leave out "
-        "claims 8 to 10."
-    )
+#: What each section calls its text.
+_TEXTS = {
+    **dict.fromkeys(("classify", "flow"), "corpus"),
+    **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
+}
+#: Who decides a claim, by its name in ``claims.toml``, in the order of their numbers.
+JUDGES: dict[str, Callable[[Rule, Evidence], Insight]] = {
+    "asymmetry": judge_asymmetry,
+    "routing": judge_routing,
+    "labelled_heads": judge_labelled_heads,
+    "shared_projections": judge_shared_projections,
+    "cross_attention": judge_cross_attention,
+    "low_rank": judge_low_rank,
+    "interference": judge_interference,
+    "collapse": judge_collapse,
+    "layernorm": judge_layernorm,
+    "frozen": judge_frozen,
+    "unstable": judge_unstable,
+}
+
+
+def decide(name: str, evidence: Evidence, thresholds: InsightThresholds | None = None) -> Insight:
+    """Give a claim its verdict; "not measured yet" where its measurement is missing."""
+    return JUDGES[name](Rule(name, thresholds or InsightThresholds()), evidence)
 
 
 def run(model: Model, options: InsightsOptions) -> InsightsResult:
@@ -87,17 +111,47 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
     tuning: Run | None = None
     if sections is None:
         if translating:
-            settings = with_sources(settings, data)
+            if data is None:
+                raise InputError("The task seq2seq needs pairs of source and target as data.")
+            # Sections without a text of their own read every third source of the pairs.
+            sources = list(dict.fromkeys(as_pairs(data).first[::3]))
+            settings = {
+                name: {text: as_plain(sources) if text == "text" else sources}
+                | dict(settings.get(name, {}))
+                for name, text in _TEXTS.items()
+            }
         names = [name for name in names if name not in options.skip]
         first = [name for name in names if name != "transfer"]
         if options.announce is not None:
-            options.announce(_announcement(options.step_names(), budget))
+            steps = options.step_names()
+            parts = ["the labelled heads alone" if s == "insights" else s for s in steps]
+            text = f"insights measures {', '.join(parts)}"
+            if "transfer" in parts:
+                text += f"; transfer ends {budget:g} s after the start (budget). Skip transfer to "
+                text += "leave out claims 8 to 10"
+            options.announce(f"{text}.")
         shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
         sections = run_sections(first, shared).sections
         tuning = shared if "transfer" in names else None
         tell = part_of("insights", tell)
     if translating and sections.prune is None:
-        pruned = prune_stacks(loaded, data, limit, seed, tell)
+        # Each stack alone, by the default method and at random: heads are chosen on every other
+        # pair, and measured on the rest.
+        pairs = as_pairs(data)
+        pruned = prune(
+            loaded,
+            task="seq2seq",
+            data=pairs.pick(range(1, len(pairs), 2)),
+            calibration=pairs.pick(range(0, len(pairs), 2)),
+            repairs=("none",),
+            stack="all",
+            limit=limit,
+            ablation=False,
+            roles=False,
+            validate=False,
+            seed=seed,
+            progress=tell,
+        )
         sections = dataclasses.replace(sections, prune=pruned)
     kept = None
     if sections.classify is not None:
@@ -119,6 +173,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
         limits = {**settings, "transfer": {**table, "budget": min(left, table.get("budget", left))}}
         tuned = run_sections(["transfer"], dataclasses.replace(tuning, settings=limits)).sections
         sections = dataclasses.replace(sections, transfer=tuned.transfer)
+    evidence = Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
     return InsightsResult(
         schema=SCHEMA,
         provenance=provenance(
@@ -128,9 +183,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             warnings=warnings_of(*sections.sections.values()),
         ),
         validation=validation,
-        insights=scoreboard(
-            thresholds, Evidence(**sections.sections, kept=kept, stacks=loaded.stacks)
-        ),
+        insights=tuple(decide(name, evidence, thresholds) for name in JUDGES),
         thresholds=dataclasses.asdict(thresholds),
         kept_roles=kept,
     )
@@ -260,47 +313,3 @@ def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
     keys = [{key(text) for text in pair} for pair in zip(*sides, strict=True)]
     seen = set().union(*keys) & set(map(key, texts))
     return examples.pick((i for i, pair in enumerate(keys) if not pair & seen))
-
-
-#: What each section calls its text.
-_TEXTS = {
-    **dict.fromkeys(("classify", "flow"), "corpus"),
-    **dict.fromkeys(("rank", "spectrum", "depth", "linear", "symmetric"), "text"),
-}
-
-
-def with_sources(
-    settings: Mapping[str, Mapping[str, Any]], data: str | Path | None
-) -> dict[str, dict[str, Any]]:
-    """Let sections without a text of their own read every third source of the pairs."""
-    if data is None:
-        raise InputError("The task seq2seq needs pairs of source and target as data.")
-    sources = list(dict.fromkeys(as_pairs(data).first[::3]))
-    return {
-        name: {text: as_plain(sources) if text == "text" else sources, **settings.get(name, {})}
-        for name, text in _TEXTS.items()
-    }
-
-
-def prune_stacks(
-    loaded: LoadedModel, data: str | Path | None, limit: int | None, seed: int, progress: Progress
-) -> PruneResult:
-    """Prune each stack alone, by the default method and at random.
-
-    Heads are chosen on every other pair, and measured on the rest, ``limit`` of them at random.
-    """
-    pairs = as_pairs(data)
-    return prune(
-        loaded,
-        task="seq2seq",
-        data=pairs.pick(range(1, len(pairs), 2)),
-        calibration=pairs.pick(range(0, len(pairs), 2)),
-        repairs=("none",),
-        stack="all",
-        limit=limit,
-        ablation=False,
-        roles=False,
-        validate=False,
-        seed=seed,
-        progress=progress,
-    )

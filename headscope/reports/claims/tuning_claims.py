@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from headscope.analyses.transfer.result import TransferDifference, TransferResult
-from headscope.reports.claims.finding import (
+from headscope.reports.claims.rule import (
     FAILS,
     HOLDS,
     OPEN,
     UNKNOWN,
     Evidence,
-    Finding,
+    Rule,
     below,
     negative,
     shown,
 )
-from headscope.reports.claims.rule import Rule
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 
 _NAMES = {
@@ -30,9 +29,9 @@ _NAMES = {
 _EQUAL = ("weights", "biases", "lora")
 
 
-def judge_layernorm(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_layernorm(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 8 by LayerNorm alone minus each equally large set."""
-    rule, transfer = Rule("layernorm", thresholds), evidence.transfer
+    transfer = evidence.transfer
     if transfer is None:
         return rule.missing()
     pairs = ((name, transfer.difference("layernorm", name)) for name in _EQUAL)
@@ -43,7 +42,7 @@ def judge_layernorm(evidence: Evidence, thresholds: InsightThresholds) -> Findin
     variants = ("layernorm", *_EQUAL, "all_biases", "attention", "all")
     measured = _measured(transfer, variants, size)
     if unsettled := _unsettled(transfer, ("layernorm", *_EQUAL), size):
-        return Finding("not measured", f"{unsettled} {measured}")
+        return rule.insight("not measured", f"{unsettled} {measured}")
     parts = []
     for name in _EQUAL:
         if (difference := differences.get(name)) is not None:
@@ -51,7 +50,7 @@ def judge_layernorm(evidence: Evidence, thresholds: InsightThresholds) -> Findin
             parts.append(rule.part(name, difference.points, text))
         elif name not in transfer.not_possible:
             parts.append(rule.part(name, UNKNOWN, rule.say("not_reached")))
-    return Finding.concluded(
+    return rule.concluded(
         parts,
         measured,
         rule.say("control", accuracies=_accuracies(transfer, ("head",), size)),
@@ -63,9 +62,9 @@ def judge_layernorm(evidence: Evidence, thresholds: InsightThresholds) -> Findin
     )
 
 
-def judge_frozen(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_frozen(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 9 by everything minus LayerNorm alone, and by pretrained minus random."""
-    rule, transfer = Rule("frozen", thresholds), evidence.transfer
+    transfer = evidence.transfer
     if transfer is None:
         return rule.missing()
     size, variants = transfer.sizes[-1], ("layernorm", "all", "head")
@@ -84,14 +83,14 @@ def judge_frozen(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     if gain is None or gain.low is None or gain.low <= 0:
         unsettled += rule.say("worthless", points=points("everything", worth, gain))
     if unsettled:
-        return Finding("not measured", f"{unsettled.strip()} {measured}")
+        return rule.insight("not measured", f"{unsettled.strip()} {measured}")
     gap = None if frozen_over_tuned is None else negative(frozen_over_tuned.points)
     over = None if over_random is None else over_random.points
     parts = (
         rule.part("tuned", gap or UNKNOWN, points("everything", frozen_over_tuned, gap)),
         rule.part("random", over or UNKNOWN, points("pretrained", over_random, over)),
     )
-    return Finding.concluded(
+    return rule.concluded(
         parts,
         measured,
         rule.say(
@@ -101,9 +100,9 @@ def judge_frozen(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
     )
 
 
-def judge_unstable(evidence: Evidence, thresholds: InsightThresholds) -> Finding:
+def judge_unstable(rule: Rule, evidence: Evidence) -> Insight:
     """Decide claim 10 by how attention and LayerNorm vary over seeds."""
-    rule, transfer = Rule("unstable", thresholds), evidence.transfer
+    transfer = evidence.transfer
     if transfer is None:
         return rule.missing()
     size, variants = transfer.sizes[0], ("attention", "layernorm")
@@ -112,7 +111,7 @@ def judge_unstable(evidence: Evidence, thresholds: InsightThresholds) -> Finding
         return rule.undecided("not measured", "nothing", reached=_runs_reached(transfer))
     measured = _measured(transfer, variants, size)
     if unsettled := _unsettled(transfer, variants, size):
-        return Finding("not measured", f"{unsettled} {measured}")
+        return rule.insight("not measured", f"{unsettled} {measured}")
 
     diverge = rule.part("diverge", UNKNOWN, rule.say("not_reached"))
     if spread.tries:
@@ -135,7 +134,7 @@ def judge_unstable(evidence: Evidence, thresholds: InsightThresholds) -> Finding
         verdict = FAILS
     elif UNKNOWN in outcomes and OPEN not in outcomes:
         verdict = UNKNOWN
-    return Finding(
+    return rule.insight(
         verdict,
         measured,
         rule.say("control", seeds=spread.other_seeds),

@@ -10,9 +10,9 @@ from headscope.analyses.depth.measure import TRENDS, VARIANTS, DepthSums, collap
 from headscope.analyses.depth.result import Decomposition, DepthResult, Trend
 from headscope.core.accumulator import Array
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.reports.claims.finding import Evidence, Finding
-from headscope.reports.claims.rank_claims import judge_collapse
-from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.run import decide
+from headscope.reports.result import Insight
 
 FALLING = [1, 0.1, 0.01, 0.001]
 STILL = [1, 0.9, 0.8, 0.7]
@@ -76,8 +76,8 @@ def depth_result(
     )
 
 
-def judged(*curves: Any, **more: Any) -> Finding:
-    return judge_collapse(Evidence(depth=depth_result(*curves, **more)), InsightThresholds())
+def judged(*curves: Any, **more: Any) -> Insight:
+    return decide("collapse", Evidence(depth=depth_result(*curves, **more)))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ import pytest
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.pruning.curves import Swept, areas_of
 from headscope.pruning.result import Area, AreaGap, Baseline, Curve, DataInfo, Point, PruneResult
-from headscope.reports.claims.finding import Evidence, Finding
-from headscope.reports.claims.head_claims import (
-    judge_cross_attention,
-    judge_labelled_heads,
-    judge_survivors,
-)
+from headscope.reports.claims.head_claims import judge_survivors
+from headscope.reports.claims.rule import Evidence, Rule
+from headscope.reports.claims.run import decide
 from headscope.reports.claims.thresholds import InsightThresholds
+from headscope.reports.result import Insight
 
 STACKS = ("encoder", "decoder", "cross")
 T = InsightThresholds()
@@ -47,8 +45,8 @@ def pruned(
     )
 
 
-def judged(found: PruneResult | None) -> Finding:
-    return judge_cross_attention(Evidence(prune=found, stacks=STACKS), T)
+def judged(found: PruneResult | None) -> Insight:
+    return decide("cross_attention", Evidence(prune=found, stacks=STACKS))
 
 
 @pytest.mark.parametrize(
@@ -86,8 +84,8 @@ def test_losses_and_curves_that_decide_nothing():
         pruned(known, methods=("random",)),
     ):
         assert judged(found).verdict == "not measured yet"
-    assert judge_cross_attention(Evidence(), T).verdict == "not measured yet"
-    assert judge_cross_attention(Evidence(stacks=("encoder",)), T).verdict == "not applicable"
+    assert decide("cross_attention", Evidence()).verdict == "not measured yet"
+    assert decide("cross_attention", Evidence(stacks=("encoder",))).verdict == "not applicable"
 
 
 def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
@@ -163,11 +161,11 @@ SURVIVING = "cross-attention survives in the last decoder layers"
     ],
 )
 def test_survivors_lie_in_the_last_layers_or_not(left, of, verdict):
-    assert judge_survivors(joint(left, of)).part.verdict == verdict
-    found = judge_labelled_heads(Evidence(prune=joint(left, of), stacks=STACKS), T)
+    assert judge_survivors(Rule("labelled_heads"), joint(left, of))[0].verdict == verdict
+    found = decide("labelled_heads", Evidence(prune=joint(left, of), stacks=STACKS))
     assert {part.name: part.verdict for part in found.parts} == {SURVIVING: verdict}
     assert found.verdict == "not measured yet"  # nothing was classified
-    assert judge_labelled_heads(Evidence(stacks=("encoder",)), T).parts == ()
+    assert decide("labelled_heads", Evidence(stacks=("encoder",))).parts == ()
 
 
 def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads():
@@ -175,4 +173,4 @@ def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads()
     for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
         found = joint([0, 1, 2, 6, 8, 8], loss=loss)
         assert judged(found).verdict == verdict
-        assert judge_survivors(found).part.verdict == verdict
+        assert judge_survivors(Rule("labelled_heads"), found)[0].verdict == verdict

@@ -19,23 +19,21 @@ from headscope.analyses.spectrum.result import (
     Verdict,
 )
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.reports.claims.finding import (
+from headscope.reports.claims.rule import (
     Evidence,
-    Finding,
+    Rule,
     above,
     below,
+    claims,
     common,
     every,
     mean_estimate,
     within,
 )
-from headscope.reports.claims.head_claims import judge_labelled_heads
-from headscope.reports.claims.rank_claims import judge_low_rank
-from headscope.reports.claims.rule import Rule, claims
-from headscope.reports.claims.scoreboard import JUDGES, scoreboard
+from headscope.reports.claims.run import JUDGES, decide
 from headscope.reports.claims.thresholds import InsightThresholds
-from headscope.reports.claims.weight_claims import judge_asymmetry, judge_shared_projections
-from headscope.reports.result import InsightPart, KeptRoles
+from headscope.reports.claims.view import bar_of
+from headscope.reports.result import Insight, InsightPart, KeptRoles
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import (
     ControlStatistics,
@@ -48,7 +46,7 @@ T = InsightThresholds()
 VALID = ValidationSummary(passed=True)
 
 
-def verdicts(found: Finding) -> dict[str, str]:
+def verdicts(found: Insight) -> dict[str, str]:
     return {part.name: part.verdict for part in found.parts}
 
 
@@ -102,8 +100,8 @@ def symmetric(cosine: Estimate, scores: Estimate = SURE, **other: Any) -> Any:
 
 def directed(
     rank: RankResult | None = None, functions: Any = None, thresholds: InsightThresholds = T
-) -> Finding:
-    return judge_asymmetry(Evidence(rank=rank, symmetric=functions), thresholds)
+) -> Insight:
+    return decide("asymmetry", Evidence(rank=rank, symmetric=functions), thresholds)
 
 
 def first_heads(count: int, **fields: Any) -> RankResult:
@@ -192,8 +190,8 @@ def draws(value: float = 0.5, *, as_well: int = 0, better: float = 0.995) -> tup
     return (value,) * (39 - as_well) + (better,) * as_well
 
 
-def roles_judged(found: KeptRoles) -> Finding:
-    return judge_labelled_heads(Evidence(kept=found), T)
+def roles_judged(found: KeptRoles) -> Insight:
+    return decide("labelled_heads", Evidence(kept=found))
 
 
 LOSS = {"baseline": 2.0, "higher_is_better": False}
@@ -236,7 +234,7 @@ def test_labelled_heads_against_random_ones(found, verdict):
     ],
 )
 def test_shared_projections(sizes, verdict):
-    found = judge_shared_projections(Evidence(rank=rank_result(**sizes)), T)
+    found = decide("shared_projections", Evidence(rank=rank_result(**sizes)))
     assert found.verdict == verdict
     if verdict == "not measured":
         assert "layers at 0.43 [no interval] of it" in found.control
@@ -261,8 +259,8 @@ def spectrum_result(
     )
 
 
-def low_rank_judged(result: SpectrumResult, thresholds: InsightThresholds = T) -> Finding:
-    return judge_low_rank(Evidence(spectrum=result), thresholds)
+def low_rank_judged(result: SpectrumResult, thresholds: InsightThresholds = T) -> Insight:
+    return decide("low_rank", Evidence(spectrum=result), thresholds)
 
 
 def test_low_rank_names_positional_heads():
@@ -272,7 +270,7 @@ def test_low_rank_names_positional_heads():
     classified: Any = SimpleNamespace(heads=[SimpleNamespace(name="L0H2", primary="positional")])
     by_classify = Evidence(spectrum=measured, classify=classified)
     for evidence in (by_classify, Evidence(spectrum=by_spectrum)):
-        found = judge_low_rank(evidence, T)
+        found = decide("low_rank", evidence)
         assert found.verdict == "holds"
         assert found.values["positional_exceptions"] == ["L0H2"]
         assert "L0H2" in found.measured
@@ -351,13 +349,14 @@ def test_parts_make_a_verdict():
         ("holds", "does not hold", "not measured"): "mixed",  # whichever way it came out
     }.items():
         made = [InsightPart(str(i), part, "") for i, part in enumerate(parts)]
-        assert Finding.concluded(made, "", "", {}).verdict == verdict, parts
-        refuted = Finding.concluded(made, "", "", {}, refuted=True)
+        rule = Rule("asymmetry")
+        assert rule.concluded(made, "", "", {}).verdict == verdict, parts
+        refuted = rule.concluded(made, "", "", {}, refuted=True)
         assert refuted.verdict == "does not hold"
 
 
 def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
-    found = scoreboard(T, Evidence())
+    found = [decide(name, Evidence()) for name in JUDGES]
     assert [insight.number for insight in found] == list(range(11))
     assert [insight.claim for insight in found] == [claim.text for claim in claims().values()]
     assert {insight.verdict for insight in found} == {"not measured yet"}
@@ -392,3 +391,27 @@ def test_every_part_has_a_rule_in_words(name):
     for part in parts:
         assert part.rule
         assert ("{bound}" in part.rule) == bool(part.direction)
+
+
+def first_claim(r2: float | None) -> Insight:
+    values = {"r2_value": r2, "r2_value_random_weights": None}
+    return Insight(1, "Heads pass on what they read.", "holds", "", "", "", values)
+
+
+def test_a_claim_whose_number_was_not_measured_has_no_bar():
+    """flow says nothing of what heads pass on where the text is too short, as in quick.toml."""
+    bar = bar_of(first_claim(0.5))
+    assert bar is not None
+    assert bar.text == "share recovered 0.5"
+    assert bar_of(first_claim(None)) is None
+
+
+def test_an_interval_is_in_the_unit_of_its_number():
+    """The share of an accuracy that is lost is no accuracy: 90.1 less 9.9 to 15.4 percent of it."""
+    fields = {"kept": ((0, 1), (0, 2)), "n_heads": 12, "metric": "accuracy", "baseline": 90.1}
+    found = kept(78.7, (70.0, 72.0), difference_ci=(-13.9, -8.9), **fields)
+    bar = bar_of(roles_judged(found))
+    assert bar is not None
+    assert bar.text == "with only the 2 labelled heads 79 [76, 81]; as many random heads 71"
+    assert (bar.low, bar.high) == pytest.approx((76.2, 81.2))
+    assert bar.most == 90.1

@@ -8,8 +8,9 @@ from result_files import changed
 
 from headscope.core.errors import CheckFailedError, InputError
 from headscope.reports.baseline import side_of
-from headscope.reports.limits import Limits, check_baseline, judged, require
+from headscope.reports.limits import Limits, judged, require
 from headscope.reports.reading import Results, results_of
+from headscope.reports.rules import check_rules, parse_rules
 
 
 @pytest.fixture
@@ -101,8 +102,8 @@ def test_the_baseline(report):
     found = limit_failures(results_of(new, "out"), limits, old)
     assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop=0.1"]
     with pytest.raises(InputError, match="metric-drop=50 would guard nothing"):
-        check_baseline(Limits.parse({"baseline": "x", "fail_on": ["metric-drop=50"]}), side_of(old))
-    check_baseline(limits, side_of(old))
+        check_rules(parse_rules(["metric-drop=50"]), side_of(old).metric)
+    check_rules(limits.fail_on, side_of(old).metric)
     assert "was not read" in limit_failures(old, limits)[0]
     partial = results_of({"rank": report["rank"]}, "partial")
     assert "had nothing to compare" in limit_failures(partial, limits, partial)[0]

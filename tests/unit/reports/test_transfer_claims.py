@@ -18,9 +18,9 @@ from tiny_models import VOCABULARY, tiny_bert
 import headscope
 from headscope.analyses.transfer.result import TransferResult
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.claims.finding import Evidence, Finding
-from headscope.reports.claims.thresholds import InsightThresholds
-from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.run import decide
+from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 
 GROUPS = {"one": "bcdefghijklm", "two": "nopqrstuvwxy"}
@@ -108,19 +108,19 @@ def blind(plain: LoadedModel, out: float = 10.0) -> LoadedModel:
     return dataclasses.replace(loaded.pooled_by("cls"), file=None)
 
 
-def verdicts(found: TransferResult) -> dict[int, Finding]:
-    judges = {8: judge_layernorm, 9: judge_frozen, 10: judge_unstable}
-    return {n: judge(Evidence(transfer=found), InsightThresholds()) for n, judge in judges.items()}
+def verdicts(found: TransferResult) -> dict[int, Insight]:
+    names = {8: "layernorm", 9: "frozen", 10: "unstable"}
+    return {n: decide(name, Evidence(transfer=found)) for n, name in names.items()}
 
 
 def tuned(
     model: LoadedModel, files: Files, *variants: str, **more: Any
-) -> tuple[TransferResult, dict[int, Finding]]:
+) -> tuple[TransferResult, dict[int, Insight]]:
     found = headscope.transfer(model, *files, **{**FEW, "variants": list(variants), **more})
     return found, verdicts(found)
 
 
-def parts(finding: Finding) -> list[str]:
+def parts(finding: Insight) -> list[str]:
     return [part.verdict for part in finding.parts]
 
 

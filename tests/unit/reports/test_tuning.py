@@ -13,9 +13,10 @@ from headscope.analyses.transfer.result import (
     TransferSpread,
 )
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.reports.claims.finding import Evidence, Finding
+from headscope.reports.claims.rule import Evidence
+from headscope.reports.claims.run import decide
 from headscope.reports.claims.thresholds import InsightThresholds
-from headscope.reports.claims.tuning_claims import judge_frozen, judge_layernorm, judge_unstable
+from headscope.reports.result import Insight
 from headscope.stats.estimate import Estimate
 
 T = InsightThresholds()
@@ -55,10 +56,10 @@ def result(*differences: TransferDifference, **fields: Any) -> TransferResult:
 WON: Ends = (8.0, 2.0, 14.0)
 
 
-def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Finding:
+def eighth(biases: Ends, weights: Ends, lora: Ends = WON, **fields: Any) -> Insight:
     ends = {"biases": biases, "weights": weights, "lora": lora}
     found = result(*(difference(name, own) for name, own in ends.items()), **fields)
-    return judge_layernorm(Evidence(transfer=found), T)
+    return decide("layernorm", Evidence(transfer=found))
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,10 @@ def test_a_set_that_was_not_reached_is_unknown_and_one_that_is_not_there_does_no
     others = difference("weights", WON), difference("lora", WON)
     none = result(*others, not_possible={"biases": "it has none"})
     for found, verdict in ((result(*others), "not measured"), (none, "holds")):
-        assert judge_layernorm(Evidence(transfer=found), T).verdict == verdict
+        assert decide("layernorm", Evidence(transfer=found)).verdict == verdict
     missed = (TransferMissed("layernorm", "pretrained", 64, 0),)
-    for judge in (judge_layernorm, judge_frozen, judge_unstable):
-        assert judge(Evidence(transfer=result(missed=missed)), T).verdict == "not measured"
+    for name in ("layernorm", "frozen", "unstable"):
+        assert decide(name, Evidence(transfer=result(missed=missed))).verdict == "not measured"
 
 
 @pytest.mark.parametrize("optimum", ["edge", "not searched"])
@@ -110,7 +111,7 @@ ABOVE: Ends = (20.0, 10.0, 30.0)
 
 def ninth(
     gap: Ends, over: Ends, worth: Ends = ABOVE, thresholds: InsightThresholds = T, **fields: Any
-) -> Finding:
+) -> Insight:
     """Everything minus LayerNorm alone, pretrained minus random weights, everything minus head."""
     mean, low, high = gap
     own = (-mean, None if high is None else -high, None if low is None else -low)
@@ -121,7 +122,7 @@ def ninth(
         difference("x", own),
         **fields,
     )
-    return judge_frozen(Evidence(transfer=found), thresholds)
+    return decide("frozen", Evidence(transfer=found), thresholds)
 
 
 @pytest.mark.parametrize(
@@ -153,12 +154,12 @@ def test_the_gap_is_a_threshold():
 
 def tenth(
     ratio: Ends | None, more: Ends | None, bad: int = 0, *, learned: bool = True, **fields: Any
-) -> Finding:
+) -> Insight:
     spread = TransferSpread(
         *("attention", "layernorm", 64, 6, 6, Estimate(*(ratio or (None,)))),
         *(bad, 0, Estimate(*(more or (None,))), 18, learned),
     )
-    return judge_unstable(Evidence(transfer=result(spreads=(spread,), **fields)), T)
+    return decide("unstable", Evidence(transfer=result(spreads=(spread,), **fields)))
 
 
 MORE: Ends = (0.0, -0.4, 0.4)

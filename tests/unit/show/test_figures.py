@@ -20,8 +20,9 @@ from headscope.analyses.depth.result import DepthResult
 from headscope.core.roles import NO_ROLE, primary_of
 from headscope.core.serialise import from_dict, to_json
 from headscope.reports.registry import section_of
-from headscope.show import drawing
-from headscope.show.drawing import figure_files, heat_map
+from headscope.show import figures as drawing
+from headscope.show.blocks import HeadMap
+from headscope.show.figures import figure_files, figures_of
 from headscope.show.style import FigureStyle, styled
 from headscope.show.view import view_of
 from headscope.stats.estimate import Estimate
@@ -438,7 +439,8 @@ def test_a_log_axis_shows_all_of_a_collapse(documents):
 
 def test_the_same_figure_gives_the_same_bytes_and_leaves_no_setting_changed():
     def drawn() -> dict[str, bytes]:
-        return figure_files({"map": heat_map([[0.1, None], [0.7, 0.2]], title="t", legend="l")})
+        values = {("L0", 0): 0.1, ("L1", 0): 0.7, ("L1", 1): 0.2}
+        return figure_files(dict(figures_of([HeadMap("t", "l", values, 2, "map")])))
 
     before = dict(mpl.rcParams)
     first = drawn()

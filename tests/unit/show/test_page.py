@@ -24,8 +24,8 @@ from headscope.reports.files import report_json
 from headscope.reports.markdown import report_markdown
 from headscope.reports.page import report_html
 from headscope.reports.result import ReportResult, SamplePatterns
-from headscope.show.blocks import Matrix
-from headscope.show.page.parts import Card, Part, Place, Scale
+from headscope.show.blocks import Matrix, Text
+from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.style import FigureStyle, styled
 from headscope.show.terminal import matrix_cell, terminal
 from headscope.show.view import KeyNumber, View
@@ -119,7 +119,8 @@ def test_a_new_section_appears_on_the_page_and_in_the_markdown(monkeypatch):
         **least,
         facts=facts,
         scales=(Scale("norm", "Norm of W_O"),),
-        section=lambda result: Part("norm", "Norms", ["Every norm is finite."]),
+        title="Norms",
+        blocks=lambda result: [Text("Every norm is finite.")],
         key_numbers=lambda result: [KeyNumber("largest norm", f"{max(result.norms.values())}")],
     )
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -133,7 +134,6 @@ def test_a_new_section_appears_on_the_page_and_in_the_markdown(monkeypatch):
     view: View[NormResult] = View(**least)
     result = NormResult({})
     assert list(view.facts(result, [])) == list(view.key_numbers(result)) == list(view.scales) == []
-    assert view.section(result) is None
 
 
 @pytest.fixture(scope="module")

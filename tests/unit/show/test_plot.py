@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.show.drawing import figure_files
+from headscope.show.figures import figure_files
 from headscope.show.style import FigureStyle, styled
 
 
@@ -77,7 +77,7 @@ def test_a_result_in_a_notebook_is_small(classified):
 
 
 def test_paper_width_leaves_no_small_type():
-    from headscope.show import drawing
+    from headscope.show import figures as drawing
 
     for width, inches in (("column", 3.3), ("page", 6.9)):
         figure = drawing.new_figure(6.6, 4.2)
