@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headscope.core.errors import CorpusError, InputError
 
@@ -60,8 +59,7 @@ class Encoding(Protocol):
     offsets: list[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """The special tokens that a tokenizer puts around a sequence, and the room between them."""
 
     before: tuple[int, ...]  # before, after: Token ids; either may be empty
@@ -74,32 +72,52 @@ def tokenise(
     texts: Iterable[str | Sequence[str]],
     *,
     pairs: Iterable[str] | None = None,
+    targets: bool = False,
     special: bool = True,
     check: bool = True,
 ) -> Iterator[Encoding]:
     """Yield one encoding per text, in order; nothing is cut and nothing padded.
 
-    ``check``: texts are refused where the first ones hold no piece that the tokenizer knows.
+    ``targets``: the texts are those that a decoder is to write. Some tokenizers put other special
+    tokens around a target than around a source. ``check``: texts that are read are refused where
+    the first ones hold no piece that the tokenizer knows: only the unknown token would be measured.
     """
     # Byte-level and sentence-piece vocabularies spell the space before a word as part of its first
     # piece. Handed a bare word, some of them take it for the middle of another word.
     pre_tokenizer = repr(model.tokenizer.backend_tokenizer.pre_tokenizer)
     spaced = "ByteLevel" in pre_tokenizer or "Metaspace" in pre_tokenizer
-    before = " " if spaced else ""
+    before, check = " " if spaced else "", check and not targets
     firsts, seconds = iter(texts), None if pairs is None else iter(pairs)
     while chunk := list(islice(firsts, _AT_ONCE)):
-        in_words = not isinstance(chunk[0], str)
-        encodings = encodings_of(
-            model,
-            [[before + word for word in words] for words in chunk] if in_words else chunk,
-            None if seconds is None else list(islice(seconds, len(chunk))),
-            is_split_into_words=in_words,
-            add_special_tokens=special,
-        )
+        if targets:
+            encodings = encodings_of(model, text_target=chunk)
+        else:
+            in_words = not isinstance(chunk[0], str)
+            encodings = encodings_of(
+                model,
+                [[before + word for word in words] for words in chunk] if in_words else chunk,
+                None if seconds is None else list(islice(seconds, len(chunk))),
+                is_split_into_words=in_words,
+                add_special_tokens=special,
+            )
         if check:
-            _check_some_known(model, encodings)
             check = False
-        yield from (_known(model, encoding) for encoding in encodings)
+            counts = [count_unknown(model.tokenizer, encoding) for encoding in encodings]
+            unknown, pieces = (sum(column) for column in zip(*counts, strict=True))
+            if 0 < pieces == unknown:
+                raise CorpusError(
+                    f"The tokenizer of {model.name} knows no piece of the text (it has "
+                    f"{len(model.tokenizer):,} pieces, the model's embedding {model.vocab_size:,} "
+                    "rows); give a text in the model's script, or the tokenizer files that belong "
+                    "to the model."
+                )
+        for encoding in encodings:
+            if (highest := max(encoding.ids, default=0)) >= model.vocab_size:
+                raise CorpusError(
+                    f"The tokenizer gives token id {highest}, but the model's embedding has "
+                    f"{model.vocab_size} rows; tokenizer and weights do not belong together."
+                )
+            yield encoding
 
 
 def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
@@ -113,29 +131,6 @@ def count_unknown(tokenizer: Tokenizer, encoding: Encoding) -> tuple[int, int]:
     marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
     ids = [token for token, special in marked if not special]
     return sum(token in unknown for token in ids), len(ids)
-
-
-def _check_some_known(model: TextModel, encodings: Sequence[Encoding]) -> None:
-    """Refuse a text whose pieces are all unknown: only the unknown token would be measured."""
-    counts = [count_unknown(model.tokenizer, encoding) for encoding in encodings]
-    unknown, pieces = (sum(column) for column in zip(*counts, strict=True))
-    if 0 < pieces == unknown:
-        raise CorpusError(
-            f"The tokenizer of {model.name} knows no piece of the text (it has "
-            f"{len(model.tokenizer):,} pieces, the model's embedding {model.vocab_size:,} rows); "
-            "give a text in the model's script, or the tokenizer files that belong to the model."
-        )
-
-
-def tokenise_targets(model: TextModel, texts: Iterable[str]) -> Iterator[Encoding]:
-    """Yield one encoding per text that a decoder is to write; else as :func:`tokenise`.
-
-    Some tokenizers put other special tokens around a target than around a source.
-    """
-    stream = iter(texts)
-    while chunk := list(islice(stream, _AT_ONCE)):
-        encodings = encodings_of(model, text_target=chunk)
-        yield from (_known(model, encoding) for encoding in encodings)
 
 
 def encodings_of(
@@ -156,16 +151,6 @@ def unreadable(model: TextModel, error: Exception) -> CorpusError:
         f"The tokenizer of {model.name} cannot read the text ({said}); check that its files "
         "belong to the model."
     )
-
-
-def _known(model: TextModel, encoding: Encoding) -> Encoding:
-    """Return an encoding; refuse ids that the model's embedding does not have."""
-    if (highest := max(encoding.ids, default=0)) >= model.vocab_size:
-        raise CorpusError(
-            f"The tokenizer gives token id {highest}, but the model's embedding has "
-            f"{model.vocab_size} rows; tokenizer and weights do not belong together."
-        )
-    return encoding
 
 
 def token_stream(model: TextModel, lines: Iterable[str]) -> Iterator[int]:

@@ -16,7 +16,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
 from headscope.data.batches import buckets
 from headscope.data.examples import Examples, class_ids
-from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, pad_rows, window_rows
+from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, padded, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.task_heads import Select
@@ -300,7 +300,7 @@ class Similarity(Task):
             gold = self._gold[[pair.index for pair in part]] / float(np.abs(self._gold).max())
             yield LossBatch(
                 loaded,
-                pad_rows(rows, loaded.pad_id, loaded.device),
+                padded(rows, loaded.pad_id, loaded.device),
                 torch.arange(len(part), device=loaded.device).repeat(2),
                 partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
                 self._embed_both,

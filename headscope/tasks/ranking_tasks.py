@@ -17,7 +17,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.batches import buckets
 from headscope.data.examples import Examples
 from headscope.data.queries import with_documents
-from headscope.data.token_rows import Padded, Row, encode_rows, pad_rows
+from headscope.data.token_rows import Padded, Row, encode_rows, padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
@@ -156,7 +156,7 @@ class Retrieval(Task):
                 # All queries, then all their relevant documents, then the others.
                 rows = [one.rows[i] for i in range(len(part[0].rows)) for one in part]
                 owner = torch.arange(len(part), device=loaded.device).repeat(len(part[0].rows))
-                batch = pad_rows(rows, loaded.pad_id, loaded.device)
+                batch = padded(rows, loaded.pad_id, loaded.device)
                 loss, embed = self._contrast(len(part)), self._all_of(len(part))
                 select = self._select(batch)
                 yield LossBatch(loaded, batch, owner, loss, embed, select, select)

@@ -313,8 +313,8 @@ def measure_efficient(
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
     _last_states(loaded, batches[0][:1], look)
-    last = windows.length - len(windows.after)
-    special = (*range(len(windows.before)), *range(last, windows.length))
+    content = windows.content("encoder")
+    special = (*range(content.start), *range(content.stop, windows.length))
     forms = CheapForms(windows.length, special, seed, pool, structure)
     errors = CheapErrors(forms, len(chosen), loaded.n_layers, loaded.n_heads)
     sequences = np.array_split(np.arange(len(chosen)), len(batches))

@@ -18,7 +18,7 @@ from headscope.core.rounding import ROUNDING
 from headscope.data.batches import buckets
 from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
 from headscope.data.sentence import split_words
-from headscope.data.token_rows import Row, encode_rows, pad_rows
+from headscope.data.token_rows import Row, encode_rows, padded
 from headscope.models.run.loaded import LoadedModel
 
 #: One in VALIDATION training examples is used for validation, at most MOST_VALIDATION of them.
@@ -170,7 +170,7 @@ class Tuned:
     def __call__(self, part: Part, indices: Sequence[int]) -> Tensor:
         """Run the model over some examples."""
         rows = [part.rows[i] for i in indices]
-        batch = pad_rows(rows, self.loaded.pad_id, self.loaded.device)
+        batch = padded(rows, self.loaded.pad_id, self.loaded.device)
         hidden, _ = self.loaded.run(*batch.inputs)
         embedded = self.loaded.pooling.embed(hidden, batch.hidden_mask)
         return (embedded - self._centre) / self._scale

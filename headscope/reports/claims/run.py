@@ -26,7 +26,6 @@ from headscope.data.corpus import (
     Corpus,
     as_corpus,
     as_plain,
-    counted,
     sample_corpus,
 )
 from headscope.data.examples import Examples, as_pairs
@@ -240,7 +239,6 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
         sha256=sha256_of(f"{sample.sha256} even"),
         n_sentences=len(sentences),
         read=lambda: iter(sentences),
-        sizes=counted(len(sentence.text) for sentence in sentences)[1],
     )
     name = f"the other half of the {sample.name}"
     other = dataclasses.replace(examples, name=name, first=examples.first[1::2])
