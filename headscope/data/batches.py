@@ -24,8 +24,8 @@ from torch.nn.functional import pad
 from headscope.core.accumulator import Array, Keys, zeros
 from headscope.core.widest import widest_type
 from headscope.data.corpus import WINDOW
-from headscope.data.encode import EncodedSentence
-from headscope.data.sentence import Sentence, is_punctuation
+from headscope.data.files import Sentence, is_punctuation
+from headscope.data.pieces import EncodedSentence
 from headscope.data.token_rows import PairRow, filled, padded
 
 #: (half, relation, direction): the half is 0 for sentences of even zero-based index in the corpus,

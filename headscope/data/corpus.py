@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from headscope.data.files import (
     TABLES,
     TRANSLATIONS,
     TREEBANKS,
+    Sentence,
+    has_word,
     read_prose,
     read_records,
     read_treebank,
+    split_words,
 )
-from headscope.data.pieces import TextModel, tokenise
-from headscope.data.sentence import Sentence, has_word, split_words
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
@@ -240,9 +241,3 @@ def plain_of(corpus: Corpus) -> PlainText:
     return PlainText(
         corpus.name, corpus.sha256, corpus.n_sentences, lambda: (item.text for item in corpus)
     )
-
-
-def encode_lines(model: TextModel, lines: Iterable[str]) -> Iterator[list[int] | None]:
-    """Yield each line's token ids with special tokens, or None where it is longer than allowed."""
-    for encoding in tokenise(model, lines):
-        yield encoding.ids if len(encoding.ids) <= model.max_length else None

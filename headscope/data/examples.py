@@ -36,9 +36,9 @@ from headscope.data.files import (
     TREEBANKS,
     Columns,
     Record,
+    Sentence,
     read_records,
 )
-from headscope.data.sentence import Sentence
 
 _LABEL = ("label", "labels", "gold_label", "class", "target")
 _SCORE = ("score", "similarity", "similarity_score", "label", "gold")

@@ -1,4 +1,4 @@
-"""Reading lines, tables and treebanks, with errors that say which line.
+"""Sentences and their words; reading lines, tables and treebanks, with errors that say which line.
 
 CoNLL-U is read strictly: a tree that is not one is refused. Words are the rows with integer ids;
 multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over. The values of ids and heads
@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +22,58 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import regex
 from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
 
 from headscope.core.errors import CorpusError
-from headscope.data.sentence import Sentence
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and, in a treebank, their heads."""
+
+    words: tuple[str, ...]  # In order, punctuation marks included; none is empty
+    #: For each word the zero-based index of its head, -1 for the root
+    heads: tuple[int, ...] | None = None
+    #: For each word the relation to its head, without subtype (``nsubj:pass`` is ``nsubj``)
+    relations: tuple[str, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """The words joined by spaces."""
+        return " ".join(self.words)
+
+
+def split_words(line: str) -> tuple[str, ...]:
+    """Split plain text into words.
+
+    A word is a run of letters and digits, inner apostrophes kept, or one punctuation mark or
+    symbol.
+    """
+    return tuple(_WORD.findall(line))
+
+
+def has_word(line: str) -> bool:
+    """Whether :func:`split_words` finds a word."""
+    return _WORD.search(line) is not None
+
+
+def is_punctuation(word: str) -> bool:
+    """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
+    return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)
+
+
+def punctuation_spans(text: str) -> list[bool]:
+    """Whether each character of plain text belongs to a word that is punctuation."""
+    marks = [False] * len(text)
+    for word in _WORD.finditer(text):
+        if is_punctuation(word[0]):
+            marks[word.start() : word.end()] = [True] * len(word[0])
+    return marks
+
 
 TREEBANKS = (".conllu", ".conll")  # Endings of treebanks.
 

@@ -1,12 +1,22 @@
-"""Text to token ids: the one place where a tokenizer is called on a user's text."""
+"""Text to token ids: the one place where a tokenizer is called on a user's text.
+
+Of sentences in words the pieces are aligned with the words, and their rarity is looked up.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, tee
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.files import Sentence
+from headscope.data.frequencies import Frequencies
 
 _AT_ONCE = 256  # Texts handed to the tokenizer at a time.
 
@@ -174,3 +184,114 @@ def frame(model: TextModel, length: int) -> Frame:
             f"{n_special + 1} tokens or more."
         )
     return Frame(before, after, length - n_special)
+
+
+def encode_lines(model: TextModel, lines: Iterable[str]) -> Iterator[list[int] | None]:
+    """Yield each line's token ids with special tokens, or None where it is longer than allowed."""
+    for encoding in tokenise(model, lines):
+        yield encoding.ids if len(encoding.ids) <= model.max_length else None
+
+
+IntArray = NDArray[np.int64]
+
+
+class Rarity(NamedTuple):
+    """Which words of one sentence count as rare; indices of words."""
+
+    #: rarest, two_rarest: The words of the lowest frequency, and those of the two lowest; ties
+    #: count
+    rarest: tuple[int, ...]
+    two_rarest: tuple[int, ...]
+    candidates: tuple[int, ...]  # All words with a letter or digit
+
+
+@dataclass(frozen=True)
+class EncodedSentence:
+    """One sentence as the model reads it."""
+
+    ids: IntArray  # (tokens,): Token ids, special tokens included
+    word_of: IntArray  # (tokens,): Index of each token's word, -1 for special tokens
+    first: IntArray  # (words,): Position of each word's first piece
+    sentence: Sentence  # Its words and tree
+    rarity: Rarity | None  # None where the rare-word score skips the sentence
+    half: int = 0  # 0 or 1: whether the sentence's zero-based index in the corpus is even or odd
+    #: The last sentence before it in the corpus with as many words; its tree serves as a control
+    swapped: Sentence | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def pieces(self) -> IntArray:
+        """Pieces of each word, (words,)."""
+        return np.bincount(self.word_of[self.word_of >= 0], minlength=len(self.first))
+
+
+class Placed(NamedTuple):
+    """A sentence and what its place in the corpus decides."""
+
+    sentence: Sentence
+    half: int  # As in :class:`EncodedSentence`
+    swapped: Sentence | None  # As in :class:`EncodedSentence`
+
+
+def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
+    """Give each sentence of a corpus its half and the sentence whose tree it is scored against.
+
+    Labels are chosen on one half of a corpus (even zero-based indices) and confirmed on the other.
+    As a control each sentence is scored against the tree of the sentence before it that has as many
+    words; the first of each length has none. Sentences that a model cannot read count for both.
+    """
+    before: dict[int, Sentence] = {}
+    for index, sentence in enumerate(sentences):
+        length = len(sentence.words)
+        yield Placed(sentence, index % 2, before.get(length))
+        before[length] = sentence
+
+
+class Encoder:
+    """Tokenises sentences word by word; what cannot be aligned or is too long is left out."""
+
+    def __init__(self, model: TextModel, frequencies: Frequencies | None = None) -> None:
+        self._model = model
+        self._frequencies = frequencies
+
+    def encode(
+        self, places: Iterable[Placed], *, check: bool = True
+    ) -> Iterator[EncodedSentence | None]:
+        """Yield each sentence encoded, or None where it has to be skipped.
+
+        A sentence is skipped when it is longer than the model's limit, or when one of its words
+        yields no piece; it is never cut. ``check`` is that of
+        :func:`~headscope.data.pieces.tokenise`.
+        """
+        places, again = tee(places)
+        words = (place.sentence.words for place in again)
+        yield from map(self._align, places, tokenise(self._model, words, check=check))
+
+    def _align(self, place: Placed, encoding: Encoding) -> EncodedSentence | None:
+        sentence = place.sentence
+        ids = np.asarray(encoding.ids, dtype=np.int64)
+        if len(ids) > self._model.max_length:
+            return None
+        word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
+        words, first = np.unique(word_of, return_index=True)
+        first = first[words >= 0]
+        if len(first) != len(sentence.words):
+            return None
+        rarity = self._rarity(sentence.words)
+        return EncodedSentence(ids, word_of, first, sentence, rarity, place.half, place.swapped)
+
+    def _rarity(self, words: Sequence[str]) -> Rarity | None:
+        frequencies = self._frequencies
+        candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
+        if frequencies is None or not candidates or len(words) < 2:
+            return None
+        frequency = {i: frequencies.frequency(words[i].lower()) for i in candidates}
+        ordered = sorted(frequency.values())
+        lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
+        rarest = tuple(i for i in candidates if frequency[i] == lowest)
+        if any(words[i].lower() in frequencies.frequent for i in rarest):
+            return None
+        two_rarest = tuple(i for i in candidates if frequency[i] <= second)
+        return Rarity(rarest, two_rarest, tuple(candidates))

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headscope.core.accumulator import Array
+from headscope.data.files import punctuation_spans
 from headscope.data.pieces import (
     Encoding,
     TextModel,
@@ -20,7 +21,6 @@ from headscope.data.pieces import (
     token_stream,
     tokenise,
 )
-from headscope.data.sentence import punctuation_spans
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15

@@ -14,7 +14,7 @@ from headscope.core.progress import Progress
 if TYPE_CHECKING:
     from headscope.data.corpus import Corpus, Pair, PlainText
     from headscope.data.examples import Examples
-    from headscope.data.sentence import Sentence
+    from headscope.data.files import Sentence
 
     #: One sentence a line: a file, or lines in memory.
     Text = str | Path | PlainText | Sequence[str]

@@ -9,7 +9,8 @@ from typing import TypeVar
 from headscope.core.errors import CorpusError
 from headscope.core.processes import current, share
 from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
-from headscope.data.corpus import WINDOW, PlainText, encode_lines, sample_plain
+from headscope.data.corpus import WINDOW, PlainText, sample_plain
+from headscope.data.pieces import encode_lines
 from headscope.models.run.loaded import LoadedModel
 
 Raw = TypeVar("Raw")  # A sentence or pair as it was read.

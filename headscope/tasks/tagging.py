@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from headscope.core.errors import InputError
-from headscope.data.encode import Encoder, placed
 from headscope.data.examples import Examples
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.pieces import Encoder, placed
 from headscope.data.tagged import has_entities
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.loaded import LoadedModel

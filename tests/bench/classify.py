@@ -19,7 +19,8 @@ import headscope
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
-from headscope.data.encode import Encoder, find_frequencies, placed
+from headscope.data.frequencies import find_frequencies
+from headscope.data.pieces import Encoder, placed
 from headscope.models.run.routing import Router, routed, use_implementation
 
 

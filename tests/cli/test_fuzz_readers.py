@@ -20,9 +20,9 @@ import headscope
 from headscope.analyses.classify.known_roles import find_roles, read_classification
 from headscope.core.errors import HeadscopeError
 from headscope.data.corpus import SAMPLE, sample_corpus
-from headscope.data.encode import find_frequencies
 from headscope.data.examples import read_labelled, read_pairs, read_texts, read_translations
 from headscope.data.files import read_treebank
+from headscope.data.frequencies import find_frequencies
 from headscope.reports.reading import read_results
 from headscope.reports.registry import SECTIONS
 from headscope.reports.sections import Previous

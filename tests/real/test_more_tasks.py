@@ -8,9 +8,9 @@ from torch.nn.functional import one_hot
 from transformers import AutoModelForTokenClassification
 
 import headscope
-from headscope.data.encode import Encoder, placed
+from headscope.data.files import Sentence
+from headscope.data.pieces import Encoder, placed
 from headscope.data.queries import read_retrieval
-from headscope.data.sentence import Sentence
 from headscope.data.tagged import read_tagged
 from headscope.tasks.making import make_task
 

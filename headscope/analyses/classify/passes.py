@@ -23,7 +23,8 @@ from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
 from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair, open_pairs
-from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed, placed
+from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import EncodedSentence, Encoder, Placed, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, SiteObserver, routed

@@ -21,7 +21,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
-from headscope.data.encode import EncodedSentence, Encoder, placed
+from headscope.data.pieces import EncodedSentence, Encoder, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs

@@ -17,7 +17,7 @@ from headscope.core.files import sha256_of
 from headscope.core.rounding import ROUNDING
 from headscope.data.batches import buckets
 from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
-from headscope.data.sentence import split_words
+from headscope.data.files import split_words
 from headscope.data.token_rows import Row, encode_rows, padded
 from headscope.models.run.loaded import LoadedModel
 

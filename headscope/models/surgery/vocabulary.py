@@ -29,7 +29,7 @@ from headscope.core.errors import (
     InputError,
     UnsupportedModelError,
 )
-from headscope.data.common_words import COMMON_WORDS, common_words
+from headscope.data.frequencies import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.wrap import as_before, copied_network, wrap

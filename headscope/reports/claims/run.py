@@ -22,12 +22,7 @@ from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.corpus import (
-    Corpus,
-    as_corpus,
-    as_plain,
-    sample_corpus,
-)
+from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
 from headscope.data.examples import Examples, as_pairs
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel

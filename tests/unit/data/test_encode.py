@@ -11,8 +11,9 @@ from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.core.errors import CorpusError
 from headscope.data.batches import Batch, buckets, collate, uniform_weight, windows
-from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Rarity, placed
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import EncodedSentence, Encoder, Rarity, placed
 
 PAD = 0
 COUNTS = {"the": 900.0, "a": 800.0, "cat": 50.0, "dog": 50.0, "sat": 20.0, "zebra": 3.0, "yak": 3.0}

@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, Frequencies, placed
-from headscope.data.pieces import Frame, frame, token_stream, tokenise
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import Encoder, Frame, frame, placed, token_stream, tokenise
 from headscope.data.token_rows import window_rows
 
 IDS = {piece: i for i, piece in enumerate(VOCABULARY)}

@@ -14,7 +14,8 @@ from headscope.analyses.classify.syntactic import KernelHits
 from headscope.core.roles import roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, Placed, find_frequencies, placed
+from headscope.data.frequencies import find_frequencies
+from headscope.data.pieces import Encoder, Placed, placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
 
