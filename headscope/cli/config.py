@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from headscope.cli.flags import thresholds_of
 from headscope.cli.output import print_data
-from headscope.cli.settings import LIMITS, hint_at, options_by_command, read_settings, thresholds_of
+from headscope.cli.settings import LIMITS, hint_at, options_by_command, read_settings
 from headscope.core.errors import InputError
 
 EXAMPLES = """Examples:
@@ -68,7 +69,7 @@ def show(
         values = settings.tables.get(name, {})
         lines += ["", f"[{name}]"]
         for option in commands[name].values():
-            lines += _comment(option.help) if command else []
+            lines += _comment(option.marker.help) if command else []
             if option.name in values:
                 lines.append(_line(option.name, values[option.name], source))
             elif option.default is not None:

@@ -1,16 +1,13 @@
-"""What a TOML file sets: every table checked against the commands' own options, then converted."""
+"""What a TOML file sets: every table checked against the commands' flags, then converted."""
 
 from __future__ import annotations
 
 import enum
-import functools
-import inspect
 import json
 import math
 import tomllib
-import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,10 @@ from typing import Any
 import typer
 
 import headscope
+from headscope.cli.flags import Flag, UsageError, arguments_of, thresholds_of
 from headscope.core.errors import InputError, did_you_mean
-from headscope.core.options import options_of
 
 if typing.TYPE_CHECKING:
-    from headscope.core.thresholds import ThresholdSet
     from headscope.reports.limits import Limits
 
 LIMITS = "limits"  # The table that belongs to no command.
@@ -37,24 +33,8 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Option:
-    """One option of a command, as its signature declares it."""
-
-    name: str
-    #: bool, int, float, str, Path, an enumeration, or tuple for several values at once.
-    kind: type
-    repeatable: bool  # Holds a list.
-    listed: bool  # Holds a string of comma-separated values.
-    default: Any  # Of an enumeration its value.
-    required: bool
-    help: str = ""
-    parts: tuple[type, ...] = ()  # The types of a tuple.
-    numbered: bool = False  # A string that may be written as a number.
-
-
-@dataclass(frozen=True)
 class Settings:
-    """A config file, checked: converted values by table and parameter name; no file, no values."""
+    """A config file, checked: converted values by table and flag; no file, no values."""
 
     path: Path | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)  # ``thresholds`` are nested.
@@ -67,44 +47,14 @@ def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     return f"; {hint}" if hint else ""
 
 
-def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
-    """Return the options of every command, groups of commands aside."""
+def options_by_command(context: typer.Context) -> dict[str, dict[str, Flag]]:
+    """Return the flags of every command, groups of commands aside."""
     commands = getattr(context.find_root().command, "commands", {})
     return {
-        name: _options(command.callback)
+        name: command.callback.flags
         for name, command in commands.items()
         if not hasattr(command, "commands")
     }
-
-
-@functools.cache
-def _options(callback: Any) -> dict[str, Option]:
-    """Read them from the function's signature: typer's own objects differ between versions."""
-    options = {}
-    for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
-        if name in ("context", "config"):
-            continue
-        kind, extras = parameter.annotation, list[Any]()
-        if typing.get_origin(kind) is typing.Annotated:
-            kind, *extras = typing.get_args(kind)
-        if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
-        origin, parts = typing.get_origin(kind), typing.get_args(kind)
-        required = parameter.default is inspect.Parameter.empty
-        forms = "".join(getattr(extra, "metavar", None) or "" for extra in extras)
-        listed = "," in forms
-        options[name] = Option(
-            name,
-            kind={list: next(iter(parts), None), tuple: tuple}.get(origin, kind),
-            repeatable=origin is list,
-            listed=listed and origin is not list,
-            default=None if required else getattr(parameter.default, "value", parameter.default),
-            required=required,
-            help=next((extra.help for extra in extras if getattr(extra, "help", None)), ""),
-            parts=parts if origin is tuple else (),
-            numbered="NUMBER" in forms,
-        )
-    return options
 
 
 def read_settings(path: Path | None, context: typer.Context) -> Settings:
@@ -114,7 +64,19 @@ def read_settings(path: Path | None, context: typer.Context) -> Settings:
     return settings
 
 
-def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
+def lay_under_flags(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the file's values the defaults of the command's options; flags still win."""
+    table = read_settings(path, context).tables.get(context.info_name or "", {})
+    defaults = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in table.items()
+        if name != "thresholds"
+    }
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+def _checked(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -138,13 +100,27 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
 
 
 def _table(
-    where: str, command: str, table: dict[str, Any], options: dict[str, Option]
+    where: str, command: str, table: dict[str, Any], options: dict[str, Flag]
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name == "thresholds" and "threshold" in options:
-            values[name] = _threshold_table(where, command, value)
+            if not isinstance(value, dict):
+                raise InputError(
+                    f"{where} thresholds must be a table, written [{command}.thresholds]."
+                )
+            for threshold, number in value.items():
+                if not isinstance(number, bool | int | float):
+                    raise InputError(
+                        f"{where} threshold {threshold} must be a number or true or false, not "
+                        f"{_shown(number)}."
+                    )
+            try:
+                thresholds_of(command).parse(value)
+            except InputError as error:
+                raise InputError(f"{where} thresholds: {error}") from None
+            values[name] = dict(value)
         elif name not in options:
             raise InputError(f"{where} has no option {key!r}{hint_at(name, options)}")
         elif name in values:
@@ -154,28 +130,21 @@ def _table(
     return values
 
 
-def _converted(where: str, option: Option, value: Any) -> Any:
+def _converted(where: str, flag: Flag, value: Any) -> Any:
     """Return a value as the command takes it; a list for an option that can be repeated."""
-    if option.parts:
-        if not isinstance(value, list) or len(value) != len(option.parts):
-            kinds = ", ".join(_KINDS[kind] for kind in option.parts)
-            raise InputError(
-                f"{where} must be a list of {len(option.parts)} ({kinds}), not {_shown(value)}."
-            )
-        return tuple(_single(where, *pair) for pair in zip(option.parts, value, strict=True))
-    if isinstance(value, list) and option.listed:
+    if isinstance(value, list) and flag.listed:
         for item in value:
             if not isinstance(item, str | int | float) or isinstance(item, bool):
                 raise InputError(
                     f"{where} must be a list of numbers or strings; {_shown(item)} is neither."
                 )
         return ",".join(map(str, value))
-    if option.repeatable:
+    if flag.repeatable:
         items = value if isinstance(value, list) else [value]
-        return [_single(where, option.kind, item) for item in items]
-    if option.numbered and type(value) is int:
+        return [_single(where, flag.kind, item) for item in items]
+    if flag.numbered and type(value) is int:
         return str(value)
-    return _single(where, option.kind, value)
+    return _single(where, flag.kind, value)
 
 
 def _single(where: str, kind: type, value: Any) -> Any:
@@ -200,28 +169,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def thresholds_of(command: str) -> type[ThresholdSet]:
-    """Return the class of a command's thresholds."""
-    declared = options_of(getattr(headscope, command).options)["thresholds"]
-    kind: type[ThresholdSet] = getattr(headscope, declared.marker.thresholds)
-    return kind
-
-
-def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise InputError(f"{where} thresholds must be a table, written [{command}.thresholds].")
-    for name, value in table.items():
-        if not isinstance(value, bool | int | float):
-            raise InputError(
-                f"{where} threshold {name} must be a number or true or false, not {_shown(value)}."
-            )
-    try:
-        thresholds_of(command).parse(table)
-    except InputError as error:
-        raise InputError(f"{where} thresholds: {error}") from None
-    return dict(table)
-
-
 def _limits(settings: Settings) -> Limits:
     from headscope.reports.limits import Limits
 
@@ -230,7 +177,7 @@ def _limits(settings: Settings) -> Limits:
 
 
 def table_of(context: typer.Context, command: str) -> dict[str, Any]:
-    """Return what the file sets for a command, by parameter name."""
+    """Return what the file sets for a command, by flag."""
     settings: Settings = context.meta.get(_META) or Settings()
     return dict(settings.tables.get(command, {}))
 
@@ -238,3 +185,47 @@ def table_of(context: typer.Context, command: str) -> dict[str, Any]:
 def limits(context: typer.Context) -> Limits:
     """Return the limits of the file; none without."""
     return _limits(context.meta.get(_META) or Settings())
+
+
+def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a table of a config file into arguments."""
+    try:
+        return arguments_of(getattr(headscope, name).options, table)
+    except UsageError as slip:
+        raise slip.in_table(name) from None
+
+
+#: Options that a report sets for all its sections at once, or that save something.
+_FOR_ALL_SECTIONS = {
+    *("figures", "figure_width", "no_titles", "output", "device", "revision", "no_validate"),
+    *("pooling", "resume", "save"),
+}
+
+
+def section_settings(
+    context: typer.Context, sections: Iterable[str], flags: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return each section's arguments: what its table in the config file sets, then the flags.
+
+    Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
+    text and has them. A treebank takes the place of a text, and the other way round.
+    """
+    options = options_by_command(context)
+    names = ("treebank", "text", "limit")
+    inputs = {name: flags[name] for name in names if flags[name] is not None}
+    settings = {}
+    for section in sections:
+        # What depth measures falls below the rounding of float32: it alone has a type of its own.
+        common = _FOR_ALL_SECTIONS | (set() if section == "depth" else {"dtype"})
+        table = {key: v for key, v in table_of(context, section).items() if key not in common}
+        if "text" in options[section]:
+            own = {key: value for key, value in inputs.items() if key in options[section]}
+            if "sequences" in options[section]:  # windows are cut from all of the text
+                own.pop("limit", None)
+            if "treebank" in own:
+                own.pop("text", None)
+            if own.keys() & {"treebank", "text"}:
+                table = {key: v for key, v in table.items() if key not in ("treebank", "text")}
+            table |= own
+        settings[section] = table_arguments(section, table)
+    return settings
