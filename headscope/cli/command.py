@@ -44,19 +44,13 @@ from headscope.core.errors import (
 from headscope.core.options import OptionError, options_of
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
+from headscope.data.examples import TASK_FILES
 from headscope.models.load.source import on_disk
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
 
 #: Options that name a file to be read.
 _INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
-#: Tasks that the built-in sample cannot show, and what their file holds.
-_LABELLED = {
-    **{"classification": "labels", "similarity": "labels", "seq2seq": "sources and targets"},
-    **{"retrieval": "queries, documents and relevance", "rerank": "queries and documents"},
-    "token-classification": "tagged words",
-    "question-answering": "questions, contexts and answers",
-}
 
 
 @dataclass(frozen=True)
@@ -211,9 +205,9 @@ def preflight(
             raise CorpusError(f"There is no file {path}; check the path.")
     if values.get("task") is not None and values.get("data") is None:
         task = str(getattr(values["task"], "value", values["task"]))
-        if task in _LABELLED:
+        if task in TASK_FILES:
             raise WrongOptionError(
-                f"The task {task} needs a file with {_LABELLED[task]}: give it with --data."
+                f"The task {task} needs a file with {TASK_FILES[task]}: give it with --data."
             )
     output, save = values.get("output"), values.get("save")
     if output and save and Path(save).resolve() in (output.resolve(), *output.resolve().parents):

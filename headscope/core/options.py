@@ -115,19 +115,16 @@ class Declared:
                 why = f", {marker.why}" if marker.why else ""
                 shown = f"{value:g}" if isinstance(value, float) else value
                 raise OptionError(self.name, f"is {shown}; give {marker.bounds()}{why}.")
-        elif isinstance(value, str) and not marker.others and marker.choices:
+        elif isinstance(value, str) and marker.choices and not marker.others:
+            if value in marker.choices:
+                return
             allowed = ", ".join(marker.choices)
-            if value not in marker.choices:
-                raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
-
-
-def options_of(kind: Any) -> dict[str, Declared]:
-    """Return the options of a class by their names in Python, in the order of its fields."""
-    return _read(kind)
+            raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
 
 
 @functools.cache
-def _read(kind: Any) -> dict[str, Declared]:
+def options_of(kind: Any) -> dict[str, Declared]:
+    """Return the options of a class by their names in Python, in the order of its fields."""
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in dataclasses.fields(kind):
@@ -143,7 +140,8 @@ def _read(kind: Any) -> dict[str, Declared]:
 
 def check(options: Any) -> None:
     """Refuse the first value of an options object that its field does not allow."""
-    for option in options_of(type(options)).values():
+    kind: Any = type(options)
+    for option in options_of(kind).values():
         option.check(getattr(options, option.name))
 
 

@@ -1,7 +1,7 @@
 """Examples that a task is measured on: labelled sentences, scored pairs, translations, or text.
 
-Queries with documents, tagged words and questions are read in modules of their own:
-:mod:`~headscope.data.queries`, :mod:`~headscope.data.tagged`, :mod:`~headscope.data.squad`.
+Queries with documents, and tagged words and questions, are read in modules of their own:
+:mod:`~headscope.data.queries`, :mod:`~headscope.data.annotated`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from headscope.data.corpus import (
     open_plain,
     open_treebank,
     plain_of,
-    sample_corpus,
     sample_plain,
 )
 from headscope.data.files import (
@@ -40,6 +39,13 @@ from headscope.data.files import (
     read_records,
 )
 
+#: Tasks that the built-in sample cannot show, and what their file holds.
+TASK_FILES = {
+    **{"classification": "labels", "similarity": "labels", "seq2seq": "sources and targets"},
+    **{"retrieval": "queries, documents and relevance", "rerank": "queries and documents"},
+    "token-classification": "tagged words",
+    "question-answering": "questions, contexts and answers",
+}
 _LABEL = ("label", "labels", "gold_label", "class", "target")
 _SCORE = ("score", "similarity", "similarity_score", "label", "gold")
 _LABELLED = Columns(
@@ -105,6 +111,22 @@ class Examples:
             name: tuple(column[i] for i in rows) for name, column in self._columns()
         }
         return replace(self, **columns)
+
+    def with_documents(self, places: Sequence[int]) -> Examples:
+        """Keep some of the documents, and what is judged of them, under new places."""
+        new = {place: i for i, place in enumerate(places)}
+        relevance, candidates = self.relevance, self.candidates
+        if relevance is not None:
+            relevance = tuple(
+                {new[place]: grade for place, grade in grades.items() if place in new}
+                for grades in relevance
+            )
+        if candidates is not None:
+            candidates = tuple(
+                tuple(new[place] for place in own if place in new) for own in candidates
+            )
+        documents = tuple(self.documents[place] for place in places)
+        return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
     def _columns(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
         """Yield the fields that hold something of each example."""
@@ -310,53 +332,71 @@ def as_pairs(text: object) -> Examples:
     return Examples("in memory", sha256_of(repr(pairs)), first=first, second=second)
 
 
-# A labelled task without a file: do the phrases of a sentence have their own word order?
+# Calibration data without the sentences that they share with evaluation data.
 #
-# Made from the gold trees of the built-in sample. A phrase is what depends on the main verb,
-# directly or through others: its subject, its object, a clause. In half of the sentences, drawn at
-# random, the words inside every phrase are reversed; phrases, main verb and punctuation stay where
-# they are. Each sentence appears once, in lower case. Both classes have the same words and the same
-# lengths: a classifier has to see which word stands next to which.
-
-TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
-_TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.
+# What heads are chosen on, repaired with or tuned on must not be what they are measured on. Data
+# are compared sentence by sentence, whatever files they came in: each side of a pair, each query
+# and each document is a sentence of its own. A reordered, shortened or re-paired copy of a file has
+# another hash and other pairs, but the same sentences.
 
 
-def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
-    """Return the training and the test part, 320 and 192 examples that share no sentence."""
-    corpus = sample_corpus()
-    parts: tuple[list[Sentence], list[Sentence]] = ([], [])
-    for i, sentence in enumerate(corpus):
-        parts[i % 8 in _TEST].append(sentence)
-    made = []
-    for name, part in zip(("training part", "test part"), parts, strict=True):
-        orders = [_reversed(sentence) for sentence in part]
-        # Where every phrase is a single word, reversing changes nothing.
-        changed = [i for i, order in enumerate(orders) if order != sorted(order)]
-        turned = set(random.Random(seed).sample(changed, len(part) // 2))
-        texts, labels = [], []
-        for i, (sentence, order) in enumerate(zip(part, orders, strict=True)):
-            words = sentence.words
-            texts.append(" ".join(words[j] for j in order) if i in turned else sentence.text)
-            labels.append("reversed" if i in turned else "own")
-        first = tuple(text.lower() for text in texts)
-        made.append(Examples(f"{corpus.name}, {name}", corpus.sha256, first, labels=tuple(labels)))
-    return made[0], made[1]
+def normalised(sentences: Iterable[str]) -> set[str]:
+    """Return the different sentences; runs of white space are one space, and none at the ends."""
+    return {" ".join(text.split()) for text in sentences} - {""}
 
 
-def _reversed(sentence: Sentence) -> list[int]:
-    """Return the words' order with those of each phrase of the root in reverse."""
-    heads, relations = sentence.heads or (), sentence.relations or ()
-    order = list(range(len(heads)))
-    root = heads.index(-1)
-    phrases: dict[int, list[int]] = {}  # by the word under the root
-    for word in order:
-        top = word
-        while top != root and heads[top] != root:
-            top = heads[top]
-        if top != root and relations[word] != "punct":
-            phrases.setdefault(top, []).append(word)
-    for words in phrases.values():
-        for i, word in zip(words, reversed(words), strict=True):
-            order[i] = word
-    return order
+def sentences_of(examples: Examples) -> set[str]:
+    """Return every different sentence of some examples, queries and documents included."""
+    return normalised((*examples.texts, *examples.documents))
+
+
+@dataclass(frozen=True)
+class Unshared:
+    """What is left of calibration data, and what was left out of them."""
+
+    examples: Examples
+    dropped: int  # Examples, and documents, that hold a shared sentence
+    shared: int  # Different sentences of the evaluation data that the calibration data hold
+    sentences: int  # Different sentences of the evaluation data
+    #: Whether fewer than two examples would be left; then none was left out, and the caller warns.
+    same: bool
+
+
+def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
+    """Leave out every example that shares a sentence with the evaluation data.
+
+    Documents that are shared go too; a query stays if a document that is relevant to it does.
+    """
+    theirs = sentences_of(evaluation)
+    common = theirs & sentences_of(examples)
+    second = examples.second or ("",) * len(examples)
+    both = zip(examples.first, second, strict=True)
+    rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
+    left, places = examples.pick(rows), range(len(examples.documents))
+    if examples.documents:
+        places_left = [i for i in places if common.isdisjoint(normalised([examples.documents[i]]))]
+        left = left.with_documents(places_left)
+        left = left.pick([i for i in range(len(left)) if _can_be_ranked(left, i)])
+    if common and len(left) < 2:
+        return Unshared(examples, 0, len(common), len(theirs), same=True)
+    dropped = len(examples) - len(left) + len(examples.documents) - len(left.documents)
+    return Unshared(left, dropped, len(common), len(theirs), same=False)
+
+
+def lines_without_shared(text: PlainText, evaluation: Examples) -> PlainText:
+    """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
+    theirs = sentences_of(evaluation)
+
+    def read() -> Iterator[str]:
+        return (line for line in text if theirs.isdisjoint(normalised([line])))
+
+    n_lines = sum(1 for _ in read())
+    return replace(text, n_lines=n_lines, read=read) if n_lines else text
+
+
+def _can_be_ranked(examples: Examples, query: int) -> bool:
+    """Whether a query has a relevant document, where that is known, and two that are ordered."""
+    relevance, candidates = examples.relevance, examples.candidates
+    if relevance is not None and max(relevance[query].values(), default=0.0) <= 0:
+        return False
+    return candidates is None or len(candidates[query]) > 1

@@ -59,18 +59,16 @@ def read_retrieval(path: str | Path) -> Examples:
             f"{path} does not say which documents are relevant; give a folder with qrels/test.tsv, "
             "or rows of query, document and label."
         )
-    return _answerable(examples, 1)
+    return _measurable(examples, relevant=True)
 
 
 def read_rerank(path: str | Path) -> Examples:
     """Read queries with documents; labels may be missing, and so may the documents to order."""
-    path = Path(path)
-    examples = _read(path)
-    if examples.relevance is not None:
-        examples = _answerable(examples, 1 if examples.candidates is None else 2)
-    elif examples.candidates is not None:
-        examples = _several(examples)
-    return examples
+    examples = _read(Path(path))
+    fewest = 1 if examples.candidates is None else 2
+    if examples.relevance is None and fewest == 1:
+        return examples
+    return _measurable(examples, relevant=examples.relevance is not None, fewest=fewest)
 
 
 def with_candidates(examples: Examples) -> Examples:
@@ -109,24 +107,7 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
     wanted = {place for grades in relevance for place, grade in grades.items() if grade > 0}
     others = [place for place in range(len(examples.documents)) if place not in wanted]
     more = min(max(limit - len(few) - len(wanted), 0), len(others))
-    return with_documents(few, sorted(wanted | set(rng.sample(others, more))))
-
-
-def with_documents(examples: Examples, places: Sequence[int]) -> Examples:
-    """Keep some of the documents, and what is judged of them, under new places."""
-    new = {place: i for i, place in enumerate(places)}
-    relevance, candidates = examples.relevance, examples.candidates
-    return replace(
-        examples,
-        documents=tuple(examples.documents[place] for place in places),
-        relevance=relevance
-        and tuple(
-            {new[place]: grade for place, grade in grades.items() if place in new}
-            for grades in relevance
-        ),
-        candidates=candidates
-        and tuple(tuple(new[place] for place in own if place in new) for own in candidates),
-    )
+    return few.with_documents(sorted(wanted | set(rng.sample(others, more))))
 
 
 def best_by_bm25(
@@ -321,33 +302,23 @@ def _joined(
     )
 
 
-def _answerable(examples: Examples, fewest: int) -> Examples:
-    """Leave out queries without a relevant document, or with too few that could be ordered."""
-    relevance, candidates = examples.relevance or (), examples.candidates
-    kept = [
+def _measurable(examples: Examples, *, relevant: bool, fewest: int = 1) -> Examples:
+    """Leave out queries without a ``relevant`` document, or with too few that could be ordered."""
+    candidates = examples.candidates
+    rows = [
         i
-        for i, grades in enumerate(relevance)
-        if max(grades.values(), default=0.0) > 0
-        and (fewest == 1 or candidates is None or len(candidates[i]) >= fewest)
+        for i in range(len(examples))
+        if (not relevant or max((examples.relevance or ())[i].values(), default=0.0) > 0)
+        and (candidates is None or len(candidates[i]) >= fewest)
     ]
-    return _kept(examples, kept, "no document that is relevant to them", fewest)
-
-
-def _several(examples: Examples) -> Examples:
-    """Leave out queries with a single document, whose order cannot change."""
-    candidates = examples.candidates or ()
-    kept = [i for i, documents in enumerate(candidates) if len(documents) > 1]
-    return _kept(examples, kept, "", 2)
-
-
-def _kept(examples: Examples, kept: Sequence[int], lack: str, fewest: int) -> Examples:
-    what = " or ".join(filter(None, (lack, "only one document" if fewest > 1 else "")))
-    if len(kept) < 2:
+    reasons = ["no document that is relevant to them"] * relevant
+    lack = " or ".join([*reasons, *["only one document"] * (fewest > 1)])
+    if len(rows) < 2:
         raise CorpusError(
-            f"{examples.name}: {len(kept)} of {len(examples)} queries can be measured, the others "
-            f"have {what}; give two queries or more (better hundreds)."
+            f"{examples.name}: {len(rows)} of {len(examples)} queries can be measured, the others "
+            f"have {lack}; give two queries or more (better hundreds)."
         )
-    out = len(examples) - len(kept)
-    note = f"{out:,} of {len(examples):,} queries are left out: they have {what}."
-    notes = (*examples.notes, *((note,) if out else ()))
-    return replace(examples.pick(kept), notes=notes)
+    if out := len(examples) - len(rows):
+        note = f"{out:,} of {len(examples):,} queries are left out: they have {lack}."
+        examples = replace(examples, notes=(*examples.notes, note))
+    return examples.pick(rows)

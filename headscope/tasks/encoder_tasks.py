@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -14,9 +13,8 @@ from torch.nn import functional as F
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
-from headscope.data.batches import buckets
 from headscope.data.examples import Examples, class_ids
-from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, padded, window_rows
+from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.task_heads import Select
@@ -39,11 +37,6 @@ WINDOW, WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
 _SAME_TOKENS = TokenRate("same", "guessed")
-
-
-def lines_of(examples: Examples) -> list[str]:
-    """Return lines as the ``mlm`` task reads them."""
-    return [line.replace(_TAKEN_OUT, " ") for line in examples.first]
 
 
 def tokenised(
@@ -165,7 +158,8 @@ class MaskedLM(TokenTask):
         self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
         length, count = min(WINDOW, loaded.max_length), limit or WINDOWS
-        rows = window_rows(loaded, lines_of(examples), length=length, count=count)
+        lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)
+        rows = window_rows(loaded, lines, length=length, count=count)
         if len(rows) < 2:
             raise CorpusError(
                 f"{examples.name} has not enough text for two windows of {length} tokens; give "
@@ -225,17 +219,6 @@ class Classification(Task):
         return wide(need_logits(logits)).log_softmax(dim=-1)
 
 
-class _Pair:
-    """Two rows that are compared, as one item for batching."""
-
-    def __init__(self, index: int, first: Row, second: Row) -> None:
-        self.index, self.first, self.second = index, first, second
-
-    def __len__(self) -> int:
-        # Both rows are padded to the longer one.
-        return 2 * max(len(self.first), len(self.second))
-
-
 class Similarity(Task):
     """Spearman correlation (x100) of gold scores with the cosine of embeddings.
 
@@ -290,30 +273,12 @@ class Similarity(Task):
         return "gives every pair the same similarity, so its correlation is set to 0"
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        items = [
-            _Pair(i, self.rows[first], self.rows[second])
-            for i, (first, second) in enumerate(self._pairs.tolist())
-        ]
-        for part in buckets(items):
-            rows = [pair.first for pair in part] + [pair.second for pair in part]
-            # The cosine of a perfect pair is 1.
-            gold = self._gold[[pair.index for pair in part]] / float(np.abs(self._gold).max())
-            yield LossBatch(
-                loaded,
-                padded(rows, loaded.pad_id, loaded.device),
-                torch.arange(len(part), device=loaded.device).repeat(2),
-                partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
-                self._embed_both,
-            )
+        return self._batches_of_sets(loaded, self.rows_of_examples, self._squared_error)
 
     def _squared_error(
-        self, gold: Tensor, batch: Padded, hidden: Tensor, logits: Tensor | None
+        self, pairs: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """Return (cosine - gold)^2 of each pair; a batch's first half are the first sentences."""
+        """Return (cosine - gold)^2 of each pair; a perfect pair's gold cosine is 1."""
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
-        return (cosine(first, second, precise=False) - gold.to(first.dtype)) ** 2
-
-    def _embed_both(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Return both sentences' unit embeddings in one vector."""
-        unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
-        return torch.cat(unit.chunk(2), dim=-1)
+        gold = torch.as_tensor(self._gold[pairs] / float(np.abs(self._gold).max())).to(first)
+        return (cosine(first, second, precise=False) - gold) ** 2

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from headscope.core.errors import InputError
+from headscope.data.annotated import has_entities
 from headscope.data.examples import Examples
 from headscope.data.files import Sentence
 from headscope.data.pieces import Encoder, placed
-from headscope.data.tagged import has_entities
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.metrics import CountedF1, Metric, TokenRate

@@ -10,7 +10,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.tagged import read_tagged
+from headscope.data.annotated import read_tagged
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks import tagging
 from headscope.tasks.making import make_task, read_examples

@@ -25,8 +25,7 @@ from headscope.analyses.attribute.targets import (
 )
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
-from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts
-from headscope.data.shared_sentences import without_shared
+from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts, without_shared
 from headscope.data.token_rows import Row, encode_rows, padded
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
