@@ -122,9 +122,13 @@ class Declared:
             raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
 
 
-@functools.cache
 def options_of(kind: Any) -> dict[str, Declared]:
     """Return the options of a class by their names in Python, in the order of its fields."""
+    return _read(kind)
+
+
+@functools.cache
+def _read(kind: Any) -> dict[str, Declared]:
     hints = typing.get_type_hints(kind, include_extras=True)
     options = {}
     for field in dataclasses.fields(kind):
@@ -140,8 +144,7 @@ def options_of(kind: Any) -> dict[str, Declared]:
 
 def check(options: Any) -> None:
     """Refuse the first value of an options object that its field does not allow."""
-    kind: Any = type(options)
-    for option in options_of(kind).values():
+    for option in options_of(type(options)).values():
         option.check(getattr(options, option.name))
 
 

@@ -282,20 +282,13 @@ def open_corpus(corpus: AnyCorpus) -> Corpus:
 
     A table is taken for lines of text here: what its rows are is known once there is a model.
     """
+    in_memory = isinstance(corpus, list | tuple) and bool(corpus)
+    if in_memory and all(isinstance(item, tuple) and len(item) == 2 for item in corpus):  # type: ignore[union-attr]
+        corpus = as_pairs(corpus)
     if isinstance(corpus, Examples) and corpus.second is not None:
         both = tuple(zip(corpus.first, corpus.second, strict=True))
         return corpus_of_pairs(corpus.name, corpus.sha256, lambda: iter(both))
-    if not isinstance(corpus, list | tuple) or not corpus or not all(map(_is_pair, corpus)):
-        return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
-    pairs = [(source.strip(), target.strip()) for source, target in corpus]
-    if "" in (text for pair in pairs for text in pair):
-        place = next(i for i, pair in enumerate(pairs) if "" in pair)
-        raise CorpusError(f"Pair {place} (counted from 0) has no source or no target; give both.")
-    return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(x, str) for x in item)
+    return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
 
 
 def may_be_pairs(text: object) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.accumulator import Array
+from headscope.core.accumulator import Array, Keys
 from headscope.data.files import punctuation_spans
 from headscope.data.pieces import (
     Encoding,
@@ -290,7 +290,18 @@ def halve(
     Examples that share a sentence, directly or through others, go to the same half. Where more than
     half of all examples hang together like that, those are dealt out one by one.
     """
-    groups = _connected(sentences)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, texts = len(sentences), Keys[Hashable]()
+    pairs = [(i, n + texts.index(text)) for i, row in enumerate(sentences) for text in row]
+    size = max(1, n + len(texts))
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(pairs)), tuple(edges)), shape=(size, size))
+    by_label: dict[int, list[int]] = {}
+    for i, label in enumerate(connected_components(graph, directed=False)[1][:n].tolist()):
+        by_label.setdefault(label, []).append(i)
+    groups = list(by_label.values())
     whole = [group for group in groups if 2 * len(group) <= len(sentences)]
     torn = [[i] for group in groups if 2 * len(group) > len(sentences) for i in group]
     parts = [*whole, *torn]
@@ -300,23 +311,3 @@ def halve(
     for part in sorted(parts, key=len, reverse=True):
         min(halves, key=len).extend(part)
     return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
-
-
-def _connected(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Group examples that share a sentence, directly or through others."""
-    leader = list(range(len(sentences)))
-
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    seen: dict[Hashable, int] = {}
-    for i, texts in enumerate(sentences):
-        for text in texts:
-            leader[find(i)] = find(seen.setdefault(text, i))
-    groups: dict[int, list[int]] = {}
-    for i in range(len(sentences)):
-        groups.setdefault(find(i), []).append(i)
-    return list(groups.values())
