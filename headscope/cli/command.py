@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,7 +44,6 @@ from headscope.core.options import OptionError, options_of
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.data.examples import TASK_FILES
-from headscope.models.load.source import on_disk
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
 
@@ -215,12 +213,6 @@ def preflight(
             f"The folder of results {values['output']} is, or lies in, the one that the model is "
             "saved in; give each its own."
         )
-    source = on_disk(str(values["model"]))
-    named = str(values.get("head") or values.get("heads") or "")
-    if named.isdigit():
-        named = f"L{values.get('layer') or 0}H{named}"
-    if source is not None and named:
-        _check_heads(named, source.folder)
 
 
 def usage_error(options: type[ModelOptions], error: HeadscopeError) -> HeadscopeError:
@@ -240,22 +232,3 @@ def usage_error(options: type[ModelOptions], error: HeadscopeError) -> Headscope
     if first in declared:
         text = f"--{declared[first].spelled_as.replace('_', '-')} {rest}"
     return WrongOptionError(text)
-
-
-def _check_heads(named: str, folder: Path) -> None:
-    """Refuse heads that the model's config has no room for; other forms are checked later."""
-    if (folder / "headscope.json").is_file():  # heads keep numbers that config.json may not have
-        return
-    try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
-        layers, heads = int(config["num_hidden_layers"]), int(config["num_attention_heads"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return
-    for layer, head in re.findall(r"(?<![\w:])L(\d+)H(\d+)", named):
-        if int(layer) >= layers:
-            last = f"the model has L0 to L{layers - 1}"
-            raise InputError(f"L{layer}H{head}: there is no layer {layer}; {last}.")
-        if int(head) >= heads:
-            raise InputError(
-                f"L{layer}H{head}: layer {layer} has no head {head}; it has H0 to H{heads - 1}."
-            )

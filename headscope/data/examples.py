@@ -25,7 +25,6 @@ from headscope.data.corpus import (
     open_plain,
     open_treebank,
     plain_of,
-    sample_plain,
 )
 from headscope.data.files import (
     FIRST,
@@ -221,16 +220,19 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
 
     With a limit so many of them are chosen at random, in their order.
     """
-    if path is None:
-        return sample_texts(limit, seed)
-    path = Path(path)
-    treebank = path.suffix.lower() in TREEBANKS
-    return _texts(plain_of(open_treebank(path)) if treebank else open_plain(path), limit, seed)
+    path = None if path is None else Path(path)
+    treebank = path is not None and path.suffix.lower() in TREEBANKS
+    plain = plain_of(open_treebank(path)) if path and treebank else open_plain(path)
+    rows, drawn = draw(plain.n_lines, limit, seed)
+    chosen = set(rows)
+    first = tuple(line for i, line in enumerate(plain) if i in chosen)
+    check_size(plain.name, len(first))
+    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
     """Return the sentences of the built-in sample, or some of them, chosen at random."""
-    return _texts(sample_plain(), limit, seed)
+    return read_texts(None, limit, seed)
 
 
 def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
@@ -250,14 +252,6 @@ def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...
             )
         ids.append(number)
     return tuple(ids)
-
-
-def _texts(plain: PlainText, limit: int | None, seed: int) -> Examples:
-    rows, drawn = draw(plain.n_lines, limit, seed)
-    chosen = set(rows)
-    first = tuple(line for i, line in enumerate(plain) if i in chosen)
-    check_size(plain.name, len(first))
-    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
 
 
 def check_size(name: str | Path, n: int) -> None:
