@@ -16,12 +16,11 @@ from typer.core import TyperCommand, TyperGroup
 
 import headscope
 from headscope import __version__
-from headscope.cli import config
 from headscope.cli.command import Call, epilog_of, made_command, plain_command
 from headscope.cli.launched import check_shared, launched_together
 from headscope.cli.output import print_note
 from headscope.cli.process import bound_memory, calm_threads, error_boundary, rest_collector
-from headscope.cli.settings import section_settings
+from headscope.cli.settings import config, section_settings
 from headscope.reports.registry import SECTIONS, section_of
 
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
@@ -103,7 +102,7 @@ def _made(name: str) -> Any:
     if heading is None:
         raise KeyError(name)
     if name == "config":
-        group: Any = typer.main.get_command(config.config)
+        group: Any = typer.main.get_command(config)
         group.rich_help_panel = heading
         return group
     options: Any

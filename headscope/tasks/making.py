@@ -20,10 +20,15 @@ from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.task_heads import missing_task_head
 from headscope.tasks.answering import QuestionAnswering
 from headscope.tasks.base import Task
-from headscope.tasks.encoder_tasks import Classification, Fidelity, MaskedLM, Similarity
+from headscope.tasks.encoder_tasks import (
+    Classification,
+    Fidelity,
+    MaskedLM,
+    Similarity,
+    TokenClassification,
+)
 from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
-from headscope.tasks.tagging import TokenClassification
 
 #: The classes of tasks.
 _Kind = (

@@ -12,9 +12,8 @@ from outcomes import refused
 import headscope
 from headscope.cli import settings
 from headscope.cli.app import app
-from headscope.cli.config import meanings_of
 from headscope.cli.flags import UsageError, arguments_of, thresholds_of
-from headscope.cli.settings import section_settings, table_arguments
+from headscope.cli.settings import meanings_of, section_settings, table_arguments
 from headscope.core.errors import InputError
 
 GROUP = typer.main.get_command(app)
