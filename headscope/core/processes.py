@@ -120,27 +120,11 @@ def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
     return tuple(total)
 
 
-def _of_batches(what: str, own: Mapping[int, Array]) -> list[Array]:
-    """Collect one array of each batch from all processes, in the order of the batches."""
+def in_order(what: str, own: Mapping[int, Array]) -> list[Array]:
+    """Collect one array of each batch (or row) from all processes, in the order of the batches."""
     parts = _current.gather({str(i): array for i, array in own.items()}, what)
     arrays = {int(i): array for part in parts for i, array in part.items()}
     return [arrays[i] for i in sorted(arrays)]
-
-
-def in_order(what: str, own: Mapping[int, Tensor]) -> list[Tensor]:
-    """Collect one tensor of each batch from all processes, in the order of the batches."""
-    if _current.size == 1:
-        return [own[index] for index in sorted(own)]
-    import torch
-
-    arrays = {index: part.detach().numpy() for index, part in own.items()}
-    return [torch.from_numpy(array) for array in _of_batches(what, arrays)]
-
-
-def texts_in_order(what: str, own: Mapping[int, str]) -> list[str]:
-    """Collect the texts of all processes, as :func:`in_order` does."""
-    arrays = {i: np.frombuffer(text.encode(), dtype=np.uint8) for i, text in own.items()}
-    return [array.tobytes().decode() for array in _of_batches(what, arrays)]
 
 
 def joined_rows(

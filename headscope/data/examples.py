@@ -6,7 +6,6 @@ Queries with documents, and tagged words and questions, are read in modules of t
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +34,7 @@ from headscope.data.files import (
     Columns,
     Record,
     Sentence,
+    number_in,
     read_records,
 )
 
@@ -169,16 +169,7 @@ def read_labelled(path: str | Path) -> Examples:
 def read_pairs(path: str | Path) -> Examples:
     """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
     examples, rows = _read(path, _PAIRS, "sentence1", "sentence2")
-    scores = []
-    for line, cells in rows:
-        try:
-            value = float(cells["score"])
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            score = cells["score"].strip()
-            raise CorpusError(f"{path}, line {line}: the score {score!r} is not a number.")
-        scores.append(value)
+    scores = [number_in(Path(path), line, "score", cells["score"]) for line, cells in rows]
     if len(set(scores)) == 1:
         raise CorpusError(
             f"{path}: all {len(scores)} pairs have the score {scores[0]:g}, so no correlation "

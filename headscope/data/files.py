@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -177,6 +178,14 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
                     f"{' and '.join(columns.needed)}."
                 )
         yield line, cells
+
+
+def number_in(path: Path, line: int, column: str, text: str) -> float:
+    """Read a cell that has to hold a finite number."""
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.")
 
 
 def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:

@@ -20,7 +20,6 @@ Thakur et al. 2021, arXiv:2104.08663 (BEIR); Robertson & Zaragoza 2009 (BM25, k1
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -33,7 +32,7 @@ from pathlib import Path
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.examples import Examples, check_size, read_pairs
-from headscope.data.files import Columns, read_filled, read_records
+from headscope.data.files import Columns, number_in, read_filled, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
@@ -46,6 +45,19 @@ _TRIPLES = Columns(
     },
     order={2: ("query", "document"), 3: ("query", "document", "label")},
     needed=("query", "document"),
+)
+#: Lines of corpus.jsonl and queries.jsonl.
+_TEXTS = Columns(
+    names={"_id": ("_id",), "title": ("title",), "text": ("text",)}, order={}, needed=("_id",)
+)
+_QRELS = Columns(
+    names={
+        "query": ("query-id", "query_id", "query"),
+        "document": ("corpus-id", "corpus_id", "doc_id", "document"),
+        "label": ("score", "label", "relevance"),
+    },
+    order={3: ("query", "document", "label")},
+    needed=("query", "document", "label"),
 )
 #: Query, document, grade; by their names or texts.
 _Judged = tuple[str, str, float | None]
@@ -171,7 +183,7 @@ def _read_triples(path: Path) -> Examples:
         (
             cells["query"].strip(),
             cells["document"].strip(),
-            _grade(path, line, cells["label"]) if graded[0] else None,
+            number_in(path, line, "label", cells["label"]) if graded[0] else None,
         )
         for line, cells in rows
     ]
@@ -210,11 +222,14 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
                 f"{folder} holds no {file.name}; a folder of queries and documents has "
                 "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has them."
             )
-    documents, queries = (dict(_read_texts(file)) for file in files)
+    documents, queries = map(_read_texts, files)
     judged: list[_Judged] = []
     if qrels.exists():
         files.append(qrels)
-        judged = list(_read_qrels(qrels))
+        judged = [
+            (row["query"], row["document"], number_in(qrels, line, "label", row["label"]))
+            for line, row in read_records(qrels, _QRELS)
+        ]
     digest = sha256_of("".join(map(sha256_of_file, files)))
     if judged and not any(q in queries and d in documents for q, d, _ in judged):
         raise CorpusError(
@@ -224,48 +239,15 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
     return _joined(str(folder), digest, queries, documents, judged)
 
 
-def _read_texts(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of every line of corpus.jsonl or queries.jsonl."""
-    seen = set[str]()
-    for number, line in read_filled(file):
-        try:
-            item = json.loads(line)
-        except (ValueError, RecursionError):
-            item = None
-        if not isinstance(item, dict) or "_id" not in item or "text" not in item:
-            raise CorpusError(
-                f'{file}, line {number}: not an object {{"_id": ..., "text": ...}}; give one a '
-                "line."
-            )
-        name = str(item["_id"])
-        if name in seen:
-            raise CorpusError(f"{file}, line {number}: the _id {name!r} stands there twice.")
-        seen.add(name)
-        text = f"{item.get('title') or ''} {item['text'] or ''}".strip()
-        if text:  # BEIR's corpora have a few empty documents
-            yield name, text
-
-
-def _read_qrels(file: Path) -> Iterator[_Judged]:
-    for i, (number, line) in enumerate(read_filled(file)):
-        cells = line.split("\t")
-        if len(cells) != 3:
-            raise CorpusError(
-                f"{file}, line {number}: {len(cells)} columns in place of query-id, corpus-id and "
-                "score, split by tabs."
-            )
-        if i or cells[2].strip().lower() != "score":
-            yield cells[0], cells[1], _grade(file, number, cells[2])
-
-
-def _grade(path: Path, line: int, text: str) -> float:
-    try:
-        grade = float(text)
-    except ValueError:
-        grade = math.nan
-    if not math.isfinite(grade):
-        raise CorpusError(f"{path}, line {line}: the label {text.strip()!r} is not a number.")
-    return grade
+def _read_texts(file: Path) -> dict[str, str]:
+    """Return the text of every line of corpus.jsonl or queries.jsonl by its name."""
+    texts: dict[str, str] = {}
+    for line, row in read_records(file, _TEXTS):
+        if (name := row["_id"]) in texts:
+            raise CorpusError(f"{file}, line {line}: the _id {name!r} stands there twice.")
+        texts[name] = f"{row.get('title', '')} {row.get('text', '')}".strip()
+    # BEIR's corpora have a few empty documents.
+    return {name: text for name, text in texts.items() if text}
 
 
 def _joined(
