@@ -59,6 +59,13 @@ _PAIRS = Columns(
 )
 
 
+#: Fields of :class:`Examples` that hold something of each example.
+_OF_EACH_EXAMPLE = (
+    *("first", "second", "labels", "scores", "lines", "ids"),
+    *("relevance", "candidates", "words", "tags", "answers"),
+)
+
+
 @dataclass(frozen=True)
 class Examples:
     """Sentences or pairs of them, with what they should give where that is known."""
@@ -107,7 +114,9 @@ class Examples:
         """Return some examples, with everything that is known of each."""
         rows = tuple(rows)
         columns: dict[str, Any] = {
-            name: tuple(column[i] for i in rows) for name, column in self._columns()
+            name: tuple(column[i] for i in rows)
+            for name in _OF_EACH_EXAMPLE
+            if (column := getattr(self, name))
         }
         return replace(self, **columns)
 
@@ -126,15 +135,6 @@ class Examples:
             )
         documents = tuple(self.documents[place] for place in places)
         return replace(self, documents=documents, relevance=relevance, candidates=candidates)
-
-    def _columns(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Yield the fields that hold something of each example."""
-        for name in (
-            *("first", "second", "labels", "scores", "lines", "ids"),
-            *("relevance", "candidates", "words", "tags", "answers"),
-        ):
-            if column := getattr(self, name):
-                yield name, column
 
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""

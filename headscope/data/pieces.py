@@ -249,49 +249,42 @@ def placed(sentences: Iterable[Sentence]) -> Iterator[Placed]:
         before[length] = sentence
 
 
-class Encoder:
-    """Tokenises sentences word by word; what cannot be aligned or is too long is left out."""
+def encode_words(
+    model: TextModel,
+    places: Iterable[Placed],
+    frequencies: Frequencies | None = None,
+    *,
+    check: bool = True,
+) -> Iterator[EncodedSentence | None]:
+    """Tokenise sentences word by word; yield None for one that has to be skipped.
 
-    def __init__(self, model: TextModel, frequencies: Frequencies | None = None) -> None:
-        self._model = model
-        self._frequencies = frequencies
-
-    def encode(
-        self, places: Iterable[Placed], *, check: bool = True
-    ) -> Iterator[EncodedSentence | None]:
-        """Yield each sentence encoded, or None where it has to be skipped.
-
-        A sentence is skipped when it is longer than the model's limit, or when one of its words
-        yields no piece; it is never cut. ``check`` is that of
-        :func:`~headscope.data.pieces.tokenise`.
-        """
-        places, again = tee(places)
-        words = (place.sentence.words for place in again)
-        yield from map(self._align, places, tokenise(self._model, words, check=check))
-
-    def _align(self, place: Placed, encoding: Encoding) -> EncodedSentence | None:
-        sentence = place.sentence
+    A sentence is skipped when it is longer than the model's limit, or when one of its words yields
+    no piece; it is never cut. ``check`` is that of :func:`tokenise`.
+    """
+    places, again = tee(places)
+    words_of = (place.sentence.words for place in again)
+    encodings = tokenise(model, words_of, check=check)
+    for (sentence, half, swapped), encoding in zip(places, encodings, strict=True):
         ids = np.asarray(encoding.ids, dtype=np.int64)
-        if len(ids) > self._model.max_length:
-            return None
         word_of = np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int64)
         words, first = np.unique(word_of, return_index=True)
         first = first[words >= 0]
-        if len(first) != len(sentence.words):
-            return None
-        rarity = self._rarity(sentence.words)
-        return EncodedSentence(ids, word_of, first, sentence, rarity, place.half, place.swapped)
+        if len(ids) > model.max_length or len(first) != len(sentence.words):
+            yield None
+            continue
+        rarity = None if frequencies is None else _rarity(sentence.words, frequencies)
+        yield EncodedSentence(ids, word_of, first, sentence, rarity, half, swapped)
 
-    def _rarity(self, words: Sequence[str]) -> Rarity | None:
-        frequencies = self._frequencies
-        candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
-        if frequencies is None or not candidates or len(words) < 2:
-            return None
-        frequency = {i: frequencies.frequency(words[i].lower()) for i in candidates}
-        ordered = sorted(frequency.values())
-        lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
-        rarest = tuple(i for i in candidates if frequency[i] == lowest)
-        if any(words[i].lower() in frequencies.frequent for i in rarest):
-            return None
-        two_rarest = tuple(i for i in candidates if frequency[i] <= second)
-        return Rarity(rarest, two_rarest, tuple(candidates))
+
+def _rarity(words: Sequence[str], frequencies: Frequencies) -> Rarity | None:
+    candidates = [i for i, word in enumerate(words) if any(map(str.isalnum, word))]
+    if not candidates or len(words) < 2:
+        return None
+    frequency = {i: frequencies.frequency(words[i].lower()) for i in candidates}
+    ordered = sorted(frequency.values())
+    lowest, second = ordered[0], ordered[min(1, len(ordered) - 1)]
+    rarest = tuple(i for i in candidates if frequency[i] == lowest)
+    if any(words[i].lower() in frequencies.frequent for i in rarest):
+        return None
+    two_rarest = tuple(i for i in candidates if frequency[i] <= second)
+    return Rarity(rarest, two_rarest, tuple(candidates))

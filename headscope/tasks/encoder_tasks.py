@@ -18,7 +18,7 @@ from headscope.core.rounding import above
 from headscope.data.annotated import has_entities
 from headscope.data.examples import Examples, class_ids
 from headscope.data.files import Sentence
-from headscope.data.pieces import Encoder, placed
+from headscope.data.pieces import encode_words, placed
 from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
@@ -322,7 +322,7 @@ class TokenClassification(TokenTask):
                 masked=tuple(item.first.tolist()),
                 gold=gold[i],
             )
-            for i, item in enumerate(Encoder(loaded).encode(placed(map(Sentence, words))))
+            for i, item in enumerate(encode_words(loaded, placed(map(Sentence, words))))
         )
         rows, kept = numbered(loaded, encoded, f"{len(words)} sentences")
         super().__init__(examples, loaded, rows, len(words) - len(kept))

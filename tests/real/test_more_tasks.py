@@ -10,7 +10,7 @@ from transformers import AutoModelForTokenClassification
 import headscope
 from headscope.data.annotated import read_tagged
 from headscope.data.files import Sentence
-from headscope.data.pieces import Encoder, placed
+from headscope.data.pieces import encode_words, placed
 from headscope.data.queries import read_retrieval
 from headscope.tasks.making import make_task
 
@@ -21,7 +21,7 @@ def tagger(demo, shared):
     train = read_tagged(shared / "data/en_ewt-ud-dev.conllu")
     names = sorted({tag for tags in train.tags for tag in tags})
     train = train.top(160)
-    encoded = list(Encoder(demo).encode(placed(map(Sentence, train.words))))
+    encoded = list(encode_words(demo, placed(map(Sentence, train.words))))
     states, gold = [], []
     for start in range(0, len(encoded), 40):
         part = [(i, item) for i, item in enumerate(encoded) if item][start : start + 40]

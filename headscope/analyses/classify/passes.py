@@ -24,7 +24,7 @@ from headscope.core.progress import Progress
 from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair, open_pairs
 from headscope.data.frequencies import Frequencies
-from headscope.data.pieces import EncodedSentence, Encoder, Placed, placed
+from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, SiteObserver, routed
@@ -309,10 +309,9 @@ def _sentences(
     loaded: LoadedModel, stack: str, corpus: Corpus, words: Frequencies, limit: int | None
 ) -> Reading:
     n = min(corpus.n_sentences, limit or corpus.n_sentences)
-    encoder = Encoder(loaded, words)
 
     def encode(window: Iterable[Placed], check: bool) -> Iterator[EncodedSentence | None]:
-        return encoder.encode(window, check=check)
+        return encode_words(loaded, window, words, check=check)
 
     def padded(sentences: Sequence[EncodedSentence]) -> Batch:
         batch = collate(sentences, loaded.pad_id)
