@@ -8,8 +8,8 @@ from torch import Tensor
 
 from headscope.core.activations import Activations
 from headscope.data.batches import Batch, collate
-from headscope.data.encode import EncodedSentence, placed
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.pieces import EncodedSentence, placed
 
 
 def encode(corpus: Sequence[Sentence], pieces: Callable[[int], int] = lambda i: 1) -> Batch:

@@ -1,17 +1,154 @@
-"""The command line as a whole. Nothing heavy is imported until a command runs."""
+"""The command line as a whole: each command is made when it is first asked for.
+
+Nothing heavy is imported until a command runs, and ``headscope classify`` reads no other's options.
+"""
 
 from __future__ import annotations
 
+import functools
+import re
 import sys
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
+import headscope
 from headscope import __version__
-from headscope.cli.boundary import error_boundary
-from headscope.cli.commands import LazyGroup
+from headscope.cli.command import Call, epilog_of, made_command, plain_command
 from headscope.cli.launched import check_shared, launched_together
-from headscope.cli.process import bound_memory, calm_threads, rest_collector
+from headscope.cli.output import print_note
+from headscope.cli.process import bound_memory, calm_threads, error_boundary, rest_collector
+from headscope.cli.settings import config, section_settings
+from headscope.reports.registry import SECTIONS, section_of
+
+#: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
+#: One that measures a model is made of the options of its function in ``headscope``; each other one
+#: is in :data:`headscope.cli.commands.OTHERS`.
+GROUPS = {
+    "Look at heads": (
+        *("validate", "explain", "attribute", "classify", "rank", "spectrum", "depth", "flow"),
+        *("symmetric", "linear", "serve"),
+    ),
+    "Change the model": ("prune", "shrink", "export", "transfer"),
+    "Publish and compare": ("insights", "report", "compare", "diff", "list", "schema", "config"),
+}
+MEASURING = (*SECTIONS, "shrink", "report")
+_named = {name for names in GROUPS.values() for name in names}
+GROUPS["Look at heads"] += tuple(name for name in MEASURING if name not in _named)
+EVERY = tuple(name for names in GROUPS.values() for name in names)
+COMMANDS = EVERY[:-1]  # Those that can be configured: all but config.
+
+
+def _depth(call: Call) -> None:
+    call.run(log=call.values["log"])
+
+
+def _spectrum(call: Call) -> None:
+    call.run({**call.arguments(), "folder": call.values["output"]})
+
+
+def _validate(call: Call) -> None:
+    result = call.run()
+    if not result.passed:
+        print_note(f"validation failed: {'; '.join(result.reasons)}", call.values["quiet"])
+        raise typer.Exit(3)
+
+
+def _insights(call: Call) -> None:
+    settings = section_settings(call.context, section_of("insights").uses, call.values)
+    announce = functools.partial(print_note, quiet=call.values["quiet"])
+    call.run({**call.arguments(), "settings": settings, "announce": announce})
+
+
+def _shrink(call: Call) -> None:
+    result = call.run()
+    if result.checked and not result.reached:
+        print_note(f"{result.checked} falls short: {result.stopped}", call.values["quiet"])
+        raise typer.Exit(3)
+
+
+def _report(call: Call) -> None:
+    from headscope.cli.report import run_report
+
+    run_report(call)
+
+
+#: What a command does beyond measuring, writing its folder and printing.
+_BODIES: dict[str, Callable[[Call], Any]] = {
+    **{"depth": _depth, "spectrum": _spectrum, "validate": _validate},
+    **{"insights": _insights, "report": _report, "shrink": _shrink},
+}
+
+
+class Commands(Mapping[str, Any]):
+    """Click's commands by their names, in order."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(EVERY)
+
+    def __len__(self) -> int:
+        return len(EVERY)
+
+    def __getitem__(self, name: str) -> Any:
+        return _made(name)
+
+
+@functools.cache
+def _made(name: str) -> Any:
+    """Make one command; KeyError for a name that there is none of."""
+    heading = next((heading for heading, names in GROUPS.items() if name in names), None)
+    if heading is None:
+        raise KeyError(name)
+    if name == "config":
+        group: Any = typer.main.get_command(config)
+        group.rich_help_panel = heading
+        return group
+    options: Any
+    if name in MEASURING:
+        options = getattr(headscope, name).options
+        command = made_command(name, options, _BODIES.get(name, Call.run))
+    else:
+        from headscope.cli.commands import OTHERS
+
+        options, body = OTHERS[name]
+        command = plain_command(name, options, body)
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    )
+    epilog = epilog_of(options.examples)
+    app.command(name, cls=_Quoting, epilog=epilog, rich_help_panel=heading)(command)
+    return typer.main.get_command(app)
+
+
+class _Quoting(TyperCommand):
+    """A command that says what is wrong with a sentence whose quotes are missing."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+            options = getattr(getattr(headscope, str(self.name), None), "options", None)
+            if moved := getattr(options, "moved", {}).get(option):
+                gone = f"there is no --{option.replace('_', '-')} any more: {moved}"
+                raise typer.BadParameter(gone, ctx) from None
+            extra = re.search(r"unexpected extra argument\S* \((.*)\)", str(error))
+            if extra is None:
+                raise
+            why = f"{extra[1]!r} is too much; put a sentence, or a path with spaces, in quotes"
+            raise typer.BadParameter(why, ctx) from None
+
+
+class LazyGroup(TyperGroup):
+    """The group of all commands, of which only those that are asked for are made."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**{**keywords, "commands": None})
+        self.commands = Commands()  # type: ignore[assignment]
+
 
 app = typer.Typer(
     cls=LazyGroup,

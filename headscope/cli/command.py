@@ -1,16 +1,29 @@
-"""What all commands on a model do: take options, measure, write the folder, print."""
+"""What commands do: take options, refuse what is wrong before torch is loaded, measure, print."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import typer
 
 import headscope
-from headscope.cli.made import UsageError, arguments_of, parameters_of
+from headscope.cli.flags import (
+    CommonFlags,
+    Flag,
+    FolderFlags,
+    ModelFlag,
+    UsageError,
+    arguments_of,
+    flags_of,
+    plain_arguments,
+    style_of,
+)
 from headscope.cli.output import (
     command_line,
     print_human,
@@ -18,15 +31,24 @@ from headscope.cli.output import (
     result_folder,
     shown_progress,
 )
-from headscope.cli.preflight import preflight, usage_error
-from headscope.cli.settings import table_of
-from headscope.cli.shared_options import of_every_folder, of_every_model_command, style_of
-from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
+from headscope.cli.settings import lay_under_flags, table_of
+from headscope.core.errors import (
+    ArtefactError,
+    CorpusError,
+    HeadscopeError,
+    InputError,
+    InterruptedRunError,
+    WrongOptionError,
+)
 from headscope.core.options import OptionError, options_of
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
+from headscope.data.examples import TASK_FILES
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
+
+#: Options that name a file to be read.
+_INPUTS = ("treebank", "text", "data", "calibration", "train", "test", "frequencies")
 
 
 @dataclass(frozen=True)
@@ -109,20 +131,17 @@ class Call:
 
 
 def made_command(
-    name: str,
-    options: type[ModelOptions],
-    body: Callable[[Call], Any] | None = None,
+    name: str, options: type[ModelOptions], body: Callable[[Call], Any]
 ) -> Callable[..., None]:
     """Make a command of a class of options: what ``headscope.NAME`` takes, as flags."""
-    shared = dict(inspect.signature(of_every_model_command, eval_str=True).parameters)
-    first = [shared.pop("context"), shared.pop("model")]
+    flags = flags_of(ModelFlag)
     if options.default_model is not None:
-        first[1] = first[1].replace(default="")
-    if "validate" in options_of(options) or "output" in options_of(options.flags or options):
-        shared = {**inspect.signature(of_every_folder, eval_str=True).parameters, **shared}
-    own = [*(parameters_of(options.flags) if options.flags else ()), *parameters_of(options)]
-    parameters = {option.name: option for option in own}
-    parameters |= {key: option for key, option in shared.items() if key not in parameters}
+        marker = dataclasses.replace(flags["model"].marker, required=False)
+        flags["model"] = dataclasses.replace(flags["model"], marker=marker, default="")
+    kinds = [*([options.flags] if options.flags else []), options]
+    if "validate" in options_of(options) or "output" in flags_of(*kinds):
+        kinds.append(FolderFlags)
+    flags |= flags_of(*kinds, CommonFlags)
 
     def command(context: typer.Context, **values: Any) -> None:
         with styled(style_of(values), verbose=values["verbose"]):
@@ -130,18 +149,86 @@ def made_command(
                 values["model"] = options.default_model(values)
             call = Call(name, options, context, values)
             preflight(options, values, call.arguments())
-            (body or Call.run)(call)
+            body(call)
 
+    return _typed(command, name, options, flags)
+
+
+def plain_command(name: str, options: type, body: Callable[[Any], None]) -> Callable[..., None]:
+    """Make a command that opens no model; ``body`` takes an object of the class of options."""
+
+    def command(context: typer.Context, **values: Any) -> None:
+        body(options(**plain_arguments(options, values)))
+
+    return _typed(command, name, options, flags_of(options))
+
+
+def _typed(
+    command: Callable[..., None], name: str, options: type, flags: dict[str, Flag]
+) -> Callable[..., None]:
+    """Give a function the name, the help and the signature that typer reads."""
+    more = {"config": {"callback": lay_under_flags, "is_eager": True}}
+    context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    parameters = [flag.parameter(**more.get(flag.name, {})) for flag in flags.values()]
     command.__name__ = name
     command.__doc__ = (inspect.getdoc(options) or "").partition("\nExamples\n--------\n")[0]
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [option.replace(kind=option.KEYWORD_ONLY) for option in (*first, *parameters.values())]
-    )
+    command.__signature__ = inspect.Signature([context, *parameters])  # type: ignore[attr-defined]
+    command.flags = {  # type: ignore[attr-defined]  # what a config file may set
+        flag.name: flag for flag in flags.values() if flag.name != "config"
+    }
     return command
 
 
-def epilog_of(options: type[ModelOptions]) -> str:
+def epilog_of(examples: Sequence[str]) -> str:
     """Return the examples at the end of a command's help."""
-    if len(options.examples) == 1:
-        return f"Example: `{options.examples[0]}`"
-    return "\n\n".join(["Examples:", *(f"`{line}`" for line in options.examples)])
+    if len(examples) == 1:
+        return f"Example: `{examples[0]}`"
+    return "\n\n".join(["Examples:", *(f"`{line}`" for line in examples)])
+
+
+def preflight(
+    options: type[ModelOptions], values: Mapping[str, Any], arguments: Mapping[str, Any]
+) -> None:
+    """Raise at once what the run itself would raise after seconds of loading.
+
+    ``values`` are the flags, ``arguments`` what they mean in Python.
+    """
+    try:
+        options(**arguments)
+    except HeadscopeError as error:
+        raise usage_error(options, error) from None
+    for name in _INPUTS:
+        path = values.get(name)
+        if isinstance(path, Path) and not path.exists():
+            raise CorpusError(f"There is no file {path}; check the path.")
+    if values.get("task") is not None and values.get("data") is None:
+        task = str(getattr(values["task"], "value", values["task"]))
+        if task in TASK_FILES:
+            raise WrongOptionError(
+                f"The task {task} needs a file with {TASK_FILES[task]}: give it with --data."
+            )
+    output, save = values.get("output"), values.get("save")
+    if output and save and Path(save).resolve() in (output.resolve(), *output.resolve().parents):
+        raise WrongOptionError(
+            f"The folder of results {values['output']} is, or lies in, the one that the model is "
+            "saved in; give each its own."
+        )
+
+
+def usage_error(options: type[ModelOptions], error: HeadscopeError) -> HeadscopeError:
+    """Turn what an options class refuses into a usage error that names flags."""
+    declared = options_of(options)
+    if isinstance(error, OptionError):
+        option = declared.get(error.option)
+        name = error.option if option is None else option.spelled_as
+        return error.spelled(f"--{name.replace('_', '-')}")
+    if isinstance(error, CorpusError) or not isinstance(error, InputError):
+        return error
+    names = {name: option.spelled_as for name, option in declared.items() if "_" in name}
+    text = str(error)
+    for name, spelled in names.items():
+        text = re.sub(rf"\b{name}\b", f"--{spelled.replace('_', '-')}", text)
+    first, _, rest = text.partition(" ")
+    if first in declared:
+        text = f"--{declared[first].spelled_as.replace('_', '-')} {rest}"
+    return WrongOptionError(text)

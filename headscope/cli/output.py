@@ -11,7 +11,6 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from headscope.cli.process import modules_are_loaded
-from headscope.cli.shared_options import Format
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,23 +51,23 @@ def print_data(text: str) -> None:
     sys.stdout.flush()
 
 
-def print_result(command: str, result: Any, format: Format) -> None:
+def print_result(command: str, result: Any, format: str) -> None:
     """Print a command's result in the format that was asked for, as the command's view has it."""
     from headscope.core.serialise import to_json
     from headscope.show.view import view_of
 
     view = view_of(command)
-    if format is Format.json:
+    if format == "json":
         print_data(to_json(result))
         return
-    if format is Format.csv:
+    if format == "csv":
         print_data(view.csv(result))
     else:
         print_human(*view.human(result))
     print_warnings(result, format)
 
 
-def print_warnings(result: Any, format: Format) -> None:
+def print_warnings(result: Any, format: str) -> None:
     """Print a result's warnings: on stdout for a reader, on stderr beside CSV; JSON has them."""
     from rich.text import Text
 
@@ -76,7 +75,7 @@ def print_warnings(result: Any, format: Format) -> None:
     from headscope.core.serialise import warnings_of
 
     for warning in map(visible, warnings_of(result)):
-        if format is Format.human:
+        if format == "human":
             print_human(Text(f"Warning: {warning}", style="yellow"))
         else:
             print_note(f"warning: {warning}", quiet=False)

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import headscope
 from headscope.cli.command import Call
-from headscope.cli.made import section_settings, table_arguments
 from headscope.cli.output import print_data, print_human, print_note, print_warnings, shown_progress
 from headscope.cli.settings import limits as limits_of
-from headscope.cli.settings import table_of
-from headscope.cli.shared_options import Format
+from headscope.cli.settings import section_settings, table_arguments, table_of
 
 
 def run_report(call: Call) -> None:
@@ -67,9 +65,9 @@ def run_report(call: Call) -> None:
         told = progress or silent
         document = write_report(result, folder, digests, before, outcomes, changes, told)
     _add_step_summary(folder / "report.md")
-    if format is Format.json:
+    if format == "json":
         print_data(report_json(document))
-    elif format is Format.csv:
+    elif format == "csv":
         print_data(to_csv(result.insights) if result.insights is not None else "")
         print_warnings(result, format)
     else:

@@ -1,28 +1,29 @@
-"""What a TOML file sets: every table checked against the commands' own options, then converted."""
+"""What a TOML file sets: every table checked against the commands' flags, converted, and shown."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
-import functools
 import inspect
 import json
 import math
+import re
+import textwrap
 import tomllib
-import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 import headscope
+from headscope.cli.flags import Flag, UsageError, arguments_of, thresholds_of
+from headscope.cli.output import print_data
 from headscope.core.errors import InputError, did_you_mean
-from headscope.core.options import options_of
 
 if typing.TYPE_CHECKING:
-    from headscope.core.thresholds import ThresholdSet
     from headscope.reports.limits import Limits
 
 LIMITS = "limits"  # The table that belongs to no command.
@@ -37,24 +38,8 @@ _KINDS = {
 
 
 @dataclass(frozen=True)
-class Option:
-    """One option of a command, as its signature declares it."""
-
-    name: str
-    #: bool, int, float, str, Path, an enumeration, or tuple for several values at once.
-    kind: type
-    repeatable: bool  # Holds a list.
-    listed: bool  # Holds a string of comma-separated values.
-    default: Any  # Of an enumeration its value.
-    required: bool
-    help: str = ""
-    parts: tuple[type, ...] = ()  # The types of a tuple.
-    numbered: bool = False  # A string that may be written as a number.
-
-
-@dataclass(frozen=True)
 class Settings:
-    """A config file, checked: converted values by table and parameter name; no file, no values."""
+    """A config file, checked: converted values by table and flag; no file, no values."""
 
     path: Path | None = None
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)  # ``thresholds`` are nested.
@@ -67,44 +52,14 @@ def hint_at(name: str, known: Iterable[str], form: str = "{!r}") -> str:
     return f"; {hint}" if hint else ""
 
 
-def options_by_command(context: typer.Context) -> dict[str, dict[str, Option]]:
-    """Return the options of every command, groups of commands aside."""
+def options_by_command(context: typer.Context) -> dict[str, dict[str, Flag]]:
+    """Return the flags of every command, groups of commands aside."""
     commands = getattr(context.find_root().command, "commands", {})
     return {
-        name: _options(command.callback)
+        name: command.callback.flags
         for name, command in commands.items()
         if not hasattr(command, "commands")
     }
-
-
-@functools.cache
-def _options(callback: Any) -> dict[str, Option]:
-    """Read them from the function's signature: typer's own objects differ between versions."""
-    options = {}
-    for name, parameter in inspect.signature(callback, eval_str=True).parameters.items():
-        if name in ("context", "config"):
-            continue
-        kind, extras = parameter.annotation, list[Any]()
-        if typing.get_origin(kind) is typing.Annotated:
-            kind, *extras = typing.get_args(kind)
-        if typing.get_origin(kind) in (typing.Union, types.UnionType):
-            kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
-        origin, parts = typing.get_origin(kind), typing.get_args(kind)
-        required = parameter.default is inspect.Parameter.empty
-        forms = "".join(getattr(extra, "metavar", None) or "" for extra in extras)
-        listed = "," in forms
-        options[name] = Option(
-            name,
-            kind={list: next(iter(parts), None), tuple: tuple}.get(origin, kind),
-            repeatable=origin is list,
-            listed=listed and origin is not list,
-            default=None if required else getattr(parameter.default, "value", parameter.default),
-            required=required,
-            help=next((extra.help for extra in extras if getattr(extra, "help", None)), ""),
-            parts=parts if origin is tuple else (),
-            numbered="NUMBER" in forms,
-        )
-    return options
 
 
 def read_settings(path: Path | None, context: typer.Context) -> Settings:
@@ -114,7 +69,19 @@ def read_settings(path: Path | None, context: typer.Context) -> Settings:
     return settings
 
 
-def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
+def lay_under_flags(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the file's values the defaults of the command's options; flags still win."""
+    table = read_settings(path, context).tables.get(context.info_name or "", {})
+    defaults = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in table.items()
+        if name != "thresholds"
+    }
+    context.default_map = {**(context.default_map or {}), **defaults}
+    return path
+
+
+def _checked(path: Path, commands: dict[str, dict[str, Flag]]) -> Settings:
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -138,13 +105,27 @@ def _checked(path: Path, commands: dict[str, dict[str, Option]]) -> Settings:
 
 
 def _table(
-    where: str, command: str, table: dict[str, Any], options: dict[str, Option]
+    where: str, command: str, table: dict[str, Any], options: dict[str, Flag]
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         if name == "thresholds" and "threshold" in options:
-            values[name] = _threshold_table(where, command, value)
+            if not isinstance(value, dict):
+                raise InputError(
+                    f"{where} thresholds must be a table, written [{command}.thresholds]."
+                )
+            for threshold, number in value.items():
+                if not isinstance(number, bool | int | float):
+                    raise InputError(
+                        f"{where} threshold {threshold} must be a number or true or false, not "
+                        f"{_shown(number)}."
+                    )
+            try:
+                thresholds_of(command).parse(value)
+            except InputError as error:
+                raise InputError(f"{where} thresholds: {error}") from None
+            values[name] = dict(value)
         elif name not in options:
             raise InputError(f"{where} has no option {key!r}{hint_at(name, options)}")
         elif name in values:
@@ -154,28 +135,21 @@ def _table(
     return values
 
 
-def _converted(where: str, option: Option, value: Any) -> Any:
+def _converted(where: str, flag: Flag, value: Any) -> Any:
     """Return a value as the command takes it; a list for an option that can be repeated."""
-    if option.parts:
-        if not isinstance(value, list) or len(value) != len(option.parts):
-            kinds = ", ".join(_KINDS[kind] for kind in option.parts)
-            raise InputError(
-                f"{where} must be a list of {len(option.parts)} ({kinds}), not {_shown(value)}."
-            )
-        return tuple(_single(where, *pair) for pair in zip(option.parts, value, strict=True))
-    if isinstance(value, list) and option.listed:
+    if isinstance(value, list) and flag.listed:
         for item in value:
             if not isinstance(item, str | int | float) or isinstance(item, bool):
                 raise InputError(
                     f"{where} must be a list of numbers or strings; {_shown(item)} is neither."
                 )
         return ",".join(map(str, value))
-    if option.repeatable:
+    if flag.repeatable:
         items = value if isinstance(value, list) else [value]
-        return [_single(where, option.kind, item) for item in items]
-    if option.numbered and type(value) is int:
+        return [_single(where, flag.kind, item) for item in items]
+    if flag.numbered and type(value) is int:
         return str(value)
-    return _single(where, option.kind, value)
+    return _single(where, flag.kind, value)
 
 
 def _single(where: str, kind: type, value: Any) -> Any:
@@ -200,28 +174,6 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def thresholds_of(command: str) -> type[ThresholdSet]:
-    """Return the class of a command's thresholds."""
-    declared = options_of(getattr(headscope, command).options)["thresholds"]
-    kind: type[ThresholdSet] = getattr(headscope, declared.marker.thresholds)
-    return kind
-
-
-def _threshold_table(where: str, command: str, table: Any) -> dict[str, Any]:
-    if not isinstance(table, dict):
-        raise InputError(f"{where} thresholds must be a table, written [{command}.thresholds].")
-    for name, value in table.items():
-        if not isinstance(value, bool | int | float):
-            raise InputError(
-                f"{where} threshold {name} must be a number or true or false, not {_shown(value)}."
-            )
-    try:
-        thresholds_of(command).parse(table)
-    except InputError as error:
-        raise InputError(f"{where} thresholds: {error}") from None
-    return dict(table)
-
-
 def _limits(settings: Settings) -> Limits:
     from headscope.reports.limits import Limits
 
@@ -230,7 +182,7 @@ def _limits(settings: Settings) -> Limits:
 
 
 def table_of(context: typer.Context, command: str) -> dict[str, Any]:
-    """Return what the file sets for a command, by parameter name."""
+    """Return what the file sets for a command, by flag."""
     settings: Settings = context.meta.get(_META) or Settings()
     return dict(settings.tables.get(command, {}))
 
@@ -238,3 +190,159 @@ def table_of(context: typer.Context, command: str) -> dict[str, Any]:
 def limits(context: typer.Context) -> Limits:
     """Return the limits of the file; none without."""
     return _limits(context.meta.get(_META) or Settings())
+
+
+def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a table of a config file into arguments."""
+    try:
+        return arguments_of(getattr(headscope, name).options, table)
+    except UsageError as slip:
+        raise slip.in_table(name) from None
+
+
+#: Options that a report sets for all its sections at once, or that save something.
+_FOR_ALL_SECTIONS = {
+    *("figures", "figure_width", "no_titles", "output", "device", "revision", "no_validate"),
+    *("pooling", "resume", "save"),
+}
+
+
+def section_settings(
+    context: typer.Context, sections: Iterable[str], flags: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return each section's arguments: what its table in the config file sets, then the flags.
+
+    Of the flags ``treebank``, ``text`` and ``limit`` count, for every section that is measured on a
+    text and has them. A treebank takes the place of a text, and the other way round.
+    """
+    options = options_by_command(context)
+    names = ("treebank", "text", "limit")
+    inputs = {name: flags[name] for name in names if flags[name] is not None}
+    settings = {}
+    for section in sections:
+        # What depth measures falls below the rounding of float32: it alone has a type of its own.
+        common = _FOR_ALL_SECTIONS | (set() if section == "depth" else {"dtype"})
+        table = {key: v for key, v in table_of(context, section).items() if key not in common}
+        if "text" in options[section]:
+            own = {key: value for key, value in inputs.items() if key in options[section]}
+            if "sequences" in options[section]:  # windows are cut from all of the text
+                own.pop("limit", None)
+            if "treebank" in own:
+                own.pop("text", None)
+            if own.keys() & {"treebank", "text"}:
+                table = {key: v for key, v in table.items() if key not in ("treebank", "text")}
+            table |= own
+        settings[section] = table_arguments(section, table)
+    return settings
+
+
+# ``headscope config show``.
+
+EXAMPLES = """Examples:
+
+`headscope config show classify`
+
+`headscope config show --config configs/ci.toml`
+"""
+
+config = typer.Typer(
+    name="config",
+    epilog=EXAMPLES,
+    add_completion=False,
+    help="Read config files: what a TOML file sets, checked and laid over the defaults.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+Command = Annotated[
+    str | None, typer.Argument(metavar="[COMMAND]", help="Only this table.", show_default=False)
+]
+File = Annotated[Path | None, typer.Option("--config", help="TOML file with a table per command.")]
+
+
+@config.callback()
+def _group() -> None:
+    """Make ``show`` a command of its own."""
+
+
+@config.command("show", epilog=EXAMPLES)
+def show(
+    context: typer.Context,
+    command: Command = None,
+    config: File = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Print every option as it takes effect, as TOML, and where its value comes from.
+
+    Of one command also what each option means.
+    """
+    commands = options_by_command(context)
+    if command is not None and command not in (*commands, LIMITS):
+        hint = hint_at(command, [*commands, LIMITS]) or f"; there are {', '.join(commands)}."
+        raise InputError(f"There is no command {command!r} to configure{hint}")
+    settings = read_settings(config, context)
+    source = f"from {config}" if config else ""
+    lines = [f"# Effective configuration: defaults{f', overlaid by {config}' if config else ''}"]
+    for name in sorted(commands) if command is None else [command]:
+        if name == LIMITS:
+            continue
+        values = settings.tables.get(name, {})
+        lines += ["", f"[{name}]"]
+        for option in commands[name].values():
+            lines += _comment(option.marker.help) if command else []
+            if option.name in values:
+                lines.append(_line(option.name, values[option.name], source))
+            elif option.default is not None:
+                lines.append(_line(option.name, option.default, "default"))
+            else:
+                why = "given with the command" if option.required else "default"
+                lines.append(f"# {option.name} is not set: {why}")
+        if "threshold" in commands[name]:
+            lines += ["", f"[{name}.thresholds]"]
+            kind, own = thresholds_of(name), values.get("thresholds", {})
+            meanings, above = meanings_of(kind) if command else {}, ""
+            for key, value in {**dataclasses.asdict(kind()), **own}.items():
+                if above != (above := meanings.get(key, "")):
+                    lines += _comment(above)
+                lines.append(_line(key, value, source if key in own else "default"))
+    if command == LIMITS or (command is None and settings.limits):
+        lines += ["", f"[{LIMITS}]"]
+        lines += [_line(key, value, source) for key, value in settings.limits.items()]
+        lines += [] if settings.limits else ["# no limit is set"]
+    print_data("\n".join(lines))
+
+
+def _comment(text: str) -> list[str]:
+    """Write a text as comments of TOML."""
+    return [f"# {line}" for line in textwrap.wrap(text, 98)]
+
+
+#: Names, type and text of an entry in the section of attributes of a class's docstring.
+_ENTRY = re.compile(r"^(\w[\w, ]*) : \w+\n((?:    .+(?:\n|$))+)", re.MULTILINE)
+
+
+def meanings_of(kind: type) -> dict[str, str]:
+    """Return what the docstring of a class says of each attribute; some share an entry."""
+    entries = _ENTRY.findall(inspect.getdoc(kind) or "")
+    return {name: " ".join(text.split()) for names, text in entries for name in names.split(", ")}
+
+
+def _line(name: str, value: Any, source: str) -> str:
+    comment = "".join(char if char.isprintable() else "?" for char in source)
+    return f"{_key(name)} = {_toml(value)}  # {comment}"
+
+
+def _key(name: str) -> str:
+    plain = name.replace("_", "").replace("-", "").isalnum() and name.isascii()
+    return name if plain else _toml(name)
+
+
+def _toml(value: Any) -> str:
+    """Write a value as TOML; JSON's strings are TOML's, but for one character."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_key(k)} = {_toml(v)}' for k, v in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool | int | float):
+        return str(value).lower()
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

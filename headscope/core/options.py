@@ -115,10 +115,11 @@ class Declared:
                 why = f", {marker.why}" if marker.why else ""
                 shown = f"{value:g}" if isinstance(value, float) else value
                 raise OptionError(self.name, f"is {shown}; give {marker.bounds()}{why}.")
-        elif isinstance(value, str) and not marker.others and marker.choices:
+        elif isinstance(value, str) and marker.choices and not marker.others:
+            if value in marker.choices:
+                return
             allowed = ", ".join(marker.choices)
-            if value not in marker.choices:
-                raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
+            raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
 
 
 def options_of(kind: Any) -> dict[str, Declared]:

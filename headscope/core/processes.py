@@ -87,31 +87,6 @@ def share(items: Iterable[T]) -> Iterator[T]:
     return islice(items, _current.rank, None, _current.size)
 
 
-_SLACK = 0.01  # How far a process may exceed its equal share of the work, as a fraction.
-
-
-class Deal:
-    """Deals out pieces of work of known sizes, in the same way in every process.
-
-    Every piece goes to the process with the least work so far; ties go to the lowest rank.
-    ``total`` is the size of all pieces together.
-    """
-
-    def __init__(self, total: float) -> None:
-        self._given = [0.0] * _current.size
-        self._most = (1 + _SLACK) * total / _current.size
-
-    def fits(self, size: float) -> bool:
-        """Whether some process can take a piece of this size whole without exceeding its share."""
-        return min(self._given) + size <= self._most
-
-    def mine(self, size: float) -> bool:
-        """Deal out the next piece; return whether it is this process that has to do it."""
-        least = self._given.index(min(self._given))
-        self._given[least] += size
-        return least == _current.rank
-
-
 def of_each(sums: S, blank: Callable[[], S], what: str) -> list[S]:
     """Return the sums of every process, by rank."""
     if _current.size == 1:
@@ -145,27 +120,11 @@ def summed(what: str, *parts: Tensor) -> tuple[Tensor, ...]:
     return tuple(total)
 
 
-def _of_batches(what: str, own: Mapping[int, Array]) -> list[Array]:
-    """Collect one array of each batch from all processes, in the order of the batches."""
+def in_order(what: str, own: Mapping[int, Array]) -> list[Array]:
+    """Collect one array of each batch (or row) from all processes, in the order of the batches."""
     parts = _current.gather({str(i): array for i, array in own.items()}, what)
     arrays = {int(i): array for part in parts for i, array in part.items()}
     return [arrays[i] for i in sorted(arrays)]
-
-
-def in_order(what: str, own: Mapping[int, Tensor]) -> list[Tensor]:
-    """Collect one tensor of each batch from all processes, in the order of the batches."""
-    if _current.size == 1:
-        return [own[index] for index in sorted(own)]
-    import torch
-
-    arrays = {index: part.detach().numpy() for index, part in own.items()}
-    return [torch.from_numpy(array) for array in _of_batches(what, arrays)]
-
-
-def texts_in_order(what: str, own: Mapping[int, str]) -> list[str]:
-    """Collect the texts of all processes, as :func:`in_order` does."""
-    arrays = {i: np.frombuffer(text.encode(), dtype=np.uint8) for i, text in own.items()}
-    return [array.tobytes().decode() for array in _of_batches(what, arrays)]
 
 
 def joined_rows(

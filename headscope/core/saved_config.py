@@ -11,7 +11,9 @@ family's own settings, such as ``num_hidden_layers``, said before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 MANIFEST = "headscope.json"  # In every folder that headscope saved
@@ -49,3 +51,29 @@ def family_config(config: Mapping[str, Any]) -> dict[str, Any]:
         **(before if isinstance(before, dict) else {}),
         "model_type": config.get(FAMILY),
     }
+
+
+#: Sets of numbers as short text, such as ``0-5,8,11-13``: thousands of neurons on one line.
+_SPANS = re.compile(r"(\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*)?")
+
+
+def as_spans(numbers: Iterable[int]) -> str:
+    """Write different numbers as spans, ascending; nothing for none."""
+    ordered = sorted(numbers)
+    runs = itertools.groupby(enumerate(ordered), lambda at: at[1] - at[0])
+    ends = [(part[0][1], part[-1][1]) for part in (list(run) for _, run in runs)]
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
+
+
+def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
+    """Read spans of ascending numbers below ``limit``; None where it is anything else."""
+    if not isinstance(text, str) or not _SPANS.fullmatch(text):
+        return None
+    numbers: list[int] = []
+    for span in text.split(",") if text else ():
+        first, _, last = span.partition("-")
+        start, stop = int(first), int(last or first)
+        if not (numbers[-1] if numbers else -1) < start <= stop < limit:
+            return None
+        numbers += range(start, stop + 1)
+    return tuple(numbers)

@@ -24,9 +24,9 @@ from torch.nn.functional import pad
 from headscope.core.accumulator import Array, Keys, zeros
 from headscope.core.widest import widest_type
 from headscope.data.corpus import WINDOW
-from headscope.data.encode import EncodedSentence
-from headscope.data.sentence import Sentence, is_punctuation
-from headscope.data.token_rows import PairRow, pad_pairs
+from headscope.data.files import Sentence, is_punctuation
+from headscope.data.pieces import EncodedSentence
+from headscope.data.token_rows import PairRow, filled, padded
 
 #: (half, relation, direction): the half is 0 for sentences of even zero-based index in the corpus,
 #: 1 for the others; and the same with a word offset.
@@ -185,8 +185,8 @@ def buckets(window: Sequence[Item | None], tokens: int = BATCH_TOKENS) -> Iterat
 
 def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     """Pad sentences into one :class:`Batch`."""
-    ids = _padded([s.ids for s in batch], pad_id)
-    word_of = _padded([s.word_of for s in batch], -1)
+    ids = filled([s.ids for s in batch], pad_id)
+    word_of = filled([s.word_of for s in batch], -1)
     real = torch.arange(ids.shape[1]) < torch.tensor([[len(s)] for s in batch])
     content = word_of >= 0
     special = real & ~content
@@ -218,7 +218,6 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
 
 def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
     """Pad pairs into one :class:`Batch` of what the decoder reads, with the sources."""
-    both = pad_pairs(rows, pad_id, "cpu")
     sentences = []
     for row in rows:
         ids = np.array(row.decoder_ids, dtype=np.int64)
@@ -227,21 +226,16 @@ def collate_pairs(rows: Sequence[PairRow], pad_id: int) -> Batch:
         word_of[first] = np.arange(len(first))
         words = Sentence(("a",) * len(first))  # the words themselves are not used
         sentences.append(EncodedSentence(ids, word_of, first, words, None))
-    batch = collate(sentences, pad_id)
+    batch, both = collate(sentences, pad_id), padded(rows, pad_id, "cpu")
     punctuation = torch.zeros(batch.size, dtype=torch.bool)
-    for marks, row in zip(punctuation, rows, strict=True):
+    content = torch.zeros(both.input_ids.shape, dtype=torch.bool)
+    for row, marks, of_source in zip(rows, punctuation, content, strict=True):
         marks[list(row.decoder_punctuation)] = True
+        of_source[list(row.content)] = True
     # What is written at a position is read at the next one; the last one ends the target.
-    predicts_content = pad(both.decoder_content[:, 1:], (0, 1))
-    source = Source(both.input_ids, both.attention_mask, both.source_content, predicts_content)
+    predicts_content = pad(batch.content[:, 1:], (0, 1))
+    source = Source(both.input_ids, both.attention_mask, content, predicts_content)
     return dataclasses.replace(batch, punctuation=punctuation, causal=True, source=source)
-
-
-def _padded(arrays: Sequence[Array], fill: int) -> Tensor:
-    padded = np.full((len(arrays), max(map(len, arrays))), fill, dtype=np.int64)
-    for row, array in zip(padded, arrays, strict=True):
-        row[: len(array)] = array
-    return torch.from_numpy(padded)
 
 
 def _folds(batch: Sequence[EncodedSentence]) -> tuple[Tensor, ...]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from headscope.data.files import (
     TABLES,
     TRANSLATIONS,
     TREEBANKS,
+    Sentence,
+    has_word,
     read_prose,
     read_records,
     read_treebank,
+    split_words,
 )
-from headscope.data.pieces import TextModel, tokenise
-from headscope.data.sentence import Sentence, has_word, split_words
 
 SAMPLE = Path(__file__).with_name("sample.conllu")
 #: Sentences of the sample that people wrote and annotated; a seeded grammar made the others.
@@ -32,9 +33,7 @@ _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
 
 Pair = tuple[str, str]  # A source and its target.
-#: Sentences that are read, counted and sorted by length together, by a single process.
-WINDOW = 2048
-_CHARACTERS = 4.0  # Characters of a token, a guess for text that is not yet tokenised.
+WINDOW = 2048  # Sentences that are read and sorted by length together, by a single process.
 
 
 @dataclass(frozen=True)
@@ -51,13 +50,11 @@ class Corpus:
     has_trees: bool  # Whether sentences carry gold dependency trees
     language: str | None  # ISO code, where the corpus states it
     read: Callable[[], Iterator[Sentence]]  # Starts a new pass over the sentences
-    sizes: tuple[float, ...]  # The :func:`work` of each :data:`WINDOW` rows
     note: str = ""  # What a reader of any count on this corpus should know; mostly empty
     #: The file, if its rows may be pairs of source and target for a model that reads such
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
     n_pairs: int = 0
-    source_sizes: tuple[float, ...] = ()  # Of pairs: the work of each WINDOW sources
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
@@ -70,33 +67,7 @@ class Corpus:
     @property
     def sources(self) -> Corpus:
         """The sentences alone."""
-        return dataclasses.replace(self, pairs=None, n_pairs=0, sizes=self.source_sizes)
-
-    def sizes_of(self, n: int) -> list[float]:
-        """Return the work of each WINDOW of the first ``n`` rows; of the last one by its share."""
-        whole, rest = divmod(n, WINDOW)
-        sizes = [*self.sizes[:whole]]
-        if rest:
-            sizes.append(self.sizes[whole] * rest / min(WINDOW, self.n_rows - whole * WINDOW))
-        return sizes
-
-
-def work(tokens: float) -> float:
-    """Return how much work a row is, next to others: attention grows with the square of the length.
-
-    It costs as much as all else at 250 tokens (the demo model on one core). How long rows can be
-    depends on the model, so from 512 tokens on a token costs no more.
-    """
-    return tokens * (1 + min(tokens, 512.0) / 250)
-
-
-def counted(characters: Iterable[int]) -> tuple[int, tuple[float, ...]]:
-    """Count rows, given the characters of each; return also the work of each WINDOW of them."""
-    stream, n, sums = (work(each / _CHARACTERS) for each in characters), 0, list[float]()
-    while window := list(itertools.islice(stream, WINDOW)):
-        n += len(window)
-        sums.append(sum(window))
-    return n, tuple(sums)
+        return dataclasses.replace(self, pairs=None, n_pairs=0)
 
 
 def open_treebank(path: str | Path) -> Corpus:
@@ -107,21 +78,34 @@ def open_treebank(path: str | Path) -> Corpus:
     """
     path = Path(path)
     stated = _UD_NAME.match(path.name)
-    characters = (len(sentence.text) for sentence in read_treebank(path))
-    corpus = _open(path, lambda: read_treebank(path), characters, has_trees=True)
-    return dataclasses.replace(corpus, language=stated[1] if stated else None)
+    n, language = sum(1 for _ in read_treebank(path)), stated[1] if stated else None
+    return _of_file(path, n, lambda: read_treebank(path), has_trees=True, language=language)
 
 
 def open_text(path: str | Path) -> Corpus:
     """Open plain text: one sentence a line, lines without a word skipped, cut by split_words."""
     path = Path(path)
-    corpus = _open(
-        path,
-        lambda: (Sentence(words) for _, line in read_prose(path) if (words := split_words(line))),
-        (len(line) for _, line in read_prose(path) if has_word(line)),
-        has_trees=False,
-    )
-    return dataclasses.replace(corpus, table=path) if path.suffix.lower() in TABLES else corpus
+    n = sum(has_word(line) for _, line in read_prose(path))
+
+    def read() -> Iterator[Sentence]:
+        return (Sentence(words) for _, line in read_prose(path) if (words := split_words(line)))
+
+    return _of_file(path, n, read, table=path if path.suffix.lower() in TABLES else None)
+
+
+def _of_file(
+    path: Path,
+    n: int,
+    read: Callable[[], Iterator[Sentence]],
+    *,
+    has_trees: bool = False,
+    language: str | None = None,
+    table: Path | None = None,
+) -> Corpus:
+    if n == 0:
+        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
+    digest = sha256_of_file(path)
+    return Corpus(str(path), digest, n, has_trees, language, read, table=table)
 
 
 def open_pairs(path: str | Path) -> Corpus:
@@ -140,18 +124,15 @@ def open_pairs(path: str | Path) -> Corpus:
 
 def corpus_of_pairs(name: str, sha256: str, pairs: Callable[[], Iterator[Pair]]) -> Corpus:
     """Count what one pass over pairs yields, and make a corpus of them."""
-    n_pairs, sizes = counted(len(source) + len(target) for source, target in pairs())
-    n_sources, of_sources = counted(len(source) for source, _ in pairs() if has_word(source))
+    n_pairs = sum(1 for _ in pairs())
+    n_sources = sum(has_word(source) for source, _ in pairs())
     if n_pairs == 0:
         raise CorpusError(f"{name} holds no pair; give a file with at least one.")
 
     def sources() -> Iterator[Sentence]:
         return (Sentence(words) for source, _ in pairs() if (words := split_words(source)))
 
-    corpus = Corpus(name, sha256, n_sources, False, None, sources, of_sources)
-    return dataclasses.replace(
-        corpus, sizes=sizes, pairs=pairs, n_pairs=n_pairs, source_sizes=of_sources
-    )
+    return Corpus(name, sha256, n_sources, False, None, sources, pairs=pairs, n_pairs=n_pairs)
 
 
 @functools.cache
@@ -169,7 +150,6 @@ def sample_corpus() -> Corpus:
         has_trees=True,
         language="en",
         read=lambda: iter(sentences),
-        sizes=counted(len(sentence.text) for sentence in sentences)[1],
         note=note,
     )
 
@@ -194,21 +174,7 @@ def as_corpus(corpus: Corpus | str | Path | Sequence[Sentence | str] | None) -> 
     has_trees = all(sentence.heads is not None for sentence in sentences)
     if not has_trees:  # trees of some sentences alone would make a treebank of another size
         sentences = [Sentence(sentence.words) for sentence in sentences]
-    n, sizes = counted(len(sentence.text) for sentence in sentences)
-    return Corpus("in memory", digest, n, has_trees, None, lambda: iter(sentences), sizes)
-
-
-def _open(
-    path: Path,
-    read: Callable[[], Iterator[Sentence]],
-    characters: Iterable[int],
-    *,
-    has_trees: bool,
-) -> Corpus:
-    n_sentences, sizes = counted(characters)
-    if n_sentences == 0:
-        raise CorpusError(f"{path} holds no sentence; give a file with at least one.")
-    return Corpus(str(path), sha256_of_file(path), n_sentences, has_trees, None, read, sizes)
+    return Corpus("in memory", digest, len(sentences), has_trees, None, lambda: iter(sentences))
 
 
 @dataclass(frozen=True)
@@ -275,9 +241,3 @@ def plain_of(corpus: Corpus) -> PlainText:
     return PlainText(
         corpus.name, corpus.sha256, corpus.n_sentences, lambda: (item.text for item in corpus)
     )
-
-
-def encode_lines(model: TextModel, lines: Iterable[str]) -> Iterator[list[int] | None]:
-    """Yield each line's token ids with special tokens, or None where it is longer than allowed."""
-    for encoding in tokenise(model, lines):
-        yield encoding.ids if len(encoding.ids) <= model.max_length else None

@@ -1,12 +1,11 @@
 """Examples that a task is measured on: labelled sentences, scored pairs, translations, or text.
 
-Queries with documents, tagged words and questions are read in modules of their own:
-:mod:`~headscope.data.queries`, :mod:`~headscope.data.tagged`, :mod:`~headscope.data.squad`.
+Queries with documents, and tagged words and questions, are read in modules of their own:
+:mod:`~headscope.data.queries`, :mod:`~headscope.data.annotated`.
 """
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +24,6 @@ from headscope.data.corpus import (
     open_plain,
     open_treebank,
     plain_of,
-    sample_corpus,
-    sample_plain,
 )
 from headscope.data.files import (
     FIRST,
@@ -36,10 +33,18 @@ from headscope.data.files import (
     TREEBANKS,
     Columns,
     Record,
+    Sentence,
+    number_in,
     read_records,
 )
-from headscope.data.sentence import Sentence
 
+#: Tasks that the built-in sample cannot show, and what their file holds.
+TASK_FILES = {
+    **{"classification": "labels", "similarity": "labels", "seq2seq": "sources and targets"},
+    **{"retrieval": "queries, documents and relevance", "rerank": "queries and documents"},
+    "token-classification": "tagged words",
+    "question-answering": "questions, contexts and answers",
+}
 _LABEL = ("label", "labels", "gold_label", "class", "target")
 _SCORE = ("score", "similarity", "similarity_score", "label", "gold")
 _LABELLED = Columns(
@@ -51,6 +56,13 @@ _PAIRS = Columns(
     names={"sentence1": FIRST, "sentence2": SECOND, "score": _SCORE},
     order={3: ("sentence1", "sentence2", "score")},
     needed=("sentence1", "sentence2", "score"),
+)
+
+
+#: Fields of :class:`Examples` that hold something of each example.
+_OF_EACH_EXAMPLE = (
+    *("first", "second", "labels", "scores", "lines", "ids"),
+    *("relevance", "candidates", "words", "tags", "answers"),
 )
 
 
@@ -102,18 +114,27 @@ class Examples:
         """Return some examples, with everything that is known of each."""
         rows = tuple(rows)
         columns: dict[str, Any] = {
-            name: tuple(column[i] for i in rows) for name, column in self._columns()
+            name: tuple(column[i] for i in rows)
+            for name in _OF_EACH_EXAMPLE
+            if (column := getattr(self, name))
         }
         return replace(self, **columns)
 
-    def _columns(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
-        """Yield the fields that hold something of each example."""
-        for name in (
-            *("first", "second", "labels", "scores", "lines", "ids"),
-            *("relevance", "candidates", "words", "tags", "answers"),
-        ):
-            if column := getattr(self, name):
-                yield name, column
+    def with_documents(self, places: Sequence[int]) -> Examples:
+        """Keep some of the documents, and what is judged of them, under new places."""
+        new = {place: i for i, place in enumerate(places)}
+        relevance, candidates = self.relevance, self.candidates
+        if relevance is not None:
+            relevance = tuple(
+                {new[place]: grade for place, grade in grades.items() if place in new}
+                for grades in relevance
+            )
+        if candidates is not None:
+            candidates = tuple(
+                tuple(new[place] for place in own if place in new) for own in candidates
+            )
+        documents = tuple(self.documents[place] for place in places)
+        return replace(self, documents=documents, relevance=relevance, candidates=candidates)
 
     def where(self, i: int) -> str:
         """Say where example ``i`` stands."""
@@ -148,16 +169,7 @@ def read_labelled(path: str | Path) -> Examples:
 def read_pairs(path: str | Path) -> Examples:
     """Read sentence pairs with a similarity: columns sentence1, sentence2, score."""
     examples, rows = _read(path, _PAIRS, "sentence1", "sentence2")
-    scores = []
-    for line, cells in rows:
-        try:
-            value = float(cells["score"])
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            score = cells["score"].strip()
-            raise CorpusError(f"{path}, line {line}: the score {score!r} is not a number.")
-        scores.append(value)
+    scores = [number_in(Path(path), line, "score", cells["score"]) for line, cells in rows]
     if len(set(scores)) == 1:
         raise CorpusError(
             f"{path}: all {len(scores)} pairs have the score {scores[0]:g}, so no correlation "
@@ -199,16 +211,19 @@ def read_texts(path: str | Path | None, limit: int | None = None, seed: int = 0)
 
     With a limit so many of them are chosen at random, in their order.
     """
-    if path is None:
-        return sample_texts(limit, seed)
-    path = Path(path)
-    treebank = path.suffix.lower() in TREEBANKS
-    return _texts(plain_of(open_treebank(path)) if treebank else open_plain(path), limit, seed)
+    path = None if path is None else Path(path)
+    treebank = path is not None and path.suffix.lower() in TREEBANKS
+    plain = plain_of(open_treebank(path)) if path and treebank else open_plain(path)
+    rows, drawn = draw(plain.n_lines, limit, seed)
+    chosen = set(rows)
+    first = tuple(line for i, line in enumerate(plain) if i in chosen)
+    check_size(plain.name, len(first))
+    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
 
 
 def sample_texts(limit: int | None = None, seed: int = 0) -> Examples:
     """Return the sentences of the built-in sample, or some of them, chosen at random."""
-    return _texts(sample_plain(), limit, seed)
+    return read_texts(None, limit, seed)
 
 
 def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...]:
@@ -228,14 +243,6 @@ def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...
             )
         ids.append(number)
     return tuple(ids)
-
-
-def _texts(plain: PlainText, limit: int | None, seed: int) -> Examples:
-    rows, drawn = draw(plain.n_lines, limit, seed)
-    chosen = set(rows)
-    first = tuple(line for i, line in enumerate(plain) if i in chosen)
-    check_size(plain.name, len(first))
-    return Examples(plain.name, plain.sha256, first=first, drawn=drawn)
 
 
 def check_size(name: str | Path, n: int) -> None:
@@ -260,20 +267,13 @@ def open_corpus(corpus: AnyCorpus) -> Corpus:
 
     A table is taken for lines of text here: what its rows are is known once there is a model.
     """
+    in_memory = isinstance(corpus, list | tuple) and bool(corpus)
+    if in_memory and all(isinstance(item, tuple) and len(item) == 2 for item in corpus):  # type: ignore[union-attr]
+        corpus = as_pairs(corpus)
     if isinstance(corpus, Examples) and corpus.second is not None:
         both = tuple(zip(corpus.first, corpus.second, strict=True))
         return corpus_of_pairs(corpus.name, corpus.sha256, lambda: iter(both))
-    if not isinstance(corpus, list | tuple) or not corpus or not all(map(_is_pair, corpus)):
-        return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
-    pairs = [(source.strip(), target.strip()) for source, target in corpus]
-    if "" in (text for pair in pairs for text in pair):
-        place = next(i for i, pair in enumerate(pairs) if "" in pair)
-        raise CorpusError(f"Pair {place} (counted from 0) has no source or no target; give both.")
-    return corpus_of_pairs("in memory", sha256_of(repr(pairs)), lambda: iter(pairs))
-
-
-def _is_pair(item: object) -> bool:
-    return isinstance(item, tuple) and len(item) == 2 and all(isinstance(x, str) for x in item)
+    return as_corpus(corpus)  # type: ignore[arg-type]  # pairs are dealt with
 
 
 def may_be_pairs(text: object) -> bool:
@@ -310,53 +310,71 @@ def as_pairs(text: object) -> Examples:
     return Examples("in memory", sha256_of(repr(pairs)), first=first, second=second)
 
 
-# A labelled task without a file: do the phrases of a sentence have their own word order?
+# Calibration data without the sentences that they share with evaluation data.
 #
-# Made from the gold trees of the built-in sample. A phrase is what depends on the main verb,
-# directly or through others: its subject, its object, a clause. In half of the sentences, drawn at
-# random, the words inside every phrase are reversed; phrases, main verb and punctuation stay where
-# they are. Each sentence appears once, in lower case. Both classes have the same words and the same
-# lengths: a classifier has to see which word stands next to which.
-
-TASK = "are the words of each phrase reversed? (built-in sample)"  # What a result calls the task.
-_TEST = (2, 5, 7)  # Of eight sentences in a row, which are for the test.
+# What heads are chosen on, repaired with or tuned on must not be what they are measured on. Data
+# are compared sentence by sentence, whatever files they came in: each side of a pair, each query
+# and each document is a sentence of its own. A reordered, shortened or re-paired copy of a file has
+# another hash and other pairs, but the same sentences.
 
 
-def reversed_phrases(seed: int = 0) -> tuple[Examples, Examples]:
-    """Return the training and the test part, 320 and 192 examples that share no sentence."""
-    corpus = sample_corpus()
-    parts: tuple[list[Sentence], list[Sentence]] = ([], [])
-    for i, sentence in enumerate(corpus):
-        parts[i % 8 in _TEST].append(sentence)
-    made = []
-    for name, part in zip(("training part", "test part"), parts, strict=True):
-        orders = [_reversed(sentence) for sentence in part]
-        # Where every phrase is a single word, reversing changes nothing.
-        changed = [i for i, order in enumerate(orders) if order != sorted(order)]
-        turned = set(random.Random(seed).sample(changed, len(part) // 2))
-        texts, labels = [], []
-        for i, (sentence, order) in enumerate(zip(part, orders, strict=True)):
-            words = sentence.words
-            texts.append(" ".join(words[j] for j in order) if i in turned else sentence.text)
-            labels.append("reversed" if i in turned else "own")
-        first = tuple(text.lower() for text in texts)
-        made.append(Examples(f"{corpus.name}, {name}", corpus.sha256, first, labels=tuple(labels)))
-    return made[0], made[1]
+def normalised(sentences: Iterable[str]) -> set[str]:
+    """Return the different sentences; runs of white space are one space, and none at the ends."""
+    return {" ".join(text.split()) for text in sentences} - {""}
 
 
-def _reversed(sentence: Sentence) -> list[int]:
-    """Return the words' order with those of each phrase of the root in reverse."""
-    heads, relations = sentence.heads or (), sentence.relations or ()
-    order = list(range(len(heads)))
-    root = heads.index(-1)
-    phrases: dict[int, list[int]] = {}  # by the word under the root
-    for word in order:
-        top = word
-        while top != root and heads[top] != root:
-            top = heads[top]
-        if top != root and relations[word] != "punct":
-            phrases.setdefault(top, []).append(word)
-    for words in phrases.values():
-        for i, word in zip(words, reversed(words), strict=True):
-            order[i] = word
-    return order
+def sentences_of(examples: Examples) -> set[str]:
+    """Return every different sentence of some examples, queries and documents included."""
+    return normalised((*examples.texts, *examples.documents))
+
+
+@dataclass(frozen=True)
+class Unshared:
+    """What is left of calibration data, and what was left out of them."""
+
+    examples: Examples
+    dropped: int  # Examples, and documents, that hold a shared sentence
+    shared: int  # Different sentences of the evaluation data that the calibration data hold
+    sentences: int  # Different sentences of the evaluation data
+    #: Whether fewer than two examples would be left; then none was left out, and the caller warns.
+    same: bool
+
+
+def without_shared(examples: Examples, evaluation: Examples) -> Unshared:
+    """Leave out every example that shares a sentence with the evaluation data.
+
+    Documents that are shared go too; a query stays if a document that is relevant to it does.
+    """
+    theirs = sentences_of(evaluation)
+    common = theirs & sentences_of(examples)
+    second = examples.second or ("",) * len(examples)
+    both = zip(examples.first, second, strict=True)
+    rows = [i for i, pair in enumerate(both) if common.isdisjoint(normalised(pair))]
+    left, places = examples.pick(rows), range(len(examples.documents))
+    if examples.documents:
+        places_left = [i for i in places if common.isdisjoint(normalised([examples.documents[i]]))]
+        left = left.with_documents(places_left)
+        left = left.pick([i for i in range(len(left)) if _can_be_ranked(left, i)])
+    if common and len(left) < 2:
+        return Unshared(examples, 0, len(common), len(theirs), same=True)
+    dropped = len(examples) - len(left) + len(examples.documents) - len(left.documents)
+    return Unshared(left, dropped, len(common), len(theirs), same=False)
+
+
+def lines_without_shared(text: PlainText, evaluation: Examples) -> PlainText:
+    """Leave out the lines that are sentences of the evaluation data, unless that leaves none."""
+    theirs = sentences_of(evaluation)
+
+    def read() -> Iterator[str]:
+        return (line for line in text if theirs.isdisjoint(normalised([line])))
+
+    n_lines = sum(1 for _ in read())
+    return replace(text, n_lines=n_lines, read=read) if n_lines else text
+
+
+def _can_be_ranked(examples: Examples, query: int) -> bool:
+    """Whether a query has a relevant document, where that is known, and two that are ordered."""
+    relevance, candidates = examples.relevance, examples.candidates
+    if relevance is not None and max(relevance[query].values(), default=0.0) <= 0:
+        return False
+    return candidates is None or len(candidates[query]) > 1

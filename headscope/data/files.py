@@ -1,4 +1,4 @@
-"""Reading lines, tables and treebanks, with errors that say which line.
+"""Sentences and their words; reading lines, tables and treebanks, with errors that say which line.
 
 CoNLL-U is read strictly: a tree that is not one is refused. Words are the rows with integer ids;
 multiword ranges (``3-4``) and empty nodes (``5.1``) are passed over. The values of ids and heads
@@ -14,6 +14,8 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import math
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,11 +23,58 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+import regex
 from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
 
 from headscope.core.errors import CorpusError
-from headscope.data.sentence import Sentence
+
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """Words and, in a treebank, their heads."""
+
+    words: tuple[str, ...]  # In order, punctuation marks included; none is empty
+    #: For each word the zero-based index of its head, -1 for the root
+    heads: tuple[int, ...] | None = None
+    #: For each word the relation to its head, without subtype (``nsubj:pass`` is ``nsubj``)
+    relations: tuple[str, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """The words joined by spaces."""
+        return " ".join(self.words)
+
+
+def split_words(line: str) -> tuple[str, ...]:
+    """Split plain text into words.
+
+    A word is a run of letters and digits, inner apostrophes kept, or one punctuation mark or
+    symbol.
+    """
+    return tuple(_WORD.findall(line))
+
+
+def has_word(line: str) -> bool:
+    """Whether :func:`split_words` finds a word."""
+    return _WORD.search(line) is not None
+
+
+def is_punctuation(word: str) -> bool:
+    """Whether every character of a word is punctuation or a symbol (Unicode categories P, S)."""
+    return bool(word) and all(unicodedata.category(char)[0] in "PS" for char in word)
+
+
+def punctuation_spans(text: str) -> list[bool]:
+    """Whether each character of plain text belongs to a word that is punctuation."""
+    marks = [False] * len(text)
+    for word in _WORD.finditer(text):
+        if is_punctuation(word[0]):
+            marks[word.start() : word.end()] = [True] * len(word[0])
+    return marks
+
 
 TREEBANKS = (".conllu", ".conll")  # Endings of treebanks.
 
@@ -131,6 +180,14 @@ def read_records(path: Path, columns: Columns) -> Iterator[Record]:
         yield line, cells
 
 
+def number_in(path: Path, line: int, column: str, text: str) -> float:
+    """Read a cell that has to hold a finite number."""
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.")
+
+
 def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
     header: list[str | None] | None = None
     for i, (line, cells) in enumerate(_split(path)):
@@ -204,21 +261,24 @@ def _json_rows(path: Path, columns: Columns) -> Iterator[Record]:
         yield number, cells
 
 
-class _Row(NamedTuple):
+class TreeRow(NamedTuple):
+    """A word of a treebank."""
+
     line: int
     form: str
-    head: int
+    tag: str  # Its universal part of speech
+    head: str
     relation: str
 
 
-def read_treebank(path: Path) -> Iterator[Sentence]:
-    """Yield the sentences of a CoNLL-U file."""
-    rows: list[_Row] = []
+def treebank_rows(path: Path) -> Iterator[list[TreeRow]]:
+    """Yield the words of each sentence of a CoNLL-U file; whether they are a tree is not asked."""
+    rows: list[TreeRow] = []
     begun = False
     for number, line in chain(read_lines(path), [(0, "")]):  # the last sentence needs no blank line
         if not line.strip():
             if rows:
-                yield _sentence(path, rows)
+                yield rows
             rows = []
         elif not line.startswith("#"):
             if not begun and "\t" not in line:
@@ -237,57 +297,58 @@ _id_value = functools.lru_cache(1 << 12)(parse_id_value)
 _int_value = functools.lru_cache(1 << 12)(parse_int_value)
 
 
-def _read_row(path: Path, number: int, line: str, *, expected: int) -> _Row | None:
+def _mend(path: Path, line: int, what: str) -> CorpusError:
+    return CorpusError(f"{path}, line {line}: {what}; mend the treebank there.")
+
+
+def _read_row(path: Path, number: int, line: str, *, expected: int) -> TreeRow | None:
     """Read one row; None for multiword ranges and empty nodes."""
-
-    def error(what: str) -> CorpusError:
-        return CorpusError(f"{path}, line {number}: {what}; mend the treebank there.")
-
     cells = line.split("\t")
     if len(cells) != 10:
-        raise error(f"{len(cells)} columns instead of 10 (they are split by tabs)")
-    word, form, head, relation = cells[0], cells[1], cells[6], cells[7]
-    row_id = head_id = None
+        what = f"{len(cells)} columns instead of 10 (they are split by tabs)"
+        raise _mend(path, number, what)
+    row_id = None
     with suppress(ParseException):
-        row_id = _id_value(word)
+        row_id = _id_value(cells[0])
     if row_id is None:
-        raise error(f"{word!r} is not a row id (such as 3, 3-4 or 3.1)")
+        raise _mend(path, number, f"{cells[0]!r} is not a row id (such as 3, 3-4 or 3.1)")
     if isinstance(row_id, tuple):
         return None
     if row_id != expected:
-        raise error(f"row id {row_id} where {expected} should follow")
-    if not form.strip():
-        raise error("the word's form is empty")
-    with suppress(ParseException):
-        head_id = _int_value(head)
-    if head_id is None:
-        raise error(f"the head {head!r} is not a number")
-    return _Row(number, form, head_id, relation.partition(":")[0])
+        raise _mend(path, number, f"row id {row_id} where {expected} should follow")
+    if not cells[1].strip():
+        raise _mend(path, number, "the word's form is empty")
+    return TreeRow(number, cells[1], cells[3], cells[6], cells[7].partition(":")[0])
 
 
-def _sentence(path: Path, rows: list[_Row]) -> Sentence:
-    def error(row: _Row, what: str) -> CorpusError:
-        return CorpusError(f"{path}, line {row.line}: {what}; mend the treebank there.")
-
-    n = len(rows)
-    for row_id, row in enumerate(rows, start=1):
-        if not 0 <= row.head <= n:
-            raise error(row, f"head {row.head} is out of range 0..{n}")
-        if row.head == row_id:
-            raise error(row, f"word {row_id} is its own head")
-    roots = [row for row in rows if row.head == 0]
-    if len(roots) > 1:
-        raise error(roots[1], "a second root; a sentence has exactly one")
-    heads = tuple(row.head - 1 for row in rows)
-    # Following the heads upwards from every word must end at the root.
-    safe: set[int] = {-1}
-    for word in range(n):
-        trail: list[int] = []
-        while word not in safe:
-            if word in trail:
-                words = " -> ".join(str(w + 1) for w in [*trail[trail.index(word) :], word])
-                raise error(rows[word], f"the heads run in a cycle: {words}")
-            trail.append(word)
-            word = heads[word]
-        safe.update(trail)
-    return Sentence(tuple(row.form for row in rows), heads, tuple(row.relation for row in rows))
+def read_treebank(path: Path) -> Iterator[Sentence]:
+    """Yield the sentences of a CoNLL-U file with their trees."""
+    for rows in treebank_rows(path):
+        heads, n, roots = list[int](), len(rows), 0
+        for row_id, row in enumerate(rows, start=1):
+            head = None
+            with suppress(ParseException):
+                head = _int_value(row.head)
+            if head is None:
+                raise _mend(path, row.line, f"the head {row.head!r} is not a number")
+            if not 0 <= head <= n:
+                raise _mend(path, row.line, f"head {head} is out of range 0..{n}")
+            if head == row_id:
+                raise _mend(path, row.line, f"word {row_id} is its own head")
+            roots += head == 0
+            if roots > 1:
+                raise _mend(path, row.line, "a second root; a sentence has exactly one")
+            heads.append(head - 1)
+        # Following the heads upwards from every word must end at the root.
+        safe: set[int] = {-1}
+        for word in range(n):
+            trail: list[int] = []
+            while word not in safe:
+                if word in trail:
+                    words = " -> ".join(str(w + 1) for w in [*trail[trail.index(word) :], word])
+                    raise _mend(path, rows[word].line, f"the heads run in a cycle: {words}")
+                trail.append(word)
+                word = heads[word]
+            safe.update(trail)
+        relations = tuple(row.relation for row in rows)
+        yield Sentence(tuple(row.form for row in rows), tuple(heads), relations)

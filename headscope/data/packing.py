@@ -12,6 +12,7 @@ from __future__ import annotations
 import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,50 +20,61 @@ from numpy.typing import NDArray
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import PlainText
 from headscope.data.examples import Examples
-from headscope.data.pieces import TextModel, frame, token_stream, tokenise, tokenise_targets
+from headscope.data.pieces import TextModel, frame, token_stream, tokenise
 
 SHORTEST = 4  # Fewest tokens of a window: a quarter of it must be at least one singular value.
 
 IntArray = NDArray[np.int64]
 
 
+class Side(NamedTuple):
+    """What one stack reads of a text: its tokens, without special ones, and those around them."""
+
+    tokens: NDArray[np.int32]  # (tokens of the whole text,)
+    before: tuple[int, ...]  # before, after: The special tokens around each window
+    after: tuple[int, ...]
+    starts: Sequence[int]  # Where each window begins among the tokens
+
+
 @dataclass(frozen=True)
 class Windows:
-    """All windows of one text; only its token stream is held, four bytes a token."""
+    """All windows of one text; only its token streams are held, four bytes a token.
+
+    Of pairs the targets are a second side. Consecutive pairs are joined, sources with sources and
+    targets with targets, until both sides fill a window; what is too much of either is left out,
+    and the next window starts with the next pair. So both windows hold the same pairs, as far as
+    they go.
+    """
 
     name: str  # name, sha256: Of the text
     sha256: str
     length: int  # Tokens of every window, special ones included: n
-    before: tuple[int, ...]  # before, after: The special tokens around each window
-    after: tuple[int, ...]
-    #: (tokens of the text,): Token ids of the whole text, without special ones
-    stream: NDArray[np.int32] = field(repr=False)
-
-    @property
-    def n_special(self) -> int:
-        """Special tokens of a window: s."""
-        return len(self.before) + len(self.after)
+    sides: tuple[Side, ...] = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.stream) // (self.length - self.n_special)
-
-    def batch(self, windows: Sequence[int] | IntArray) -> IntArray:
-        """Return the token ids of some windows, (windows, n)."""
-        starts = [self._start(int(window)) for window in windows]
-        return _framed(self.stream, starts, self.length, self.before, self.after)
+        return len(self.sides[0].starts)
 
     def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
-        """Return what a model reads of some windows: token ids, (windows, n)."""
-        return (self.batch(windows),)
+        """Return what a model reads of some windows: token ids of each side, (windows, n)."""
+        return tuple(self._cut(side, windows) for side in self.sides)
+
+    def batch(self, windows: Sequence[int] | IntArray) -> IntArray:
+        """Return the token ids of some windows on the first side, (windows, n)."""
+        return self._cut(self.sides[0], windows)
+
+    def _cut(self, side: Side, windows: Sequence[int] | IntArray) -> IntArray:
+        first, last = len(side.before), self.length - len(side.after)
+        ids = np.empty((len(windows), self.length), dtype=np.int64)
+        ids[:, :first], ids[:, last:] = side.before, side.after
+        for row, window in zip(ids, windows, strict=True):
+            start = side.starts[window]
+            row[first:last] = side.tokens[start : start + last - first]
+        return ids
 
     def content(self, stack: str) -> slice:
         """Return the query positions of a stack that are no special token."""
-        return slice(len(self.before), self.length - len(self.after))
-
-    def _start(self, window: int) -> int:
-        if not 0 <= window < len(self):
-            raise IndexError(f"window {window} of {len(self)}")
-        return window * (self.length - self.n_special)
+        side = self.sides[0 if stack == "encoder" else -1]
+        return slice(len(side.before), self.length - len(side.after))
 
     def spread(self, sequences: int | None = None) -> IntArray:
         """Return indices floor(i W / N), i = 0..N-1, of N windows; all W if N is None or more."""
@@ -76,55 +88,6 @@ class Windows:
         return np.random.default_rng(seed % 2**64).permutation(len(self))
 
 
-@dataclass(frozen=True)
-class PairWindows(Windows):
-    """Windows of sources, each with a window of the same length of their targets.
-
-    Consecutive pairs are joined, sources with sources and targets with targets, until both sides
-    fill a window; what is too much of either is left out, and the next window starts with the next
-    pair. So both windows hold the same pairs, as far as they go.
-    """
-
-    #: (windows, 2): Where each window begins among the source tokens and among the target tokens
-    starts: IntArray = field(repr=False)
-    #: (tokens of all targets,): Token ids, without special ones
-    targets: NDArray[np.int32] = field(repr=False)
-    start_id: int  # The token that the decoder reads first
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def inputs(self, windows: Sequence[int] | IntArray) -> tuple[IntArray, ...]:
-        """Return token ids of the sources and of what the decoder reads, each (windows, n)."""
-        sources, starts = self.batch(windows), [int(self.starts[window, 1]) for window in windows]
-        return sources, _framed(self.targets, starts, self.length, (self.start_id,), ())
-
-    def content(self, stack: str) -> slice:
-        """Return the query positions of a stack that are no special token."""
-        return super().content(stack) if stack == "encoder" else slice(1, self.length)
-
-    def _start(self, window: int) -> int:
-        super()._start(window)
-        return int(self.starts[window, 0])
-
-
-def _framed(
-    stream: NDArray[np.int32],
-    starts: Sequence[int],
-    length: int,
-    before: tuple[int, ...],
-    after: tuple[int, ...],
-) -> IntArray:
-    """Cut pieces out of a stream and put special tokens around each: (starts, length)."""
-    width = length - len(before) - len(after)
-    ids = np.empty((len(starts), length), dtype=np.int64)
-    ids[:, : len(before)] = before
-    ids[:, length - len(after) :] = after
-    for row, start in enumerate(starts):
-        ids[row, len(before) : len(before) + width] = stream[start : start + width]
-    return ids
-
-
 def check_length(length: int, max_length: int, name: str) -> None:
     """Raise an InputError unless windows of ``length`` tokens make sense for the model ``name``."""
     if length < SHORTEST:
@@ -136,14 +99,17 @@ def check_length(length: int, max_length: int, name: str) -> None:
         )
 
 
-def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) -> PairWindows:
-    """Cut pairs into windows of exactly ``length`` tokens on both sides."""
+def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) -> Windows:
+    """Cut pairs into windows of exactly ``length`` tokens on both sides.
+
+    The decoder reads ``start_id`` before the tokens of the targets.
+    """
     check_length(length, model.max_length, model.name)
     around = frame(model, length)
     sources, targets, starts = array.array("i"), array.array("i"), [(0, 0)]
     both = zip(
         tokenise(model, pairs.first, special=False),
-        tokenise_targets(model, pairs.second or ()),
+        tokenise(model, pairs.second or (), targets=True),
         strict=True,
     )
     for source, target in both:
@@ -159,24 +125,25 @@ def pack_pairs(pairs: Examples, model: TextModel, length: int, start_id: int) ->
             f"{len(targets):,} target tokens, and one window takes {around.width:,} and "
             f"{length - 1:,}; give more pairs or a smaller length."
         )
-    streams = [np.frombuffer(tokens, dtype=np.int32) for tokens in (sources, targets)]
-    frames = (around.before, around.after, streams[0])
-    return PairWindows(
-        pairs.name, pairs.sha256, length, *frames, np.array(starts[:-1]), streams[1], start_id
+    of_sources, of_targets = zip(*starts[:-1], strict=True)
+    sides = (
+        Side(np.frombuffer(sources, np.int32), around.before, around.after, of_sources),
+        Side(np.frombuffer(targets, np.int32), (start_id,), (), of_targets),
     )
+    return Windows(pairs.name, pairs.sha256, length, sides)
 
 
 def pack(text: PlainText, model: TextModel, length: int) -> Windows:
     """Cut a text into windows of exactly ``length`` tokens, special ones included."""
     check_length(length, model.max_length, model.name)
     around = frame(model, length)
-    ids = array.array("i", token_stream(model, text))
-    stream = np.frombuffer(ids, dtype=np.int32) if ids else np.zeros(0, dtype=np.int32)
-    windows = Windows(text.name, text.sha256, length, around.before, around.after, stream)
-    if len(windows) == 0:
+    stream = np.array(array.array("i", token_stream(model, text)), dtype=np.int32)
+    starts = range(0, len(stream) - around.width + 1, around.width)
+    if not starts:
         raise CorpusError(
             f"{text.name} is too short: it has {len(stream):,} tokens, and one sequence of "
             f"{length} takes {around.width:,} besides {length - around.width} special ones; give "
             "a longer text or a smaller length."
         )
-    return windows
+    side = Side(stream, around.before, around.after, starts)
+    return Windows(text.name, text.sha256, length, (side,))

@@ -20,7 +20,6 @@ Thakur et al. 2021, arXiv:2104.08663 (BEIR); Robertson & Zaragoza 2009 (BM25, k1
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import re
@@ -33,7 +32,7 @@ from pathlib import Path
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
 from headscope.data.examples import Examples, check_size, read_pairs
-from headscope.data.files import Columns, read_filled, read_records
+from headscope.data.files import Columns, number_in, read_filled, read_records
 
 RELEVANT = 4.0  # Score from which the second sentence of a pair answers the first.
 CANDIDATES = 20  # Documents that a cross-encoder orders for a query, unless more were judged.
@@ -47,6 +46,19 @@ _TRIPLES = Columns(
     order={2: ("query", "document"), 3: ("query", "document", "label")},
     needed=("query", "document"),
 )
+#: Lines of corpus.jsonl and queries.jsonl.
+_TEXTS = Columns(
+    names={"_id": ("_id",), "title": ("title",), "text": ("text",)}, order={}, needed=("_id",)
+)
+_QRELS = Columns(
+    names={
+        "query": ("query-id", "query_id", "query"),
+        "document": ("corpus-id", "corpus_id", "doc_id", "document"),
+        "label": ("score", "label", "relevance"),
+    },
+    order={3: ("query", "document", "label")},
+    needed=("query", "document", "label"),
+)
 #: Query, document, grade; by their names or texts.
 _Judged = tuple[str, str, float | None]
 
@@ -59,18 +71,16 @@ def read_retrieval(path: str | Path) -> Examples:
             f"{path} does not say which documents are relevant; give a folder with qrels/test.tsv, "
             "or rows of query, document and label."
         )
-    return _answerable(examples, 1)
+    return _measurable(examples, relevant=True)
 
 
 def read_rerank(path: str | Path) -> Examples:
     """Read queries with documents; labels may be missing, and so may the documents to order."""
-    path = Path(path)
-    examples = _read(path)
-    if examples.relevance is not None:
-        examples = _answerable(examples, 1 if examples.candidates is None else 2)
-    elif examples.candidates is not None:
-        examples = _several(examples)
-    return examples
+    examples = _read(Path(path))
+    fewest = 1 if examples.candidates is None else 2
+    if examples.relevance is None and fewest == 1:
+        return examples
+    return _measurable(examples, relevant=examples.relevance is not None, fewest=fewest)
 
 
 def with_candidates(examples: Examples) -> Examples:
@@ -109,24 +119,7 @@ def thinned(examples: Examples, limit: int, seed: int) -> Examples:
     wanted = {place for grades in relevance for place, grade in grades.items() if grade > 0}
     others = [place for place in range(len(examples.documents)) if place not in wanted]
     more = min(max(limit - len(few) - len(wanted), 0), len(others))
-    return with_documents(few, sorted(wanted | set(rng.sample(others, more))))
-
-
-def with_documents(examples: Examples, places: Sequence[int]) -> Examples:
-    """Keep some of the documents, and what is judged of them, under new places."""
-    new = {place: i for i, place in enumerate(places)}
-    relevance, candidates = examples.relevance, examples.candidates
-    return replace(
-        examples,
-        documents=tuple(examples.documents[place] for place in places),
-        relevance=relevance
-        and tuple(
-            {new[place]: grade for place, grade in grades.items() if place in new}
-            for grades in relevance
-        ),
-        candidates=candidates
-        and tuple(tuple(new[place] for place in own if place in new) for own in candidates),
-    )
+    return few.with_documents(sorted(wanted | set(rng.sample(others, more))))
 
 
 def best_by_bm25(
@@ -190,7 +183,7 @@ def _read_triples(path: Path) -> Examples:
         (
             cells["query"].strip(),
             cells["document"].strip(),
-            _grade(path, line, cells["label"]) if graded[0] else None,
+            number_in(path, line, "label", cells["label"]) if graded[0] else None,
         )
         for line, cells in rows
     ]
@@ -229,11 +222,14 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
                 f"{folder} holds no {file.name}; a folder of queries and documents has "
                 "corpus.jsonl, queries.jsonl and qrels/test.tsv, as BEIR has them."
             )
-    documents, queries = (dict(_read_texts(file)) for file in files)
+    documents, queries = map(_read_texts, files)
     judged: list[_Judged] = []
     if qrels.exists():
         files.append(qrels)
-        judged = list(_read_qrels(qrels))
+        judged = [
+            (row["query"], row["document"], number_in(qrels, line, "label", row["label"]))
+            for line, row in read_records(qrels, _QRELS)
+        ]
     digest = sha256_of("".join(map(sha256_of_file, files)))
     if judged and not any(q in queries and d in documents for q, d, _ in judged):
         raise CorpusError(
@@ -243,48 +239,15 @@ def _read_folder(folder: Path, qrels: Path) -> Examples:
     return _joined(str(folder), digest, queries, documents, judged)
 
 
-def _read_texts(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of every line of corpus.jsonl or queries.jsonl."""
-    seen = set[str]()
-    for number, line in read_filled(file):
-        try:
-            item = json.loads(line)
-        except (ValueError, RecursionError):
-            item = None
-        if not isinstance(item, dict) or "_id" not in item or "text" not in item:
-            raise CorpusError(
-                f'{file}, line {number}: not an object {{"_id": ..., "text": ...}}; give one a '
-                "line."
-            )
-        name = str(item["_id"])
-        if name in seen:
-            raise CorpusError(f"{file}, line {number}: the _id {name!r} stands there twice.")
-        seen.add(name)
-        text = f"{item.get('title') or ''} {item['text'] or ''}".strip()
-        if text:  # BEIR's corpora have a few empty documents
-            yield name, text
-
-
-def _read_qrels(file: Path) -> Iterator[_Judged]:
-    for i, (number, line) in enumerate(read_filled(file)):
-        cells = line.split("\t")
-        if len(cells) != 3:
-            raise CorpusError(
-                f"{file}, line {number}: {len(cells)} columns in place of query-id, corpus-id and "
-                "score, split by tabs."
-            )
-        if i or cells[2].strip().lower() != "score":
-            yield cells[0], cells[1], _grade(file, number, cells[2])
-
-
-def _grade(path: Path, line: int, text: str) -> float:
-    try:
-        grade = float(text)
-    except ValueError:
-        grade = math.nan
-    if not math.isfinite(grade):
-        raise CorpusError(f"{path}, line {line}: the label {text.strip()!r} is not a number.")
-    return grade
+def _read_texts(file: Path) -> dict[str, str]:
+    """Return the text of every line of corpus.jsonl or queries.jsonl by its name."""
+    texts: dict[str, str] = {}
+    for line, row in read_records(file, _TEXTS):
+        if (name := row["_id"]) in texts:
+            raise CorpusError(f"{file}, line {line}: the _id {name!r} stands there twice.")
+        texts[name] = f"{row.get('title', '')} {row.get('text', '')}".strip()
+    # BEIR's corpora have a few empty documents.
+    return {name: text for name, text in texts.items() if text}
 
 
 def _joined(
@@ -321,33 +284,23 @@ def _joined(
     )
 
 
-def _answerable(examples: Examples, fewest: int) -> Examples:
-    """Leave out queries without a relevant document, or with too few that could be ordered."""
-    relevance, candidates = examples.relevance or (), examples.candidates
-    kept = [
+def _measurable(examples: Examples, *, relevant: bool, fewest: int = 1) -> Examples:
+    """Leave out queries without a ``relevant`` document, or with too few that could be ordered."""
+    candidates = examples.candidates
+    rows = [
         i
-        for i, grades in enumerate(relevance)
-        if max(grades.values(), default=0.0) > 0
-        and (fewest == 1 or candidates is None or len(candidates[i]) >= fewest)
+        for i in range(len(examples))
+        if (not relevant or max((examples.relevance or ())[i].values(), default=0.0) > 0)
+        and (candidates is None or len(candidates[i]) >= fewest)
     ]
-    return _kept(examples, kept, "no document that is relevant to them", fewest)
-
-
-def _several(examples: Examples) -> Examples:
-    """Leave out queries with a single document, whose order cannot change."""
-    candidates = examples.candidates or ()
-    kept = [i for i, documents in enumerate(candidates) if len(documents) > 1]
-    return _kept(examples, kept, "", 2)
-
-
-def _kept(examples: Examples, kept: Sequence[int], lack: str, fewest: int) -> Examples:
-    what = " or ".join(filter(None, (lack, "only one document" if fewest > 1 else "")))
-    if len(kept) < 2:
+    reasons = ["no document that is relevant to them"] * relevant
+    lack = " or ".join([*reasons, *["only one document"] * (fewest > 1)])
+    if len(rows) < 2:
         raise CorpusError(
-            f"{examples.name}: {len(kept)} of {len(examples)} queries can be measured, the others "
-            f"have {what}; give two queries or more (better hundreds)."
+            f"{examples.name}: {len(rows)} of {len(examples)} queries can be measured, the others "
+            f"have {lack}; give two queries or more (better hundreds)."
         )
-    out = len(examples) - len(kept)
-    note = f"{out:,} of {len(examples):,} queries are left out: they have {what}."
-    notes = (*examples.notes, *((note,) if out else ()))
-    return replace(examples.pick(kept), notes=notes)
+    if out := len(examples) - len(rows):
+        note = f"{out:,} of {len(examples):,} queries are left out: they have {lack}."
+        examples = replace(examples, notes=(*examples.notes, note))
+    return examples.pick(rows)

@@ -12,16 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.accumulator import Array
+from headscope.core.accumulator import Array, Keys
+from headscope.data.files import punctuation_spans
 from headscope.data.pieces import (
     Encoding,
     TextModel,
     frame,
     token_stream,
     tokenise,
-    tokenise_targets,
 )
-from headscope.data.sentence import punctuation_spans
 
 #: Share of a row's content tokens that are replaced by the mask token (Devlin et al. 2018).
 MASKED_SHARE = 0.15
@@ -54,6 +53,10 @@ class Padded:
     token_type_ids: Tensor | None
     masked: Tensor  # (2, masked): Row and position of every masked token, row by row
     gold: Tensor  # (masked,): The token ids that stood there
+    #: decoder_ids, decoder_mask: (batch, target_pos), int64, of pairs: What the decoder reads; 1
+    #: for tokens and 0 for padding. ``masked`` and ``gold`` are target positions and labels then.
+    decoder_ids: Tensor | None = None
+    decoder_mask: Tensor | None = None
 
     @property
     def inputs(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -63,16 +66,18 @@ class Padded:
     @property
     def decoder_inputs(self) -> dict[str, Tensor]:
         """What a model with a decoder is called with besides, by name."""
-        return {}
+        if self.decoder_ids is None or self.decoder_mask is None:
+            return {}
+        return {"decoder_input_ids": self.decoder_ids, "decoder_attention_mask": self.decoder_mask}
 
     @property
     def hidden_mask(self) -> Tensor:
-        """1 where the last hidden state belongs to a token, 0 where it belongs to padding."""
-        return self.attention_mask
+        """1 where the last hidden state, a decoder's if there is one, belongs to a token."""
+        return self.attention_mask if self.decoder_mask is None else self.decoder_mask
 
     def queries_of(self, stack: str) -> Tensor:
         """(batch, pos): 1 where a query of this stack's attention belongs to a token."""
-        return self.attention_mask
+        return self.attention_mask if stack == "encoder" else self.hidden_mask
 
 
 def encode_rows(
@@ -129,24 +134,33 @@ def mask_row(row: Row, mask_id: int, seed: int) -> Row:
     return replace(row, ids=tuple(ids), masked=masked, gold=gold)
 
 
-def pad_rows(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
-    """Right-pad rows into one batch."""
-    masked = [(i, position) for i, row in enumerate(rows) for position in row.masked]
-    lengths = torch.tensor([len(row.ids) for row in rows])
-    types = None
-    if rows[0].types is not None:
-        types = filled([row.types or () for row in rows], 0).to(device)
+def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
+    """Right-pad rows into one batch; of pairs both sides."""
+    pairs = [row for row in rows if isinstance(row, PairRow)]
+    asked = [  # row, position and token
+        *((i, *at) for i, row in enumerate(rows) for at in zip(row.masked, row.gold, strict=True)),
+        *((i, *at) for i, row in enumerate(pairs) for at in enumerate(row.labels)),
+    ]
+    of_masks = torch.tensor([at for at in asked if at[2] != NO_LABEL], dtype=torch.long)
+    *masked, gold = of_masks.reshape(-1, 3).t().to(device)
+    types = [row.types for row in rows if row.types is not None]
+    decoder_ids = decoder_mask = None
+    if pairs:
+        decoder_ids = filled([row.decoder_ids for row in pairs], pad_id).to(device)
+        decoder_mask = filled([[1] * len(row.decoder_ids) for row in pairs], 0).to(device)
     return Padded(
         index=np.array([row.index for row in rows]),
         input_ids=filled([row.ids for row in rows], pad_id).to(device),
-        attention_mask=(torch.arange(int(lengths.max())) < lengths[:, None]).long().to(device),
-        token_type_ids=types,
-        masked=torch.tensor(masked, dtype=torch.long).reshape(-1, 2).t().to(device),
-        gold=torch.tensor([t for row in rows for t in row.gold], dtype=torch.long).to(device),
+        attention_mask=filled([[1] * len(row.ids) for row in rows], 0).to(device),
+        token_type_ids=filled(types, 0).to(device) if types else None,
+        masked=torch.stack(masked),
+        gold=gold,
+        decoder_ids=decoder_ids,
+        decoder_mask=decoder_mask,
     )
 
 
-def filled(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+def filled(rows: Sequence[Sequence[int] | Array], fill: int) -> Tensor:
     """Right-pad sequences of numbers: (batch, longest), int64."""
     tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
     return pad_sequence(tensors, batch_first=True, padding_value=fill)
@@ -180,35 +194,6 @@ class PairRow(Row):
         return len(self.ids) + len(self.labels)
 
 
-@dataclass(frozen=True)
-class PaddedPairs(Padded):
-    """Pairs as tensors; ``masked`` and ``gold`` are every target position and its label."""
-
-    #: decoder_ids, decoder_mask: (batch, target_pos), int64: What the decoder reads; 1 for tokens
-    #: and 0 for padding
-    decoder_ids: Tensor
-    decoder_mask: Tensor
-    labels: Tensor  # (batch, target_pos), int64: What it should write, or :data:`NO_LABEL`
-    #: source_content, decoder_content: (batch, pos) and (batch, target_pos): True where the
-    #: encoder, or the decoder, reads a token that is not special
-    source_content: Tensor
-    decoder_content: Tensor
-
-    @property
-    def decoder_inputs(self) -> dict[str, Tensor]:
-        """What a model with a decoder is called with besides, by name."""
-        return {"decoder_input_ids": self.decoder_ids, "decoder_attention_mask": self.decoder_mask}
-
-    @property
-    def hidden_mask(self) -> Tensor:
-        """1 where the last hidden state, the decoder's, belongs to a token."""
-        return self.decoder_mask
-
-    def queries_of(self, stack: str) -> Tensor:
-        """(batch, pos): source tokens for the encoder, what the decoder reads for the others."""
-        return self.attention_mask if stack == "encoder" else self.decoder_mask
-
-
 def encode_pairs(
     model: TextModel,
     sources: Iterable[str],
@@ -226,7 +211,7 @@ def encode_pairs(
     """
     texts, targets = tee(targets)
     first = tokenise(model, sources, check=check)
-    both = zip(first, tokenise_targets(model, targets), texts, strict=True)
+    both = zip(first, tokenise(model, targets, targets=True), texts, strict=True)
     for i, (source, target, text) in enumerate(both):
         # Let the target end in one stop token.
         size, marks = len(target.ids), target.special_tokens_mask
@@ -244,8 +229,7 @@ def encode_pairs(
             decoder_ids=(ends.start, *labels[:-1]),
             labels=labels,
             decoder_content=_content([1, *marks[:size]]),
-            # The decoder reads a token one place after the one where it writes it.
-            decoder_punctuation=tuple(i + 1 for i in _punctuation(text, target)),
+            decoder_punctuation=tuple(_punctuation(text, target)),
         )
 
 
@@ -254,48 +238,12 @@ def _content(special: Sequence[int]) -> tuple[int, ...]:
 
 
 def _punctuation(text: str, encoding: Encoding) -> Iterator[int]:
-    """Yield the tokens that consist of punctuation only."""
+    """Yield where a decoder reads the tokens that are punctuation: one place after writing them."""
     marked = punctuation_spans(text)
     for token, (begin, end) in enumerate(encoding.offsets):
         inside = [i for i in range(begin, end) if not text[i].isspace()]
         if inside and all(marked[i] for i in inside) and not encoding.special_tokens_mask[token]:
-            yield token
-
-
-def pad_pairs(rows: Sequence[PairRow], pad_id: int, device: str) -> PaddedPairs:
-    """Right-pad both sides of pairs into one batch."""
-    source = pad_rows(rows, pad_id, device)
-    labels = filled([row.labels for row in rows], NO_LABEL).to(device)
-    asked = labels != NO_LABEL
-    lengths = torch.tensor([len(row.decoder_ids) for row in rows], device=device)
-    real = torch.arange(labels.shape[1], device=device) < lengths[:, None]
-    return PaddedPairs(
-        index=source.index,
-        input_ids=source.input_ids,
-        attention_mask=source.attention_mask,
-        token_type_ids=None,
-        masked=asked.nonzero().t(),
-        gold=labels[asked],
-        decoder_ids=filled([row.decoder_ids for row in rows], pad_id).to(device),
-        decoder_mask=real.long(),
-        labels=labels,
-        source_content=_marked([row.content for row in rows], source.input_ids),
-        decoder_content=_marked([row.decoder_content for row in rows], labels),
-    )
-
-
-def padded(rows: Sequence[Row], pad_id: int, device: str) -> Padded:
-    """Pad rows of either kind into one batch."""
-    pairs = [row for row in rows if isinstance(row, PairRow)]
-    return pad_pairs(pairs, pad_id, device) if pairs else pad_rows(rows, pad_id, device)
-
-
-def _marked(positions: Sequence[Sequence[int]], like: Tensor) -> Tensor:
-    """Mark some positions of each row: bool, in the shape of ``like``."""
-    marks = torch.zeros(like.shape, dtype=torch.bool)
-    for row, at in zip(marks, positions, strict=True):
-        row[list(at)] = True
-    return marks.to(like.device)
+            yield token + 1
 
 
 def with_swapped_sources(rows: Iterable[PairRow | None]) -> Iterator[PairRow | None]:
@@ -342,7 +290,18 @@ def halve(
     Examples that share a sentence, directly or through others, go to the same half. Where more than
     half of all examples hang together like that, those are dealt out one by one.
     """
-    groups = _connected(sentences)
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, texts = len(sentences), Keys[Hashable]()
+    pairs = [(i, n + texts.index(text)) for i, row in enumerate(sentences) for text in row]
+    size = max(1, n + len(texts))
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    graph = coo_array((np.ones(len(pairs)), tuple(edges)), shape=(size, size))
+    by_label: dict[int, list[int]] = {}
+    for i, label in enumerate(connected_components(graph, directed=False)[1][:n].tolist()):
+        by_label.setdefault(label, []).append(i)
+    groups = list(by_label.values())
     whole = [group for group in groups if 2 * len(group) <= len(sentences)]
     torn = [[i] for group in groups if 2 * len(group) > len(sentences) for i in group]
     parts = [*whole, *torn]
@@ -352,23 +311,3 @@ def halve(
     for part in sorted(parts, key=len, reverse=True):
         min(halves, key=len).extend(part)
     return tuple(sorted(halves[0])), tuple(sorted(halves[1]))
-
-
-def _connected(sentences: Sequence[Sequence[Hashable]]) -> list[list[int]]:
-    """Group examples that share a sentence, directly or through others."""
-    leader = list(range(len(sentences)))
-
-    def find(i: int) -> int:
-        while leader[i] != i:
-            leader[i] = leader[leader[i]]
-            i = leader[i]
-        return i
-
-    seen: dict[Hashable, int] = {}
-    for i, texts in enumerate(sentences):
-        for text in texts:
-            leader[find(i)] = find(seen.setdefault(text, i))
-    groups: dict[int, list[int]] = {}
-    for i in range(len(sentences)):
-        groups.setdefault(find(i), []).append(i)
-    return list(groups.values())

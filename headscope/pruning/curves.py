@@ -42,7 +42,7 @@ from headscope.pruning.result import (
 )
 from headscope.pruning.setup import Inputs, Pruner, prepare
 from headscope.stats.statistics import adjust, standard_error, t_half_width
-from headscope.tasks.head_by_head import HeadByHead
+from headscope.tasks.calibration import HeadByHead
 from headscope.tasks.units import Head, Units, parse_heads
 
 Q = 0.05  # False discovery rate of the tables of single heads.

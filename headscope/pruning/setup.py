@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from headscope.analyses.classify.known_roles import KnownRoles
 from headscope.core.errors import InputError
-from headscope.data.examples import Examples, sample_texts
-from headscope.data.shared_sentences import Unshared, without_shared
+from headscope.data.examples import Examples, Unshared, sample_texts, without_shared
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.measure import Measurer

@@ -20,7 +20,7 @@ from headscope.core.progress import Progress
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import buckets
 from headscope.data.corpus import PlainText, as_plain
-from headscope.data.shared_sentences import lines_without_shared
+from headscope.data.examples import lines_without_shared
 from headscope.data.token_rows import Padded
 from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
 from headscope.models.run.loaded import LoadedModel

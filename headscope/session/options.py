@@ -12,14 +12,11 @@ from headscope.core.options import Declared, Option, check, options_of
 from headscope.core.progress import Progress
 
 if TYPE_CHECKING:
-    from headscope.data.corpus import Corpus, Pair, PlainText
-    from headscope.data.examples import Examples
-    from headscope.data.sentence import Sentence
+    from headscope.data.corpus import PlainText
+    from headscope.data.examples import AnyCorpus as AnyCorpus
 
     #: One sentence a line: a file, or lines in memory.
     Text = str | Path | PlainText | Sequence[str]
-    #: A corpus in any form that a user may have it in.
-    AnyCorpus = Corpus | Examples | str | Path | Sequence[Sentence | str] | Sequence[Pair] | None
 else:
     Text, AnyCorpus = Path, Path | None
 

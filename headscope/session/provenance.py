@@ -50,6 +50,15 @@ def provenance(
         stack = [] if whole.stacks == ("encoder",) else [site.stack]
         gone = (head for head in range(site.heads_before) if head not in site.head_ids)
         removed += [[*stack, site.layer, head] for head in gone]
+    parts: dict[str, Any] = {}
+    if layers := removed_layers(whole):
+        parts["removed_layers"] = list(layers)
+    if neurons := removed_neurons(whole):
+        parts["removed_neurons"] = {name: len(gone) for name, gone in neurons.items()}
+    of_data = None
+    if data is not None:
+        drawn = getattr(data, "drawn", "")  # which examples were used, if not all
+        of_data = {"name": data.name, "sha256": data.sha256, **({"drawn": drawn} if drawn else {})}
     return {
         **versions(),
         "model": {
@@ -63,9 +72,9 @@ def provenance(
             "pooling": str(loaded.pooling),
             "pooling_from": loaded.pooling.origin,
             "removed_heads": removed,
-            **_more_removed(whole),
+            **parts,
         },
-        "data": None if data is None else _named(data),
+        "data": of_data,
         "tokenizer": fit,
         "warnings": list(dict.fromkeys([*loaded.remarks, *own_warnings, *warnings])),
         "seed": seed,
@@ -74,22 +83,6 @@ def provenance(
         "command": command,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def _named(data: Source) -> dict[str, str]:
-    """Name what was read, and which of its examples were used, if not all."""
-    drawn = getattr(data, "drawn", "")
-    return {"name": data.name, "sha256": data.sha256, **({"drawn": drawn} if drawn else {})}
-
-
-def _more_removed(whole: LoadedModel) -> dict[str, Any]:
-    """Say which layers, and how many neurons of which networks, a model has lost, if any."""
-    found: dict[str, Any] = {}
-    if layers := removed_layers(whole):
-        found["removed_layers"] = list(layers)
-    if neurons := removed_neurons(whole):
-        found["removed_neurons"] = {name: len(gone) for name, gone in neurons.items()}
-    return found
 
 
 def versions() -> dict[str, str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from headscope.core.errors import CorpusError
-from headscope.core.processes import Deal
+from headscope.core.processes import current, share
 from headscope.data.batches import BATCH_TOKENS, Item, buckets, windows
-from headscope.data.corpus import WINDOW, PlainText, encode_lines, sample_plain, work
+from headscope.data.corpus import WINDOW, PlainText, sample_plain
+from headscope.data.pieces import encode_lines
 from headscope.models.run.loaded import LoadedModel
 
 Raw = TypeVar("Raw")  # A sentence or pair as it was read.
@@ -35,30 +35,28 @@ def counted_batches(encoded: Iterable[Item | None]) -> Iterator[tuple[int, list[
 
 
 def own_batches(
-    rows: Iterable[Raw],
-    sizes: Sequence[float],
-    encode: Callable[[list[Raw], bool], Iterable[Item | None]],
+    rows: Iterable[Raw], n: int, encode: Callable[[list[Raw], bool], Iterable[Item | None]]
 ) -> Iterator[tuple[float, list[Item]]]:
-    """Yield (work that this process has done by then, its next batch) of a corpus.
+    """Yield (rows that this process has done by then, its next batch) of a corpus of ``n`` rows.
 
-    All processes together have the batches that one alone would go through. ``sizes`` are those of
-    the windows that ``rows`` are cut into. A window goes to one process, and the others do not
-    encode it. Where it would be more than the share of any, all of them encode it and its batches
-    are dealt out. ``encode`` is given the rows of a window, and whether they are the first.
+    All processes together have the batches that one alone would go through. They take windows of
+    rows in turn, and what another process takes is not encoded. The last windows, of which there
+    is not one for each process, all encode, and take their batches in turn. ``encode`` is given the
+    rows of a window, and whether they are the first. Within a window the rows that are done are
+    counted by their tokens, since short ones come first.
     """
-    stream, deal, done = iter(rows), Deal(sum(sizes)), 0.0
-    for number, size in enumerate(sizes):
-        window, whole = itertools.islice(stream, WINDOW), deal.fits(size)
-        if whole and not deal.mine(size):
-            deque(window, maxlen=0)  # is read on to its end
+    stream, done, n_windows, group = iter(rows), 0.0, -(-n // WINDOW), current()
+    for number in range(n_windows):
+        window = list(itertools.islice(stream, WINDOW))
+        whole = number < n_windows - n_windows % group.size
+        if whole and number % group.size != group.rank:
             continue
-        encoded = list(encode(list(window), number == 0))
-        in_all = sum(work(len(item)) for item in encoded if item is not None)
-        for batch in buckets(encoded, BATCH_TOKENS):
-            part = size * sum(work(len(item)) for item in batch) / in_all
-            if whole or deal.mine(part):
-                done += part
-                yield done, batch
+        encoded = list(encode(window, number == 0))
+        tokens = sum(len(item) for item in encoded if item is not None)
+        batches = buckets(encoded, BATCH_TOKENS)
+        for batch in batches if whole else share(batches):
+            done += len(window) * sum(map(len, batch)) / tokens
+            yield done, batch
 
 
 def check_measured(text: PlainText, lines: int) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
-from headscope.data.common_words import COMMON_WORDS
+from headscope.data.frequencies import COMMON_WORDS
 from headscope.models.run.loaded import LoadedModel, fingerprint
 from headscope.models.surgery.layers import remove_layers
 from headscope.models.surgery.vocabulary import cut_vocabulary, plan_vocabulary, tokens_removed

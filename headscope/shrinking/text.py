@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
-from headscope.data.examples import Examples, read_texts, sample_texts
-from headscope.data.shared_sentences import without_shared
+from headscope.data.examples import Examples, read_texts, sample_texts, without_shared
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.shrinking.options import ShrinkOptions

@@ -12,9 +12,6 @@ examples at level :data:`ALPHA`, and no correction is due: a false answer needs 
 probability that the confirmed number costs more than the bound is at most :data:`ALPHA`, however
 the losses rise and fall (as far as intervals hold).
 
-A second condition (the least fidelity, :func:`reaches`) may only refuse more, so it changes none of
-this; it is itself wrong with probability :data:`ALPHA` at most, by the same argument.
-
 References
 ----------
 Maurer, Hothorn & Lehmacher 1995, in Biometrie in der chemisch-pharmazeutischen Industrie 6 (tests
@@ -29,7 +26,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headscope.core.rounding import above
-from headscope.stats.paired_change import Change, MetricInterval
+from headscope.stats.paired_change import Change
 
 LEVEL = 0.95  # Level of the two-sided intervals, of which only one end counts.
 ALPHA = (1 - LEVEL) / 2  # Error probability of each test, and of all of them together.
@@ -60,16 +57,6 @@ def judged(change: Change, sign: int, bound: float) -> Judged:
     """Judge a paired change; ``sign`` is 1 if a higher metric is better, else -1."""
     most = change.most_lost(sign)
     return Judged(change, -sign * change.difference, most, not bool(above(most, bound)))
-
-
-def reaches(interval: MetricInterval, least: float) -> bool:
-    """Whether the lower end of an interval is at least ``least``.
-
-    Where the interval is unknown although there are enough examples, every resample showed the same
-    value, and that is used, as :meth:`~headscope.stats.paired_change.Change.most_lost` does.
-    """
-    low = interval.value if interval.ci is None else interval.low
-    return not bool(above(least, low))
 
 
 class Stopped(NamedTuple):

@@ -1,7 +1,17 @@
-"""The task of answering questions by a span of a context."""
+"""The task of answering questions by a span of a context.
+
+How close an answer is to the right one is counted as SQuAD does: exact match and F1 of words.
+
+References
+----------
+Rajpurkar et al. 2016, arXiv:1606.05250; Rajpurkar et al. 2018, arXiv:1806.03822 (no answer).
+"""
 
 from __future__ import annotations
 
+import re
+import string
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,15 +26,15 @@ from headscope.data.pieces import Encoding, tokenise
 from headscope.data.token_rows import Padded, Row
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
-from headscope.stats.answers import exact_match, word_f1
 from headscope.stats.metrics import CLUSTER, Outputs, mean_of, rate_of
 from headscope.tasks.base import Task, need_logits, spans
 
-WINDOW = (
-    384  # Tokens of a window, question and special tokens included, unless the model has fewer.
-)
+#: Tokens of a window, question and special tokens included, unless the model has fewer.
+WINDOW = 384
 OVERLAP = 128  # Tokens of the context that two windows share; half the room where that is less.
 LONGEST = 30  # Tokens of an answer, at most.
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +122,14 @@ class QuestionAnswering(Task):
     def answers(self, outputs: Outputs) -> list[str]:
         """Return the answer to each question; the empty one where none is given."""
         rows, begins, ends = (outputs[name].astype(int) for name in ("window", "begin", "end"))
-        return [
-            "" if row < 0 else self._text(self._rows[row], begin, end)
-            for row, begin, end in zip(rows, begins, ends, strict=True)
-        ]
-
-    def _text(self, row: SpanRow, begin: int, end: int) -> str:
-        first, last = (row.offsets[place - row.window[0]] for place in (begin, end))
-        return self._texts[row.example][1][first[0] : last[1]]
+        answers = []
+        for window, *ends_of in zip(rows, begins, ends, strict=True):
+            row, text = self._rows[window], ""
+            if window >= 0:
+                first, last = (row.offsets[place - row.window[0]] for place in ends_of)
+                text = self._texts[row.example][1][first[0] : last[1]]
+            answers.append(text)
+        return answers
 
     def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
         """Keep the best span of each window, and the sum of logits for no answer."""
@@ -136,7 +146,8 @@ class QuestionAnswering(Task):
         begin, end = first.clone(), first.clone()
         for more in range(min(LONGEST, scores.shape[1])):
             sums = start[:, : start.shape[1] - more] + stop[:, more:]
-            top, place = sums.max(dim=1).values, _first_largest(sums)
+            top = sums.max(dim=1).values
+            place = (sums == top[:, None]).int().argmax(dim=1)  # the first of equal ones
             better = top > best
             best = torch.where(better, top, best)
             begin = torch.where(better, place, begin)
@@ -181,9 +192,31 @@ class QuestionAnswering(Task):
         return roots.flatten(1)
 
 
-def _first_largest(values: Tensor) -> Tensor:
-    """Return the first place of the largest value of each row."""
-    return (values == values.max(dim=1, keepdim=True).values).int().argmax(dim=1)
+def normalised(answer: str) -> str:
+    """Return an answer in lower case, without punctuation (ASCII), articles and double spaces."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, right: Sequence[str]) -> float:
+    """Return 1 if an answer is one of the right ones once all are normalised, else 0.
+
+    Without a right one the question has no answer, and only the empty answer is right.
+    """
+    return float(normalised(answer) in (set(map(normalised, right)) - {""} or {""}))
+
+
+def word_f1(answer: str, right: Sequence[str]) -> float:
+    """Return the best F1 of an answer's normalised words with those of a right one, 0 to 1.
+
+    Where either has no word, it is 1 if the other has none either, else 0.
+    """
+    words = Counter(normalised(answer).split())
+    best = 0.0
+    for other in set(map(normalised, right)) - {""} or {""}:
+        gold = Counter(other.split())
+        both = words.total() + gold.total()
+        best = max(best, 2 * (words & gold).total() / both if both else 1.0)
+    return best
 
 
 def _windows(
@@ -209,7 +242,10 @@ def _windows(
             (*values[:begin], *values[part], *values[behind:])
             for values in (encoding.ids, encoding.type_ids, encoding.special_tokens_mask)
         )
-        none = _no_answer(ids, marks, loaded)
+        # No answer is at the position of cls, else of the first special token.
+        none = marks.index(1) if 1 in marks else 0
+        if (cls := getattr(loaded.tokenizer, "cls_token_id", None)) in ids:
+            none = ids.index(cls)
         offsets = tuple(encoding.offsets[part])
         yield SpanRow(
             index=0,
@@ -224,14 +260,6 @@ def _windows(
         )
         if part.stop == behind:
             return
-
-
-def _no_answer(ids: Sequence[int], marks: Sequence[int], loaded: LoadedModel) -> int:
-    """Return the position that means no answer: that of cls, else of the first special token."""
-    cls = getattr(loaded.tokenizer, "cls_token_id", None)
-    if cls in ids:
-        return ids.index(cls)
-    return marks.index(1) if 1 in marks else 0
 
 
 def _span(

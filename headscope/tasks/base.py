@@ -173,15 +173,43 @@ class Task:
         return self._loss_batches(loaded, self._loss, _select_masks)
 
     def _loss_batches(
-        self,
-        loaded: LoadedModel,
-        loss: Read,
-        select: Callable[[Padded], Select | None],
+        self, loaded: LoadedModel, loss: Read, select: Callable[[Padded], Select | None]
     ) -> Iterator[LossBatch]:
         for batch in self.batches(loaded):
             owner = torch.arange(len(batch.index), device=loaded.device)
             selects = select(batch), self._select_embed(batch)
             yield LossBatch(loaded, batch, owner, loss, self._embed, *selects)
+
+    def _batches_of_sets(
+        self,
+        loaded: LoadedModel,
+        sets: Iterable[Sequence[Row]],
+        loss: Callable[[list[int], Padded, Tensor, Tensor | None], Tensor],
+    ) -> Iterator[LossBatch]:
+        """Yield batches of examples that are sets of rows, those of as many rows together.
+
+        A batch has all first rows, then all second ones, and so on. ``loss`` is given the places of
+        its sets; their output is the unit embeddings of the rows, end to end.
+        """
+        by_size: dict[int, list[_Set]] = {}
+        for i, rows in enumerate(sets):
+            by_size.setdefault(len(rows), []).append(_Set(i, rows))
+        for n_rows, alike in by_size.items():
+            for part in buckets(alike):
+                rows = [one.rows[i] for i in range(n_rows) for one in part]
+                batch = padded(rows, loaded.pad_id, loaded.device)
+                owner = torch.arange(len(part), device=loaded.device).repeat(n_rows)
+                select = self._select_embed(batch)
+
+                def embed(
+                    batch: Padded, hidden: Tensor, logits: Tensor | None, n: int = len(part)
+                ) -> Tensor:
+                    unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
+                    return torch.cat(torch.split(unit, n), dim=-1)
+
+                places = [one.index for one in part]
+                read = partial(loss, places)
+                yield LossBatch(loaded, batch, owner, read, embed, select, select)
 
     def embed(self, run: Run, batch: Padded) -> Tensor:
         """Return each row's output as a vector, (rows, d): what tuning brings nearer."""
@@ -219,6 +247,16 @@ class Task:
     def _embed(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
         """Return each row's output as a vector."""
         return F.normalize(self.pooling.embed(hidden, batch.hidden_mask), dim=-1)
+
+
+class _Set:
+    """Rows that are compared with each other, as one item for batching."""
+
+    def __init__(self, index: int, rows: Sequence[Row]) -> None:
+        self.index, self.rows = index, rows
+
+    def __len__(self) -> int:
+        return len(self.rows) * max(map(len, self.rows))
 
 
 def numbered(

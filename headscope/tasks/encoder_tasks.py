@@ -1,10 +1,11 @@
-"""Tasks of one pass: fidelity, masked language modelling, classification, similarity."""
+"""Tasks of one pass: fidelity, masked words, classes, similarity, and tags of words."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -14,13 +15,17 @@ from torch.nn import functional as F
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.rounding import above
-from headscope.data.batches import buckets
+from headscope.data.annotated import has_entities
 from headscope.data.examples import Examples, class_ids
-from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, pad_rows, window_rows
+from headscope.data.files import Sentence
+from headscope.data.pieces import encode_words, placed
+from headscope.data.token_rows import Padded, Row, encode_rows, mask_row, window_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine, wide
 from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import (
+    CountedF1,
+    Metric,
     Outputs,
     TokenRate,
     accuracy,
@@ -39,11 +44,6 @@ WINDOW, WINDOWS = 64, 256
 #: What WikiText and Penn Treebank write in place of a rare word: no text, so nothing to predict.
 _TAKEN_OUT = "<unk>"
 _SAME_TOKENS = TokenRate("same", "guessed")
-
-
-def lines_of(examples: Examples) -> list[str]:
-    """Return lines as the ``mlm`` task reads them."""
-    return [line.replace(_TAKEN_OUT, " ") for line in examples.first]
 
 
 def tokenised(
@@ -165,7 +165,8 @@ class MaskedLM(TokenTask):
         self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
     ) -> None:
         length, count = min(WINDOW, loaded.max_length), limit or WINDOWS
-        rows = window_rows(loaded, lines_of(examples), length=length, count=count)
+        lines = (line.replace(_TAKEN_OUT, " ") for line in examples.first)
+        rows = window_rows(loaded, lines, length=length, count=count)
         if len(rows) < 2:
             raise CorpusError(
                 f"{examples.name} has not enough text for two windows of {length} tokens; give "
@@ -225,17 +226,6 @@ class Classification(Task):
         return wide(need_logits(logits)).log_softmax(dim=-1)
 
 
-class _Pair:
-    """Two rows that are compared, as one item for batching."""
-
-    def __init__(self, index: int, first: Row, second: Row) -> None:
-        self.index, self.first, self.second = index, first, second
-
-    def __len__(self) -> int:
-        # Both rows are padded to the longer one.
-        return 2 * max(len(self.first), len(self.second))
-
-
 class Similarity(Task):
     """Spearman correlation (x100) of gold scores with the cosine of embeddings.
 
@@ -290,30 +280,101 @@ class Similarity(Task):
         return "gives every pair the same similarity, so its correlation is set to 0"
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        items = [
-            _Pair(i, self.rows[first], self.rows[second])
-            for i, (first, second) in enumerate(self._pairs.tolist())
-        ]
-        for part in buckets(items):
-            rows = [pair.first for pair in part] + [pair.second for pair in part]
-            # The cosine of a perfect pair is 1.
-            gold = self._gold[[pair.index for pair in part]] / float(np.abs(self._gold).max())
-            yield LossBatch(
-                loaded,
-                pad_rows(rows, loaded.pad_id, loaded.device),
-                torch.arange(len(part), device=loaded.device).repeat(2),
-                partial(self._squared_error, torch.as_tensor(gold).to(loaded.device)),
-                self._embed_both,
-            )
+        return self._batches_of_sets(loaded, self.rows_of_examples, self._squared_error)
 
     def _squared_error(
-        self, gold: Tensor, batch: Padded, hidden: Tensor, logits: Tensor | None
+        self, pairs: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
     ) -> Tensor:
-        """Return (cosine - gold)^2 of each pair; a batch's first half are the first sentences."""
+        """Return (cosine - gold)^2 of each pair; a perfect pair's gold cosine is 1."""
         first, second = self.pooling.embed(hidden, batch.attention_mask).chunk(2)
-        return (cosine(first, second, precise=False) - gold.to(first.dtype)) ** 2
+        gold = torch.as_tensor(self._gold[pairs] / float(np.abs(self._gold).max())).to(first)
+        return (cosine(first, second, precise=False) - gold) ** 2
 
-    def _embed_both(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-        """Return both sentences' unit embeddings in one vector."""
-        unit = F.normalize(self.pooling.embed(hidden, batch.attention_mask), dim=-1)
-        return torch.cat(unit.chunk(2), dim=-1)
+
+class TokenClassification(TokenTask):
+    """F1 of entities, or accuracy over words, times 100; a word's tag stands at its first piece.
+
+    * ``entity_f1``: where the tags mark how entities begin and go on (B-, I-), micro F1 of whole
+      entities, as seqeval reads them (IOB2 and its kin, not strict); then it is the task's value.
+    * ``word_accuracy``: share of words with the right tag.
+
+    An example is a sentence.
+    """
+
+    name = "token-classification"
+    words = "F1 of entities, or accuracy over words; tagged words, and a model with that head"
+    same_guess = "gives the same tag to every word"
+
+    def __init__(
+        self, examples: Examples, loaded: LoadedModel, seed: int = 0, limit: int | None = None
+    ) -> None:
+        names = {int(number): str(name) for number, name in loaded.network.config.id2label.items()}
+        gold = _tag_ids(examples, names, loaded.name)
+        words = examples.words or ()
+        encoded = (
+            None
+            if item is None
+            else Row(
+                i,
+                tuple(item.ids.tolist()),
+                None,
+                content=tuple((item.word_of >= 0).nonzero()[0].tolist()),
+                masked=tuple(item.first.tolist()),
+                gold=gold[i],
+            )
+            for i, item in enumerate(encode_words(loaded, placed(map(Sentence, words))))
+        )
+        rows, kept = numbered(loaded, encoded, f"{len(words)} sentences")
+        super().__init__(examples, loaded, rows, len(words) - len(kept))
+        self.notes = examples.notes
+        self._words = [words[i] for i in kept]
+        self._names = names
+        self.table: dict[str, Metric] = {"word_accuracy": TokenRate("correct", "tokens")}
+        self._entities = has_entities(tag for row in examples.tags or () for tag in row)
+        if self._entities:
+            if find_spec("seqeval") is None:
+                raise InputError(
+                    "F1 of entities is counted by the package seqeval, which is not installed; "
+                    "install headscope with the extra [tags]."
+                )
+            self.table = {"entity_f1": CountedF1("entities"), **self.table}
+
+    def _read(self, batch: Padded, hidden: Tensor, logits: Tensor | None) -> dict[str, Tensor]:
+        outputs = super()._read(batch, hidden, logits)
+        if not self._entities:
+            return outputs
+        sizes = torch.bincount(batch.masked[0], minlength=len(batch.index)).tolist()
+        guess = torch.split(need_logits(logits)[0].argmax(dim=-1).cpu(), sizes)
+        right = torch.split(batch.gold.cpu(), sizes)
+        counts = [
+            entity_counts(*([self._names[tag] for tag in tags.tolist()] for tags in pair))
+            for pair in zip(guess, right, strict=True)
+        ]
+        return {**outputs, "entities": torch.tensor(counts, dtype=torch.float64)}
+
+
+def entity_counts(predicted: Sequence[str], right: Sequence[str]) -> tuple[int, int, int]:
+    """Count a sentence's entities that are predicted and right, predicted, and right."""
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    with warnings.catch_warnings():  # of tags that are no entity's
+        warnings.simplefilter("ignore")
+        ours, theirs = set(get_entities(list(predicted))), set(get_entities(list(right)))
+    return len(ours & theirs), len(ours), len(theirs)
+
+
+def _tag_ids(examples: Examples, names: dict[int, str], model: str) -> list[tuple[int, ...]]:
+    """Map tags to the model's numbers: by name (any case), or as numbers."""
+    numbers = {str(number): number for number in names}
+    numbers |= {name.lower(): number for number, name in names.items()}
+    rows = []
+    for i, tags in enumerate(examples.tags or ()):
+        unknown = next((tag for tag in tags if tag.lower() not in numbers), None)
+        if unknown is not None:
+            few = [*names.values()][:20]
+            raise InputError(
+                f"{examples.where(i)}: {model} has no tag {unknown!r}; it has {', '.join(few)}"
+                f"{', ...' if len(names) > len(few) else ''}."
+            )
+        rows.append(tuple(numbers[tag.lower()] for tag in tags))
+    return rows

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headscope.core.accumulator import numpy
 from headscope.core.processes import current, in_order, share, summed
 from headscope.core.widest import exact, widest
 from headscope.tasks.base import LossBatch
@@ -89,8 +91,8 @@ def labelled_rows(batches: Iterator[LossBatch], units: Units) -> Tensor:
     for index, batch in share(enumerate(batches)):
         gates = batch.gates("example")
         (gradient,) = torch.autograd.grad(batch.loss(gates).sum(), gates)
-        rows[index] = units.contract(exact(gradient)).cpu()
-    return torch.cat(in_order("labelled gradients", rows))
+        rows[index] = numpy(units.contract(exact(gradient)))
+    return torch.from_numpy(np.concatenate(in_order("labelled gradients", rows)))
 
 
 def full_outputs(batches: Iterable[LossBatch]) -> list[Tensor | None]:

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headscope.core.errors import InputError
+from headscope.data.annotated import read_questions, read_tagged
 from headscope.data.examples import (
+    TASK_FILES,
     Examples,
     read_labelled,
     read_pairs,
@@ -14,16 +16,19 @@ from headscope.data.examples import (
     read_translations,
 )
 from headscope.data.queries import read_rerank, read_retrieval, with_candidates
-from headscope.data.squad import read_questions
-from headscope.data.tagged import read_tagged
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.task_heads import missing_task_head
 from headscope.tasks.answering import QuestionAnswering
 from headscope.tasks.base import Task
-from headscope.tasks.encoder_tasks import Classification, Fidelity, MaskedLM, Similarity
+from headscope.tasks.encoder_tasks import (
+    Classification,
+    Fidelity,
+    MaskedLM,
+    Similarity,
+    TokenClassification,
+)
 from headscope.tasks.ranking_tasks import Rerank, Retrieval
 from headscope.tasks.seq2seq import Seq2Seq
-from headscope.tasks.tagging import TokenClassification
 
 #: The classes of tasks.
 _Kind = (
@@ -48,15 +53,14 @@ _HEADS = {
     **{name: name for name in ("token-classification", "question-answering")},
     "rerank": "classification",
 }
-#: Tasks that need a file: what it holds, and how it is read.
-_NEEDS_FILE: dict[str, tuple[str, Callable[[str | Path], Examples]]] = {
-    "classification": ("labels", read_labelled),
-    "similarity": ("labels", read_pairs),
-    "retrieval": ("queries, documents and relevance", read_retrieval),
-    "rerank": ("queries and documents", read_rerank),
-    "token-classification": ("tagged words", read_tagged),
-    "question-answering": ("questions, contexts and answers", read_questions),
-    "seq2seq": ("sources and targets", read_translations),
+_READERS: dict[str, Callable[[str | Path], Examples]] = {
+    "classification": read_labelled,
+    "similarity": read_pairs,
+    "retrieval": read_retrieval,
+    "rerank": read_rerank,
+    "token-classification": read_tagged,
+    "question-answering": read_questions,
+    "seq2seq": read_translations,
 }
 
 
@@ -73,13 +77,13 @@ def read_examples(
     limit = None if name == "mlm" else limit
     if isinstance(path, Examples):
         examples = path.draw(limit, seed)
-    elif name in _NEEDS_FILE:
-        what, read = _NEEDS_FILE[name]
+    elif name in _READERS:
         if path is None:
             raise InputError(
-                f"The task {name} needs a file with {what}: the built-in sample has none."
+                f"The task {name} needs a file with {TASK_FILES[name]}: the built-in sample has "
+                "none."
             )
-        examples = read(path).draw(limit, seed)
+        examples = _READERS[name](path).draw(limit, seed)
     else:
         examples = read_texts(path, limit, seed)
     return with_candidates(examples) if name == "rerank" else examples

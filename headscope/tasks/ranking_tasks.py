@@ -1,4 +1,15 @@
-"""Tasks of queries and documents: retrieval by embeddings, and reranking by a cross-encoder."""
+r"""Tasks of queries and documents: retrieval by embeddings, and reranking by a cross-encoder.
+
+Documents are ordered by falling score. nDCG and recall are means over all orders of tied documents,
+so that the order of a file does not matter (McSherry & Najork 2008, ECIR); where one order is
+needed, tied documents keep theirs. Scores are compared on a grid of 16 EPS of the largest one:
+those of equal texts differ by rounding alone, and so may differ from one processor to the next.
+
+References
+----------
+Jarvelin & Kekalainen 2002, ACM TOIS 20 (nDCG); here with the grade itself as gain, as trec_eval
+and BEIR have it (Thakur et al. 2021, arXiv:2104.08663); Kendall 1938, Biometrika 30.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +25,16 @@ from torch.nn import functional as F
 
 from headscope.core.accumulator import Array, numpy
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.batches import buckets
+from headscope.core.rounding import EPS
 from headscope.data.examples import Examples
-from headscope.data.queries import with_documents
-from headscope.data.token_rows import Padded, Row, encode_rows, pad_rows
+from headscope.data.token_rows import Padded, Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import wide
 from headscope.models.run.task_heads import Select
 from headscope.stats.metrics import Metric, Outputs, mean_of, rate_of
-from headscope.stats.ranking import first_documents, ndcg_and_recall, on_grid, order_kept
 from headscope.tasks.base import (
     TOKEN_HEADS,
     LossBatch,
-    Read,
     Task,
     need_logits,
     numbered,
@@ -34,6 +42,7 @@ from headscope.tasks.base import (
 )
 from headscope.tasks.encoder_tasks import notes_of, tokenised
 
+TOP = 10  # Documents of a ranking that count.
 #: What cosines are multiplied by in the loss of retrieval, and irrelevant documents of a query.
 _SCALE, _NEGATIVES = 20.0, 4
 _AT_ONCE = 1 << 22  # Scores of queries and documents that are held at a time: 32 MiB.
@@ -67,7 +76,7 @@ class Retrieval(Task):
         row_of = {texts[i]: row.index for i, row in zip(kept, rows, strict=True)}
         places = [i for i, text in enumerate(examples.documents) if text in row_of]
         longer = len(examples.documents) - len(places)
-        known = with_documents(examples, places)
+        known = examples.with_documents(places)
         queries = [
             i
             for i, (text, grades) in enumerate(zip(known.first, known.relevance or (), strict=True))
@@ -147,19 +156,8 @@ class Retrieval(Task):
             yield on_grid(queries[i : i + few] @ documents.T, 1.0)
 
     def _labelled_batches(self, loaded: LoadedModel) -> Iterator[LossBatch]:
-        sets = [_Set(i, [self.rows[row] for row in rows]) for i, rows in enumerate(self._sets())]
-        by_size: dict[int, list[_Set]] = {}
-        for one in sets:
-            by_size.setdefault(len(one.rows), []).append(one)
-        for alike in by_size.values():
-            for part in buckets(alike):
-                # All queries, then all their relevant documents, then the others.
-                rows = [one.rows[i] for i in range(len(part[0].rows)) for one in part]
-                owner = torch.arange(len(part), device=loaded.device).repeat(len(part[0].rows))
-                batch = pad_rows(rows, loaded.pad_id, loaded.device)
-                loss, embed = self._contrast(len(part)), self._all_of(len(part))
-                select = self._select(batch)
-                yield LossBatch(loaded, batch, owner, loss, embed, select, select)
+        sets = [[self.rows[row] for row in rows] for rows in self._sets()]
+        return self._batches_of_sets(loaded, sets, self._contrast)
 
     def _sets(self) -> Iterator[list[int]]:
         """Yield rows of a query, its best document and others that are not relevant."""
@@ -170,29 +168,12 @@ class Retrieval(Task):
             drawn = rng.sample(others, min(_NEGATIVES, len(others)))
             yield [int(query), *(int(self._documents[place]) for place in (best, *drawn))]
 
-    def _contrast(self, n: int) -> Read:
-        def loss(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-            query, *documents = torch.split(self._unit(batch, hidden), n)
-            scores = torch.stack([(query * each).sum(dim=-1) for each in documents], dim=-1)
-            return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
-
-        return loss
-
-    def _all_of(self, n: int) -> Read:
-        def embed(batch: Padded, hidden: Tensor, logits: Tensor | None) -> Tensor:
-            return torch.cat(torch.split(self._unit(batch, hidden), n), dim=-1)
-
-        return embed
-
-
-class _Set:
-    """A query with some documents, as one item for batching."""
-
-    def __init__(self, index: int, rows: Sequence[Row]) -> None:
-        self.index, self.rows = index, rows
-
-    def __len__(self) -> int:
-        return len(self.rows) * max(map(len, self.rows))
+    def _contrast(
+        self, queries: list[int], batch: Padded, hidden: Tensor, logits: Tensor | None
+    ) -> Tensor:
+        query, *documents = torch.split(self._unit(batch, hidden), len(queries))
+        scores = torch.stack([(query * each).sum(dim=-1) for each in documents], dim=-1)
+        return -(_SCALE * wide(scores)).log_softmax(dim=-1)[:, 0]
 
 
 class Rerank(Task):
@@ -289,11 +270,11 @@ class Rerank(Task):
             "ordered": np.array([np.ptp(steps[rows]) > 0 for rows in self._of]),
         }
         if self.has_labels:
-            outputs["ndcg"] = np.array([self._ndcg(rows, steps[rows]) for rows in self._of])
+            grades = [dict(enumerate(self._grades[rows].tolist())) for rows in self._of]
+            pairs = zip(self._of, grades, strict=True)
+            gains = [ndcg_and_recall(steps[rows], graded)[0] for rows, graded in pairs]
+            outputs["ndcg"] = np.array(gains)
         return outputs
-
-    def _ndcg(self, rows: Array, steps: Array) -> float:
-        return ndcg_and_recall(steps, dict(enumerate(self._grades[rows].tolist())))[0]
 
     @cached_property
     def _whole(self) -> Array:
@@ -322,3 +303,65 @@ def _longer(longer: int, n: int) -> tuple[str, ...]:
         f"{longer:,} of {n:,} texts are longer than the model's limit and left out, with what is "
         "judged of them.",
     )
+
+
+def on_grid(scores: Array, largest: float | None = None) -> Array:
+    """Round scores to whole steps of 16 EPS of the largest one (int64)."""
+    size = float(np.abs(scores).max(initial=0.0)) if largest is None else largest
+    if size == 0.0 or not np.isfinite(size):
+        return np.zeros(scores.shape, dtype=np.int64)
+    return np.asarray(np.round(np.nan_to_num(scores / (16 * EPS * size))), dtype=np.int64)
+
+
+def first_documents(steps: Array, k: int = TOP) -> Array:
+    """Return the first ``k`` documents of every query, ties in their order.
+
+    ``steps`` (queries, documents) come from :func:`on_grid`; gives (queries, k), -1 where there are
+    fewer documents.
+    """
+    n_queries, n_documents = steps.shape
+    # One number holds score and place: larger scores first, then lower places.
+    keys = steps * n_documents + np.arange(n_documents)[::-1]
+    few = min(k, n_documents)
+    some = np.argpartition(-keys, few - 1, axis=1)[:, :few]
+    order = np.argsort(-np.take_along_axis(keys, some, axis=1), axis=1)
+    first = np.full((n_queries, k), -1, dtype=np.int64)
+    first[:, :few] = np.take_along_axis(some, order, axis=1)
+    return first
+
+
+def ndcg_and_recall(steps: Array, grades: Mapping[int, float], k: int = TOP) -> tuple[float, float]:
+    """Return nDCG and recall of one query's ranking, as means over all orders of tied documents.
+
+    nDCG is the discounted gain of the first ``k`` documents, divided by that of the best order: the
+    gain is sum_i grade_i / log2(i + 1) over places i = 1 ... k; documents that were not judged, and
+    grades below 0, count 0. Recall is the share of the documents with a grade above 0 that are
+    among the first ``k``. Both are 0 where nothing is relevant. ``steps`` (documents,) come from
+    :func:`on_grid`.
+    """
+    relevant = {document: grade for document, grade in grades.items() if grade > 0}
+    if not relevant:
+        return 0.0, 0.0
+    discounts = 1.0 / np.log2(np.arange(2, k + 2))
+    gains = np.array(list(relevant.values()))
+    best = np.sort(gains)[::-1][:k]
+    # The worth of a place is its mean over the tied documents that may stand there.
+    own = steps[list(relevant)][:, None]
+    before, behind = (steps > own).sum(axis=1), (steps >= own).sum(axis=1)  # ranks of its ties
+    places = np.stack([discounts, np.ones(k)])  # what each of the first places is worth
+    total = np.pad(np.cumsum(places, axis=1), ((0, 0), (1, 0)))
+    first, last = (np.minimum(place, k) for place in (before, behind))
+    discount, among_first = (total[:, last] - total[:, first]) / (behind - before)
+    return float(discount @ gains / (best @ discounts[: len(best)])), float(among_first.mean())
+
+
+def order_kept(whole: Array, other: Array) -> float:
+    """Return Kendall's tau of two lists of scores of the same documents, (documents,) of int64.
+
+    The mean of sign(a_i - a_j) sign(b_i - b_j) over the pairs that ``whole`` does not tie: 1 for
+    the same order, -1 for the reverse, and a pair that only ``other`` ties counts 0. 1 where
+    ``whole`` ties everything: there is no order that could be lost.
+    """
+    first, second = (np.sign(x[:, None] - x[None, :]) for x in (whole, other))
+    pairs = np.count_nonzero(first)
+    return float((first * second).sum() / pairs) if pairs else 1.0

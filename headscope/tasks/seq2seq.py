@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
-from headscope.core.processes import share, texts_in_order
+from headscope.core.processes import in_order, share
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends, Padded, encode_pairs
 from headscope.models.run.intervene import gated
@@ -112,7 +112,7 @@ class Seq2Seq(TokenTask):
 
     def decode(self, loaded: LoadedModel, gates: Tensor | None = None) -> list[str]:
         """Return what a model writes greedily for each source, without white space around it."""
-        texts = dict[int, str]()
+        texts = dict[int, Array]()  # as bytes
         # A good model is never cut short, and one that has lost its end token is stopped.
         limit = min(loaded.max_length, 2 * self._longest + 10)
         with gated(loaded, gates):
@@ -127,8 +127,8 @@ class Seq2Seq(TokenTask):
                 )
                 for i, ids in zip(batch.index, written, strict=True):
                     text: str = loaded.tokenizer.decode(ids, skip_special_tokens=True)
-                    texts[i] = text.strip()
-        return texts_in_order("decoded texts", texts)
+                    texts[i] = np.frombuffer(text.strip().encode(), dtype=np.uint8)
+        return [array.tobytes().decode() for array in in_order("decoded texts", texts)]
 
     def metrics(self, outputs: Outputs) -> dict[str, float]:
         """Return the metrics of what was measured; token accuracy alone if nothing was decoded."""

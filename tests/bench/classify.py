@@ -9,6 +9,8 @@ ratios, and asserts nothing: machines differ.
 2. bfloat16 against float32: time, and how far the rates move.
 """
 
+from functools import partial
+
 import numpy as np
 import torch
 import wordfreq
@@ -19,15 +21,16 @@ import headscope
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.data.batches import buckets, collate, windows
 from headscope.data.corpus import as_corpus
-from headscope.data.encode import Encoder, find_frequencies, placed
+from headscope.data.frequencies import find_frequencies
+from headscope.data.pieces import encode_words, placed
 from headscope.models.run.routing import Router, routed, use_implementation
 
 
 def batches_of(loaded, corpus):
-    encoder = Encoder(loaded, find_frequencies(corpus, None, "en"))
+    encoder = partial(encode_words, loaded, frequencies=find_frequencies(corpus, None, "en"))
     return [
         collate(batch, loaded.pad_id)
-        for window in windows(encoder.encode(placed(corpus)))
+        for window in windows(encoder(placed(corpus)))
         for batch in buckets(window)
     ]
 

@@ -211,7 +211,7 @@ def classify(given):
     """Classify every head on the sentences."""
     import headscope
     from headscope.data.corpus import as_corpus
-    from headscope.data.sentence import Sentence
+    from headscope.data.files import Sentence
 
     load_modules("headscope.analyses.classify.run", "scipy.stats", "wordfreq")
     loaded, took = headscope.load("demo"), {}

@@ -12,8 +12,8 @@ from outcomes import refused
 import headscope
 from headscope.cli import settings
 from headscope.cli.app import app
-from headscope.cli.config import meanings_of
-from headscope.cli.made import UsageError, arguments_of, section_settings, table_arguments
+from headscope.cli.flags import UsageError, arguments_of, thresholds_of
+from headscope.cli.settings import meanings_of, section_settings, table_arguments
 from headscope.core.errors import InputError
 
 GROUP = typer.main.get_command(app)
@@ -25,7 +25,6 @@ WRONG = {
     float: ('"1"', "a number"),
     str: ("3", "a string"),
     Path: ("3", "a string"),
-    tuple: ('["onnx"]', "must be a list of 2 (a string, a string"),
 }
 
 
@@ -123,9 +122,9 @@ def test_show_of_one_command_says_what_each_option_means(command, run):
         above = lines[:at]
         start = next(n for n in range(at - 1, 0, -1) if not above[n].startswith("# "))
         text = " ".join(line[2:] for line in above[start + 1 :])
-        assert option.help.split()[0] in text, option.name
+        assert option.marker.help.split()[0] in text, option.name
     if "threshold" in settings.options_by_command(typer.Context(GROUP))[command]:
-        kind = settings.thresholds_of(command)
+        kind = thresholds_of(command)
         assert set(meanings_of(kind)) == set(kind.__dataclass_fields__)
         for text in meanings_of(kind).values():
             assert any(line.startswith(f"# {text[:40]}") for line in lines), text

@@ -21,8 +21,7 @@ from processes import Run, cold
 from result_files import changed, read, write
 
 from headscope import __version__
-from headscope.cli.app import app
-from headscope.cli.commands import COMMANDS
+from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.reports.registry import SECTIONS, section_of

@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2Model
 
 import headscope
 from headscope.analyses.flow.result import FlowResult
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import Sections
 from headscope.show.figures import figures_of

@@ -8,8 +8,7 @@ import pytest
 import typer.main
 from outcomes import Command, refused
 
-from headscope.cli.app import app
-from headscope.cli.commands import COMMANDS
+from headscope.cli.app import COMMANDS, app
 from headscope.core.roles import ROLES
 from headscope.models.layouts.families import COVERED, REFUSED
 from headscope.pruning.options import METHODS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from outcomes import refused
 
-from headscope.cli.commands import COMMANDS
+from headscope.cli.app import COMMANDS
 
 LONG_TEXT = ("the cat sat on the mat " * 40 + "\n").encode()
 FILES = {

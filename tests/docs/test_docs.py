@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headscope
-from headscope.cli.commands import COMMANDS
+from headscope.cli.app import COMMANDS
 from headscope.models.load import loading
 from headscope.session import opening
 

@@ -13,7 +13,7 @@ from tiny_models import WORDS, tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.squad import read_questions
+from headscope.data.annotated import read_questions
 from headscope.models.run.loaded import LoadedModel
 from headscope.tasks.making import make_task
 

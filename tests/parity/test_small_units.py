@@ -19,7 +19,7 @@ import headscope
 from headscope.artefacts.onnx_graph import write_graph
 from headscope.artefacts.onnx_session import Graph
 from headscope.core.errors import CheckpointError, InputError, UnsupportedModelError
-from headscope.core.spans import as_spans, from_spans
+from headscope.core.saved_config import as_spans, from_spans
 from headscope.models.anatomy.feed_forward import FeedForward
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.compact import removed_heads

@@ -10,11 +10,11 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.core.errors import CorpusError, InputError
-from headscope.data.tagged import read_tagged
+from headscope.data.annotated import read_tagged
 from headscope.models.run.loaded import LoadedModel
-from headscope.tasks import tagging
+from headscope.tasks import encoder_tasks
+from headscope.tasks.encoder_tasks import entity_counts
 from headscope.tasks.making import make_task, read_examples
-from headscope.tasks.tagging import entity_counts
 
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 WORDS = ("the", "cat", "sees", "houses", "on", "mat", "zebra", "ran", "he", "big")
@@ -155,6 +155,6 @@ def test_refusals(loaded, file, tmp_path, monkeypatch):
     prose.write_text("cat O\nran O\n\nhe O\n")
     with pytest.raises(CorpusError, match="every word has the tag 'O'"):
         read_tagged(prose)
-    monkeypatch.setattr(tagging, "find_spec", lambda name: None)
+    monkeypatch.setattr(encoder_tasks, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"seqeval, which is not installed; .*\[tags\]"):
         make_task("token-classification", read_tagged(file), loaded)

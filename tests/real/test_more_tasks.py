@@ -8,10 +8,10 @@ from torch.nn.functional import one_hot
 from transformers import AutoModelForTokenClassification
 
 import headscope
-from headscope.data.encode import Encoder, placed
+from headscope.data.annotated import read_tagged
+from headscope.data.files import Sentence
+from headscope.data.pieces import encode_words, placed
 from headscope.data.queries import read_retrieval
-from headscope.data.sentence import Sentence
-from headscope.data.tagged import read_tagged
 from headscope.tasks.making import make_task
 
 
@@ -21,7 +21,7 @@ def tagger(demo, shared):
     train = read_tagged(shared / "data/en_ewt-ud-dev.conllu")
     names = sorted({tag for tags in train.tags for tag in tags})
     train = train.top(160)
-    encoded = list(Encoder(demo).encode(placed(map(Sentence, train.words))))
+    encoded = list(encode_words(demo, placed(map(Sentence, train.words))))
     states, gold = [], []
     for start in range(0, len(encoded), 40):
         part = [(i, item) for i, item in enumerate(encoded) if item][start : start + 40]
@@ -79,7 +79,7 @@ def test_parts_of_speech_of_ewt(tagger, shared):
 def test_sts_b_as_a_small_retrieval(demo, shared):
     data = read_retrieval(shared / "data/stsb-en-test.csv").top(40)
     places = sorted({p for grades in data.relevance for p in grades})
-    few = headscope.data.queries.with_documents(data, [*places, *range(600, 720)])
+    few = data.with_documents([*places, *range(600, 720)])
     task = make_task("retrieval", few, demo)
     outputs = task.outputs(demo)
     assert task.metrics(outputs)["recall_at_10"] > 95

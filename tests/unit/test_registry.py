@@ -11,8 +11,7 @@ import typer
 import typer.main
 
 import headscope
-from headscope.cli.app import app
-from headscope.cli.commands import COMMANDS
+from headscope.cli.app import COMMANDS, app
 from headscope.cli.settings import options_by_command
 from headscope.pruning.options import METHODS, Repair
 from headscope.reports.registry import SECTIONS, section_of

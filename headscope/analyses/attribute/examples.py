@@ -25,9 +25,8 @@ from headscope.analyses.attribute.targets import (
 )
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
-from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts
-from headscope.data.shared_sentences import without_shared
-from headscope.data.token_rows import Row, encode_rows, pad_rows
+from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts, without_shared
+from headscope.data.token_rows import Row, encode_rows, padded
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.texts import handy_sentences
@@ -242,7 +241,7 @@ def _labelled(
     labels = [0] * len(examples)
     for part in batches([len(example) for example in examples]):
         chosen = [examples[i] for i in part]
-        batch = pad_rows([e.rows[0] for e in chosen], loaded.pad_id, loaded.device)
+        batch = padded([e.rows[0] for e in chosen], loaded.pad_id, loaded.device)
         with intervene(loaded) as router, torch.no_grad():
             hidden, logits = router.checked(
                 loaded.run, *batch.inputs, select=select_read(loaded, chosen)

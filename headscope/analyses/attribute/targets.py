@@ -14,9 +14,8 @@ from headscope.analyses.attribute.measure import Example, spread, with_next
 from headscope.analyses.attribute.options import AttributeOptions
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import as_plain
-from headscope.data.examples import Examples, read_translations
+from headscope.data.examples import Examples, read_translations, without_shared
 from headscope.data.files import TABLES
-from headscope.data.shared_sentences import without_shared
 from headscope.data.token_rows import Ends, PairRow, encode_pairs, encode_rows, padded
 from headscope.models.run.intervene import intervene
 from headscope.models.run.loaded import LoadedModel, ends_of

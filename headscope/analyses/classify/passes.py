@@ -23,7 +23,8 @@ from headscope.core.progress import Progress
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, Item, collate, collate_pairs
 from headscope.data.corpus import Corpus, Pair, open_pairs
-from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Placed, placed
+from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.routing import Router, SiteObserver, routed
@@ -35,7 +36,7 @@ from headscope.session.texts import Raw, own_batches
 KEPT_SENTENCES = 4096
 _NO_SENTENCE = "is longer than the model's limit or has a word that yields no piece"
 Addition = Callable[[], None]  # Adds one batch to the sums.
-_Read = tuple[int, list[Addition]]  # Work done so far, and what a batch adds to the sums.
+_Read = tuple[int, list[Addition]]  # Rows done so far, and what a batch adds to the sums.
 _NO_PAIR = "has a side that is longer than the model's limit, or that yields no token"
 
 
@@ -85,7 +86,6 @@ class Batches(Generic[Raw, Item]):
     """
 
     n_items: int
-    sizes: Sequence[float]  # The work of each window
     read: Callable[[], Iterable[Raw]]  # Starts a new pass.
     #: Encodes a window, None for what the model cannot read whole; True for the first one
     encode: Callable[[Sequence[Raw], bool], Iterable[Item | None]]
@@ -94,16 +94,16 @@ class Batches(Generic[Raw, Item]):
 
     @property
     def size(self) -> int:
-        """Return the work of this process: about an equal share of the whole."""
-        return max(1, round(sum(self.sizes) / current().size))
+        """Return the rows of this process: about an equal share of the whole."""
+        return max(1, round(self.n_items / current().size))
 
     def after(self, done: int) -> Iterator[tuple[int, Batch]]:
-        """Yield (work done so far, batch), leaving out the first ``done`` batches."""
+        """Yield (rows done so far, batch), leaving out the first ``done`` batches."""
         if self._kept:
             yield from self._kept[done:]
             return
         made = []
-        batches = own_batches(self.read(), self.sizes, self.encode)
+        batches = own_batches(self.read(), self.n_items, self.encode)
         for index, (seen, items) in enumerate(batches):
             if index >= done:
                 made.append((min(round(seen), self.size), self.collate(items)))
@@ -120,7 +120,7 @@ class Run:
 
     stacks: tuple[str, ...]  # What is measured
     thresholds: Thresholds
-    progress: Progress  # Gets (pass, work done, work) of this process's share
+    progress: Progress  # Gets (pass, rows done, rows) of this process's share
     state: RunState[StackSums]  # Where the sums are saved
     norm_weighted: bool = False  # Whether keys count by what they contribute
 
@@ -290,12 +290,10 @@ def readings(
             # A target without a token has no query.
             yield row if row is not None and row.decoder_content else None
 
-    sizes, padded = corpus.sizes_of(n), partial(collate_pairs, pad_id=loaded.pad_id)
-    own = Batches(n, sizes, read, encode, padded)
+    padded = partial(collate_pairs, pad_id=loaded.pad_id)
+    own = Batches(n, read, encode, padded)
     # Another source is found by its tokens, so every process encodes all pairs.
-    swapped = Batches(
-        n, sizes, lambda: with_swapped_sources(encode(read())), lambda rows, _: rows, padded
-    )
+    swapped = Batches(n, lambda: with_swapped_sources(encode(read())), lambda rows, _: rows, padded)
     return [*texts, Reading(deep, corpus, own, ", pairs", swapped)]
 
 
@@ -303,10 +301,9 @@ def _sentences(
     loaded: LoadedModel, stack: str, corpus: Corpus, words: Frequencies, limit: int | None
 ) -> Reading:
     n = min(corpus.n_sentences, limit or corpus.n_sentences)
-    encoder = Encoder(loaded, words)
 
     def encode(window: Iterable[Placed], check: bool) -> Iterator[EncodedSentence | None]:
-        return encoder.encode(window, check=check)
+        return encode_words(loaded, window, words, check=check)
 
     def padded(sentences: Sequence[EncodedSentence]) -> Batch:
         batch = collate(sentences, loaded.pad_id)
@@ -318,5 +315,5 @@ def _sentences(
     def read() -> Iterator[Placed]:
         return placed(itertools.islice(iter(corpus), n))
 
-    batches = Batches(n, corpus.sizes_of(n), read, encode, padded)
+    batches = Batches(n, read, encode, padded)
     return Reading((stack,), corpus, batches)

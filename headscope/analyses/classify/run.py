@@ -25,8 +25,8 @@ from headscope.core.roles import Thresholds, registered_roles, role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW
-from headscope.data.encode import find_frequencies
 from headscope.data.examples import open_corpus
+from headscope.data.frequencies import find_frequencies
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance

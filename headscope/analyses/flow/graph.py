@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import above, first_largest, tied
 from headscope.core.widest import widest
-from headscope.data.encode import EncodedSentence
+from headscope.data.pieces import EncodedSentence
 from headscope.stats.statistics import Z95, ratio_error
 
 

@@ -28,7 +28,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
-from headscope.data.encode import EncodedSentence, Encoder, placed
+from headscope.data.pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.intervene import watch_inputs
@@ -69,7 +69,7 @@ class Reader:
         """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
         self.repeated, self.skipped = 0, 0
         sentences = itertools.islice(iter(self.corpus), self.n_sentences)
-        encoded = Encoder(self.loaded).encode(placed(sentences))
+        encoded = encode_words(self.loaded, placed(sentences))
         return counted_batches(self._of_half(half, item) for item in encoded)
 
     def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from headscope.analyses.flow.recovery import Clustered
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest, widest_type
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
 
 DIRECTIONS = ("dep->head", "head->dep")
 #: Trees that need no attention; ``offset`` attaches words at the best distance of OFFSETS.

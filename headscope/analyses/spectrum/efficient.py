@@ -287,8 +287,8 @@ def measure_efficient(
 
     with intervene(loaded, attention=note) as router:
         router.checked(loaded.forward, ids[0][:1], torch.ones_like(ids[0][:1]))
-    last = windows.length - len(windows.after)
-    special = (*range(len(windows.before)), *range(last, windows.length))
+    content = windows.content("encoder")
+    special = (*range(content.start), *range(content.stop, windows.length))
     forms = CheapForms(windows.length, special, seed, pool, structure)
 
     # Each head alone, on the way through the unmodified model.

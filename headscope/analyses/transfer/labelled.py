@@ -14,8 +14,9 @@ from torch import Tensor
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.files import sha256_of
-from headscope.data.examples import TASK, Examples, read_labelled, reversed_phrases
-from headscope.data.sentence import split_words
+from headscope.data.annotated import TASK, reversed_phrases
+from headscope.data.examples import Examples, read_labelled
+from headscope.data.files import split_words
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
 

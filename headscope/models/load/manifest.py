@@ -24,9 +24,10 @@ from headscope.core.saved_config import (
     MANIFEST,
     NEURONS,
     SETTINGS_BEFORE,
+    as_spans,
+    from_spans,
     is_ours,
 )
-from headscope.core.spans import as_spans, from_spans
 from headscope.models.anatomy.feed_forward import watched_networks
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
 from headscope.models.load.checkpoint import Checkpoint, read_json

@@ -29,8 +29,8 @@ from headscope.core.errors import (
     InputError,
     UnsupportedModelError,
 )
-from headscope.data.common_words import COMMON_WORDS, common_words
-from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
+from headscope.data.frequencies import COMMON_WORDS, common_words
+from headscope.data.pieces import encodings_of, tokenise
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.wrap import as_before, copied_network, wrap
 from headscope.models.surgery.output_rows import cut_outputs
@@ -158,7 +158,7 @@ def plan_vocabulary(
     words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
     if loaded.pooling.prompt:
         words.append(loaded.pooling.prompt)
-    both = chain(tokenise(loaded, kept, special=False), tokenise_targets(loaded, written))
+    both = chain(tokenise(loaded, kept, special=False), tokenise(loaded, written, targets=True))
     read = (encoding.ids for encoding in both)
     spoken = _read_words(loaded, _with_spaces(words, file))
     groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, spoken)]
@@ -258,7 +258,7 @@ def tokens_removed(
     _check_plan(loaded, plan)
     n = affected = tokens = gone = 0
     for encoding in chain(
-        tokenise(loaded, texts, special=False), tokenise_targets(loaded, targets)
+        tokenise(loaded, texts, special=False), tokenise(loaded, targets, targets=True)
     ):
         marked = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
         ids = [row for row, special in marked if not special]

@@ -22,13 +22,7 @@ from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
-from headscope.data.corpus import (
-    Corpus,
-    as_corpus,
-    as_plain,
-    counted,
-    sample_corpus,
-)
+from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
 from headscope.data.examples import Examples, as_pairs
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
@@ -293,7 +287,6 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
         sha256=sha256_of(f"{sample.sha256} even"),
         n_sentences=len(sentences),
         read=lambda: iter(sentences),
-        sizes=counted(len(sentence.text) for sentence in sentences)[1],
     )
     name = f"the other half of the {sample.name}"
     other = dataclasses.replace(examples, name=name, first=examples.first[1::2])

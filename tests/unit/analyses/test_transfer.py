@@ -16,7 +16,7 @@ import headscope
 from headscope.analyses.transfer.result import TransferResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import SCHEMA, from_dict, to_dict
-from headscope.data.examples import reversed_phrases
+from headscope.data.annotated import reversed_phrases
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import section_of
 

@@ -11,15 +11,14 @@ from headscope.core.errors import CorpusError
 from headscope.data.corpus import (
     as_corpus,
     as_plain,
-    encode_lines,
     open_plain,
     open_text,
     open_treebank,
     sample_plain,
 )
 from headscope.data.examples import read_texts
-from headscope.data.files import read_treebank
-from headscope.data.sentence import Sentence, split_words
+from headscope.data.files import Sentence, read_treebank, split_words
+from headscope.data.pieces import encode_lines
 
 TREE = "1\tBirds\t_\t_\t_\t_\t2\tnsubj\t_\t_\n2\tfly\t_\t_\t_\t_\t0\troot\t_\t_\n\n"
 #: Ranges, empty nodes, comments, subtypes, a word with a space.

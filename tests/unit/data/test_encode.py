@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from tiny_models import VOCABULARY, TextOnly, tiny_tokenizer
 
 from headscope.core.errors import CorpusError
 from headscope.data.batches import Batch, buckets, collate, uniform_weight, windows
-from headscope.data.encode import EncodedSentence, Encoder, Frequencies, Rarity, placed
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import EncodedSentence, Rarity, encode_words, placed
 
 PAD = 0
 COUNTS = {"the": 900.0, "a": 800.0, "cat": 50.0, "dog": 50.0, "sat": 20.0, "zebra": 3.0, "yak": 3.0}
@@ -25,14 +27,15 @@ def encoder(
     vocab_size: int = len(VOCABULARY),
     counts: Mapping[str, float] = COUNTS,
     frequent: frozenset[str] = FREQUENT,
-) -> Encoder:
+) -> Any:
     frequencies = Frequencies("test", lambda word: counts.get(word, 0.0), frequent)
-    return Encoder(TextOnly(tiny_tokenizer(max_length), max_length, vocab_size), frequencies)
+    model = TextOnly(tiny_tokenizer(max_length), max_length, vocab_size)
+    return partial(encode_words, model, frequencies=frequencies)
 
 
 def encode(*lines: str, **options: Any) -> list[EncodedSentence | None]:
     sentences = [Sentence(tuple(line.split())) for line in lines]
-    return list(encoder(**options).encode(placed(sentences)))
+    return list(encoder(**options)(placed(sentences)))
 
 
 def one(line: str, **options: Any) -> EncodedSentence:
@@ -48,7 +51,7 @@ def test_alignment():
     assert found.word_of.tolist() == [-1, 0, 1, 1, 2, 3, 4, 4, 4, 5, -1]
     assert found.first.tolist() == [1, 2, 4, 5, 6, 9]
     assert len(found) == 11
-    (odd,) = encoder().encode(placed([Sentence(("don't", "20 000", "..."))]))
+    (odd,) = encoder()(placed([Sentence(("don't", "20 000", "..."))]))
     assert odd is not None
     assert odd.word_of.tolist() == [-1, *[0] * 5, *[1] * 5, *[2] * 3, -1], "each is one word"
 
@@ -57,7 +60,7 @@ def test_sentences_with_an_empty_word_or_too_long_are_skipped_and_nothing_else_i
     for word in ("\u200b", "\x01", "\ufeff"):
         lines = (("the", "cat"), ("the", word, "cat"), ("a",), ("cat", "the", "cat"))
         sentences = [Sentence(words) for words in lines]
-        found = list(encoder().encode(placed(sentences)))
+        found = list(encoder()(placed(sentences)))
         assert [item is None for item in found] == [False, True, False, False]
         # What is skipped counts for the halves, and lends its tree.
         assert [(item.half, item.swapped) for item in found if item] == [
@@ -144,7 +147,7 @@ TREES = [
 
 @pytest.fixture(scope="module")
 def encoded() -> list[EncodedSentence]:
-    found = [item for item in encoder().encode(placed(TREES)) if item is not None]
+    found = [item for item in encoder()(placed(TREES)) if item is not None]
     assert len(found) == len(TREES)
     return found
 

@@ -9,7 +9,7 @@ import wordfreq
 
 from headscope.core.errors import CorpusError
 from headscope.data.corpus import as_corpus
-from headscope.data.encode import N_FREQUENT, Frequencies, find_frequencies
+from headscope.data.frequencies import N_FREQUENT, Frequencies, find_frequencies
 
 CORPUS = as_corpus(["The cat saw the Cat.", "A dog!"])
 ENGLISH = dataclasses.replace(CORPUS, language="en")

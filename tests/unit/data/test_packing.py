@@ -42,10 +42,9 @@ def test_any_text_is_cut_as_defined(lines, length):
         return
     windows = packed(lines, length)
     assert windows.batch(range(len(windows))).tolist() == expected
-    assert windows.n_special == 2
-    assert windows.stream.dtype == np.int32
-    arrays = [value for value in vars(windows).values() if isinstance(value, np.ndarray)]
-    assert arrays == [windows.stream], "memory holds the stream and nothing else"
+    (side,) = windows.sides
+    assert side.tokens.dtype == np.int32
+    assert isinstance(side.starts, range), "memory holds the stream and nothing else"
 
 
 def test_sequences_are_spread_over_the_text_or_drawn_without_replacement():

@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 
 from headscope.core.errors import CorpusError, InputError
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, Frequencies, placed
-from headscope.data.pieces import Frame, frame, token_stream, tokenise
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.frequencies import Frequencies
+from headscope.data.pieces import Frame, encode_words, frame, placed, token_stream, tokenise
 from headscope.data.token_rows import window_rows
 
 IDS = {piece: i for i, piece in enumerate(VOCABULARY)}
@@ -91,9 +91,9 @@ def test_words_keep_the_space_before_them_where_the_vocabulary_spells_it(pre_tok
         tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>"
     )
     frequencies = Frequencies("none", lambda word: 0.0, frozenset())
-    encoder = Encoder(TextOnly(tokenizer, 512, len(tokenizer)), frequencies)
+    model = TextOnly(tokenizer, 512, len(tokenizer))
     words = ("She", "don't", "repair", "sextants", ".")
-    (encoded,) = encoder.encode(placed([Sentence(words)]))
+    (encoded,) = encode_words(model, placed([Sentence(words)]), frequencies)
     assert encoded is not None
     first = tokenizer.convert_ids_to_tokens(encoded.ids[encoded.first].tolist())
     assert all(piece.startswith(mark) for piece in first)

@@ -3,8 +3,7 @@
 import pytest
 
 from headscope.data.corpus import as_plain
-from headscope.data.examples import Examples
-from headscope.data.shared_sentences import lines_without_shared, without_shared
+from headscope.data.examples import Examples, lines_without_shared, without_shared
 
 
 def pairs(*both: str) -> Examples:

@@ -9,8 +9,8 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.examples import sample_texts
-from headscope.tasks import head_by_head
-from headscope.tasks.head_by_head import HeadByHead
+from headscope.tasks import calibration
+from headscope.tasks.calibration import HeadByHead
 from headscope.tasks.making import make_task
 
 
@@ -26,9 +26,9 @@ def first_layer_runs(loaded: Any) -> list[int]:
     return runs
 
 
-@pytest.mark.parametrize("room", [head_by_head.KEPT, 0])
+@pytest.mark.parametrize("room", [calibration.KEPT, 0])
 def test_outputs_are_those_of_whole_passes(tiny, room, monkeypatch):
-    monkeypatch.setattr(head_by_head, "KEPT", room)
+    monkeypatch.setattr(calibration, "KEPT", room)
     task = make_task("fidelity", sample_texts().pick(range(40)), tiny)
     shorter, batches = HeadByHead(task, tiny), len(list(task.batches(tiny)))
     for row, site in enumerate(tiny.sites):

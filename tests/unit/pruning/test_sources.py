@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headscope.data.common_words import COMMON_WORDS
+from headscope.data.frequencies import COMMON_WORDS
 from headscope.models.surgery.vocabulary import plan_vocabulary
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.setup import open_sources

@@ -24,10 +24,9 @@ from headscope.stats.confirm import (
     examples_needed,
     judged,
     last_confirmed,
-    reaches,
 )
 from headscope.stats.metrics import accuracy, mean_of
-from headscope.stats.paired_change import MetricInterval, paired_change
+from headscope.stats.paired_change import paired_change
 
 HEADS, BOUND, N = 48, 0.5, 240
 SLOW = bool(os.environ.get("HEADSCOPE_SLOW"))
@@ -195,14 +194,3 @@ def test_the_bad_end_of_the_right_side_counts():
     found = judged(change, -1, change.difference + (change.high - change.difference) / 2)
     assert examples_needed(found, found.lost + (found.most_lost - found.lost) / 2) == 1600
     assert examples_needed(found, found.lost - 0.1) is None
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "least", "says"),
-    [
-        *((0.9, 1.0, 0.9, True), (0.89, 1.0, 0.9, False)),
-        *((-np.inf, np.inf, 0.95, True), (-np.inf, np.inf, 0.96, False)),
-    ],
-)
-def test_the_lower_end_of_a_fidelity_counts(low, high, least, says):
-    assert reaches(MetricInterval(0.95, low, high, 0.95), least) is says

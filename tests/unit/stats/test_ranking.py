@@ -8,10 +8,10 @@ import pytest
 from scipy import stats
 
 from headscope.core.rounding import EPS
-from headscope.stats.answers import exact_match, normalised, word_f1
 from headscope.stats.metrics import CountedF1, resampled
 from headscope.stats.paired_change import interval_of, paired_change
-from headscope.stats.ranking import first_documents, ndcg_and_recall, on_grid, order_kept
+from headscope.tasks.answering import exact_match, normalised, word_f1
+from headscope.tasks.ranking_tasks import first_documents, ndcg_and_recall, on_grid, order_kept
 
 
 def test_ndcg_and_recall_by_hand():

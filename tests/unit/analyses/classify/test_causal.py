@@ -14,8 +14,8 @@ from headscope.analyses.classify.rows import OFFSETS
 from headscope.analyses.classify.sums import HeadMeasures
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, collate
-from headscope.data.encode import EncodedSentence
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.pieces import EncodedSentence
 from tests.reference import lowest_argmax
 
 N_HEADS = 4

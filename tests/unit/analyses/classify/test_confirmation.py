@@ -18,8 +18,8 @@ from headscope.analyses.classify.syntactic import (
 )
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch
-from headscope.data.encode import placed
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
+from headscope.data.pieces import placed
 
 #: What a head attends to: from a sentence and a query word to a word.
 Habit = Callable[[Sentence, int], int]

@@ -1,6 +1,7 @@
 """Parts of a corpus add up; every role has a rule, and a reason why a corpus may not show it."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,17 +13,20 @@ from headscope.analyses.classify.sums import HeadMeasures, Profile
 from headscope.core.roles import Thresholds, roles_of
 from headscope.data.batches import buckets, collate
 from headscope.data.corpus import sample_corpus
-from headscope.data.encode import Encoder, Placed, find_frequencies, placed
+from headscope.data.frequencies import find_frequencies
+from headscope.data.pieces import Placed, encode_words, placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import Router, routed
 
 
 def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
-    encoder = Encoder(loaded, find_frequencies(sample_corpus(), None, "en"))
+    encoder = partial(
+        encode_words, loaded, frequencies=find_frequencies(sample_corpus(), None, "en")
+    )
     sums = HeadMeasures(loaded.n_layers, loaded.n_heads)
     reducer = sums.reducer()
     with routed(loaded.model, Router(loaded.sites, [reducer])) as router:
-        for part in buckets(list(encoder.encode(places))):
+        for part in buckets(list(encoder(places))):
             batch = collate(part, loaded.pad_id)
             reducer.start(batch)
             router.run(lambda b=batch: loaded.forward(b.input_ids, b.attention_mask))

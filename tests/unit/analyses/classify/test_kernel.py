@@ -8,7 +8,7 @@ from hand_made import activations, encode
 from headscope.analyses.classify.rows import WORD_OFFSETS, RowReducer, RowSummary
 from headscope.analyses.classify.syntactic import Kernel, kernel_argmax
 from headscope.data.batches import Batch
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
 
 
 class Keep:

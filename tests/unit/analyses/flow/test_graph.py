@@ -20,7 +20,7 @@ from headscope.analyses.flow.trees import (
     simple_trees,
     summed,
 )
-from headscope.data.sentence import Sentence
+from headscope.data.files import Sentence
 from headscope.stats.statistics import ratio_error
 
 

@@ -20,7 +20,7 @@ from transformers import (
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError
-from headscope.data.common_words import common_words
+from headscope.data.frequencies import common_words
 from headscope.models.anatomy.feed_forward import feed_forwards
 from headscope.models.load.vocabulary_record import as_ranges, from_ranges
 from headscope.models.surgery.neurons import remove_neurons

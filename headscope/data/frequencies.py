@@ -1,0 +1,141 @@
+"""How often words occur: from a user's file, from wordfreq, or in the corpus itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from headscope.core.errors import CorpusError, InputError
+from headscope.core.files import sha256_of_file
+from headscope.data.corpus import Corpus
+from headscope.data.files import read_filled
+
+COMMON_WORDS = 10_000  # Most common words of a language that stay unless another number is given
+#: Sentences whose rarest word is among this many most frequent words say nothing about rarity.
+N_FREQUENT = 500
+#: What the second column of a frequency file may be called in a heading.
+_HEADINGS = ("count", "freq", "frequency")
+#: Languages that wordfreq counts in a list of another code.
+_SAME_LIST = {"no": "nb", "tl": "fil", "hr": "sh", "sr": "sh", "bs": "sh"}
+
+
+@dataclass(frozen=True)
+class Frequencies:
+    """Word frequencies and where they come from."""
+
+    source: str  # Named in every output: the file, ``wordfreq VERSION, language xx`` or the corpus
+    #: Lower-cased word to count or relative frequency; 0 for an unseen word
+    frequency: Callable[[str], float]
+    frequent: frozenset[str]  # The 500 most frequent words
+    sha256: str | None = None  # Of the user's file
+
+
+def find_frequencies(corpus: Corpus, path: str | Path | None, language: str | None) -> Frequencies:
+    """Take the first source there is: the user's file, wordfreq for the language, the corpus."""
+    if path is not None:
+        return _from_file(Path(path))
+    for code, asked_for in ((language, True), (corpus.language, False)):
+        if code is not None:
+            return _from_wordfreq(code, asked_for) or _from_corpus(corpus)
+    return _from_corpus(corpus)
+
+
+def _from_file(path: Path) -> Frequencies:
+    counts: dict[str, float] = {}
+    for number, line in read_filled(path):
+        word, tab, count = line.rpartition("\t")
+        try:
+            value = float(count)
+        except ValueError:
+            value = -1.0
+        if number == 1 and value < 0 and tab and count.strip().lower() in _HEADINGS:
+            continue
+        if not tab or not word or "\t" in word or not 0 <= value < float("inf"):
+            raise CorpusError(
+                f"{path}, line {number}: not 'word<TAB>count' with a count of 0 or more."
+            )
+        # Lists that tell upper from lower case are added up: scores look words up in lower case.
+        counts[word.lower()] = counts.get(word.lower(), 0.0) + value
+    if not counts:
+        raise CorpusError(f"{path} holds no 'word<TAB>count' line.")
+    return replace(_from_counts(f"file {path}", counts), sha256=sha256_of_file(path))
+
+
+def wordfreq_list(language: str) -> str | None:
+    """Return the code of wordfreq's list of this very language; None where there is none.
+
+    wordfreq itself would take the list of another language (English for Irish, Spanish for
+    Basque); only another spelling of the same language will do.
+    """
+    import wordfreq
+    from langcodes import Language
+    from langcodes.tag_parser import LanguageTagError
+
+    try:
+        tag = Language.get(language)
+    except LanguageTagError:
+        raise InputError(
+            f"The language {language!r} is not a language code; give an ISO code such as en or de."
+        ) from None
+    lists, code = wordfreq.available_languages(), tag.language or ""
+    found = code if code in lists else _SAME_LIST.get(code)
+    return found if found in lists else None
+
+
+def _from_wordfreq(language: str, asked_for: bool) -> Frequencies | None:
+    """Use wordfreq's list of this very language; None where there is none."""
+    import importlib.metadata
+
+    import wordfreq
+
+    found = wordfreq_list(language)
+    if found is None:
+        return None
+    try:
+        frequent = wordfreq.top_n_list(found, N_FREQUENT)
+        wordfreq.word_frequency("a", found)
+    except ModuleNotFoundError as error:
+        if not asked_for:  # the language was only read off the file's name
+            return None
+        raise InputError(
+            f"wordfreq needs the package {error.name} to look up words of the language {found}; "
+            "install it (pip install 'wordfreq[cjk]') or give a file of frequencies."
+        ) from None
+
+    def frequency(word: str) -> float:  # wordfreq keeps a bounded cache of its own
+        return float(wordfreq.word_frequency(word, found))
+
+    version = importlib.metadata.version("wordfreq")
+    return Frequencies(f"wordfreq {version}, language {found}", frequency, frozenset(frequent))
+
+
+def _from_corpus(corpus: Corpus) -> Frequencies:
+    counts = Counter(word.lower() for sentence in corpus for word in sentence.words)
+    return _from_counts(f"the corpus itself ({corpus.name})", counts)
+
+
+def _from_counts(source: str, counts: Mapping[str, float]) -> Frequencies:
+    # sorted() is stable: ties keep the order of the source.
+    top = sorted(counts, key=lambda word: -counts[word])[:N_FREQUENT]
+    return Frequencies(source, lambda word: counts.get(word, 0.0), frozenset(top))
+
+
+def common_words(language: str, count: int) -> list[str]:
+    """Return the ``count`` most common words of a language by wordfreq, in lower case.
+
+    Raises
+    ------
+    InputError
+        If wordfreq has no list of the language.
+    """
+    import wordfreq
+
+    found = wordfreq_list(language)
+    if found is None:
+        raise InputError(
+            f"wordfreq counts no words of the language {language!r}; name another language, or "
+            "keep the words of a file."
+        )
+    return list(wordfreq.top_n_list(found, count))
