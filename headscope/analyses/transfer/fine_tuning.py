@@ -20,7 +20,7 @@ from headscope.core.accumulator import Array, numpy
 from headscope.core.rounding import ROUNDING
 from headscope.core.widest import widest
 from headscope.data.batches import buckets
-from headscope.data.token_rows import pad_rows
+from headscope.data.token_rows import padded
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.trainable import Chosen, choose
 from headscope.stats.statistics import finite
@@ -97,7 +97,7 @@ class Frozen:
 
 def _embed(loaded: LoadedModel, part: Part, indices: Sequence[int]) -> Tensor:
     """Run the model over some examples."""
-    batch = pad_rows([part.rows[i] for i in indices], loaded.pad_id, loaded.device)
+    batch = padded([part.rows[i] for i in indices], loaded.pad_id, loaded.device)
     hidden, _ = loaded.run(*batch.inputs)
     return loaded.pooling.embed(hidden, batch.hidden_mask)
 
