@@ -29,7 +29,7 @@ def _strings(path: Path) -> Iterator[str]:
 #: Rooms below the command line; what is shown, and the help of options, may name flags.
 ROOMS = ("analyses", "artefacts", "data", "models", "pruning", "removal", "reports")
 ROOMS += ("session", "tasks")
-SHOWN = {"view.py", "arrows.py", "card.py", "options.py", "markdown.py"}
+SHOWN = {"__init__.py", "view.py", "arrows.py", "card.py", "options.py", "markdown.py"}
 SHOWN |= {"compare_view.py", "compare_page.py", "list.py"}
 
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.attribute.measure import (
-    Example,
-    margin_of,
-    select_read,
-    value_of,
-    vectors,
-)
+from headscope.analyses.attribute.measure import Example, margin_of, select_read, value_of, vectors
 from headscope.core.accumulator import Array
 from headscope.core.widest import exact
 from headscope.data.token_rows import PairRow, Row, filled, padded
@@ -36,8 +30,7 @@ Heads = Sequence[Place]
 Masks = dict[str, tuple[Tensor, Tensor]]  # By stack: masks of ordinary and of special tokens
 
 
-@dataclass(frozen=True)
-class MeanZ:
+class MeanZ(NamedTuple):
     """What each head puts out on average, (n_heads, d_head) by row of the site."""
 
     ordinary: dict[int, Tensor]
@@ -56,7 +49,7 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
     for start in range(0, len(rows), 32):
         part = rows[start : start + 32]
         batch = padded(part, loaded.pad_id, loaded.device)
-        masks = {}
+        masks: Masks = {}
         for stack in loaded.stacks:
             content, real = content_of(part, stack, loaded.device), batch.queries_of(stack).bool()
             masks[stack] = (real & content, real & ~content)
@@ -99,10 +92,10 @@ class Versions:
     """
 
     def __init__(self, loaded: LoadedModel, example: Example, means: MeanZ | None = None) -> None:
-        self._loaded, self._example = loaded, example
+        self._example = example
         self._texts = [_Text(loaded, example, row, means) for row in example.rows]
         self._base: frozenset[Place] | None = None
-        self._whole: list[Tensor] = []  # Each text's vector without the base heads, (1, d)
+        self._recorded: list[Tensor] = []  # Each text's vector without the base heads, (1, d)
 
     def values(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the output without each set of heads, (sets,)."""
@@ -119,15 +112,15 @@ class Versions:
         base: frozenset[Place],
     ) -> Array:
         if self._base != base:
-            self._whole = [text.start(base) for text in self._texts]
+            self._recorded = [text.run([list(base)], text.prefix.recording) for text in self._texts]
             self._base = base
         before = self._texts[0].prefix.before
-        further = [[row for row, place in heads if (row, place) not in base] for heads in sets]
+        further = [[row for row, head in heads if (row, head) not in base] for heads in sets]
         first = {i: min(rows, key=before) for i, rows in enumerate(further) if rows}
-        found = np.zeros(len(sets))
+        results = np.zeros(len(sets))
         for i in range(len(sets)):
             if i not in first:
-                found[i] = float(read(self._example, torch.stack(self._whole, 1))[0])
+                results[i] = float(read(self._example, torch.stack(self._recorded, 1))[0])
         # All batches have one size, since matrix products are compiled for each shape.
         order = sorted(first, key=lambda i: before(first[i]))
         size = min(TOGETHER, *(text.at_once for text in self._texts))
@@ -135,10 +128,14 @@ class Versions:
             part = order[start : start + size]
             filled_up = part + part[-1:] * (size - len(part) if len(order) > size else 0)
             without = [sets[i] for i in filled_up]
-            with_text = [text.run(without, first[part[0]]) for text in self._texts]
-            values = exact(read(self._example, torch.stack(with_text, 1)))
-            found[part] = values[: len(part)].cpu().numpy()
-        return found
+            row, copies = first[part[0]], len(without)
+            rows = [
+                text.run(without, partial(text.prefix.replaying, row=row, copies=copies))
+                for text in self._texts
+            ]
+            values = exact(read(self._example, torch.stack(rows, 1)))
+            results[part] = values[: len(part)].cpu().numpy()
+        return results
 
 
 class _Text:
@@ -158,36 +155,26 @@ class _Text:
             most = min(most, LOGITS // (len(row) * loaded.vocab_size))
         self.at_once = max(1, most)
 
-    def start(self, heads: Iterable[Place]) -> Tensor:
-        """Run without some heads and record what the layers return; return the vector, (1, d)."""
-        return self._pass([list(heads)], self.prefix.recording)
-
-    def run(self, sets: Sequence[Heads], row: int) -> Tensor:
-        """Return the vector without each set of heads, (sets, d).
-
-        Layers before the site of this row are replayed from the recorded run.
-        """
-        return self._pass(sets, lambda router: self.prefix.replaying(router, row, len(sets)))
-
-    def _pass(
+    def run(
         self, sets: Sequence[Heads], around: Callable[[Router], AbstractContextManager[None]]
     ) -> Tensor:
+        """Return the vector without each set of heads, (sets, d); ``around`` records or replays."""
         loaded = self._loaded
-        keep = torch.ones(len(sets), loaded.n_layers, loaded.n_heads, dtype=torch.bool)
+        stays = torch.ones(len(sets), loaded.n_layers, loaded.n_heads, dtype=torch.bool)
         for i, heads in enumerate(sets):
-            for place in heads:
-                keep[(i, *place)] = False
-        keep = keep.to(loaded.device)
+            for row, head in heads:
+                stays[i, row, head] = False
+        stays = stays.to(loaded.device)
 
         def change(site: AttentionSite, z: Tensor) -> Tensor:
-            own = keep[:, site.row, : site.n_heads, None, None]
+            here = stays[:, site.row, : site.n_heads, None, None]
             if self._means is None:
-                return z * own.to(z)
+                return z * here.to(z)
             ordinary, special = (
                 means[site.row].to(z)[:, None]
                 for means in (self._means.ordinary, self._means.special)
             )
-            return torch.where(own, z, torch.where(self._content[site.stack], ordinary, special))
+            return torch.where(here, z, torch.where(self._content[site.stack], ordinary, special))
 
         batch = padded([self._row] * len(sets), loaded.pad_id, loaded.device)
         select = select_read(loaded, [self._example], len(sets))
@@ -198,16 +185,19 @@ class _Text:
         return vectors(loaded, self._example.kind, batch, hidden, logits)
 
 
-@dataclass(frozen=True)
-class Found:
+class Search(NamedTuple):
     """The result of a greedy search."""
 
-    places: tuple[Place, ...]  # In the order of their choice
+    heads: tuple[Place, ...]  # In the order of their choice
     margins: tuple[float, ...]  # With all heads, and after each choice
-    reversed: bool
+
+    @property
+    def reversed(self) -> bool:
+        """Whether the last margin is below zero."""
+        return self.margins[-1] < 0
 
 
-def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
+def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
     """Remove the head that lowers the margin most, again and again, until it is below zero.
 
     The greedy search is lazy (Minoux 1978): heads are tried in the order of how much they lowered
@@ -217,20 +207,20 @@ def search(versions: Versions, heads: Sequence[Place], most: int) -> Found:
     margins = [float(versions.margins([()])[0])]
     lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
     while margins[-1] >= 0 and lowers and len(chosen) < most:
-        order = sorted(lowers, key=lambda place: -lowers[place])
+        order = sorted(lowers, key=lambda head: -lowers[head])
         best, tried = -math.inf, list[Place]()
         while len(tried) < len(order) and lowers[order[len(tried)]] > best:
             once = len(order) if not chosen else TOGETHER
             part = order[len(tried) : len(tried) + once]
             tried += part
-            without = versions.margins([(*chosen, place) for place in part], chosen)
+            without = versions.margins([(*chosen, head) for head in part], chosen)
             lowers.update(zip(part, (margins[-1] - without).tolist(), strict=True))
-            best = max(best, *(lowers[place] for place in part))
-        chosen.append(max(tried, key=lambda place: lowers[place]))
+            best = max(best, *(lowers[head] for head in part))
+        chosen.append(max(tried, key=lambda head: lowers[head]))
         del lowers[chosen[-1]]
         # Measured again in a complete run of its own: this number decides.
         margins.append(float(versions.margins([chosen], chosen)[0]))
-    return Found(tuple(chosen), tuple(margins), margins[-1] < 0)
+    return Search(tuple(chosen), tuple(margins))
 
 
 def random_reversals(

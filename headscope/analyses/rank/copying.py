@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from headscope.analyses.rank.result import Copying, HeadRank, LayerRank
-from headscope.models.anatomy.unembedding import token_maps
+from headscope.models.anatomy.readout import token_maps
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.spectra import Factors
 from headscope.stats.statistics import finite
