@@ -186,10 +186,13 @@ class Trace:
         """What the layer's queries are made from, (pos, d_model)."""
         return self.run.inputs.x_q[0]
 
-    def check(self, what: str, ours: Tensor, own: Tensor | None, kind: str = "out") -> StepCheck:
-        """Compare a tensor with the model's own; where that is None the difference is infinite."""
-        every = torch.ones(len(ours), dtype=torch.bool, device=ours.device)
-        gap = largest_gap([(ours, own, every)])
+    def check(self, what: str, ours: Tensor, theirs: Tensor | None, kind: str = "out") -> StepCheck:
+        """Compare a tensor with the model's own, which has an axis of one example in front.
+
+        Where the model's own is None the difference is infinite.
+        """
+        every = torch.ones(1, len(ours), dtype=torch.bool, device=ours.device)
+        gap = largest_gap([(ours[None], theirs, every)])
         return StepCheck(what, math.inf if gap is None else gap, self.tolerance[kind])
 
     def matrix(
@@ -274,13 +277,13 @@ def _qkv(trace: Trace) -> _Made:
     matrices = [trace.matrix(name, getattr(heads, name)[h]) for name in "qkv"]
     if trace.ours.rotated:
         matrices += [trace.matrix(f"{name} rotated", getattr(placed, name)[h]) for name in "qk"]
-    own = trace.run.heads
-    shared = trace.run.site.layout.shared_by(trace.run.site.module, trace.run.site.head_ids)
-    if shared is not None and own.k.shape[1] < own.q.shape[1]:  # heads that share keys and values
-        own = Heads(own.q, own.k[:, shared], own.v[:, shared])
+    (q, k, v), site = trace.run.heads, trace.run.site
+    shared = site.layout.shared_by(site.module, site.head_ids)
+    if shared is not None and k.shape[1] < q.shape[1]:  # heads that share keys and values
+        k, v = k[:, shared], v[:, shared]
     checks = [
-        trace.check(f"{name} of all heads", getattr(heads, name), getattr(own, name)[0])
-        for name in "qkv"
+        trace.check(f"{name} of all heads", getattr(heads, name), theirs)
+        for name, theirs in zip("qkv", (q, k, v), strict=True)
     ]
     return numbers, matrices, checks
 
@@ -288,7 +291,7 @@ def _qkv(trace: Trace) -> _Made:
 def _heads(trace: Trace) -> _Made:
     """One wide projection cut into heads is the projection of each head, and costs the same."""
     w, site, x = trace.ours.weights, trace.run.site, trace.x
-    n_heads, width, own = site.n_heads, site.n_heads * site.d_head, trace.run.heads
+    n_heads, width, theirs = site.n_heads, site.n_heads * site.d_head, trace.run.heads
     wide = x @ w.W_Q.transpose(0, 1).flatten(1) + w.b_Q.flatten()
     alone = torch.stack([x @ w.W_Q[h] + w.b_Q[h] for h in range(n_heads)])
     stored = _parameters(trace.run)
@@ -300,10 +303,10 @@ def _heads(trace: Trace) -> _Made:
             rows.append(tuple(map(float, (heads, width // heads, stored, *flops))))
     columns = ("heads", "d_head", "parameters", "projections", "scores", "exponentials")
     cost = Matrix("cost", (len(rows), len(columns)), tuple(names), columns, tuple(rows))
-    numbers: Numbers = {"n_heads": n_heads, "d_head": site.d_head, "key_heads": own.k.shape[1]}
+    numbers: Numbers = {"n_heads": n_heads, "d_head": site.d_head, "key_heads": theirs.k.shape[1]}
     checks = [
-        trace.check("one wide projection, cut into heads", site.by_head(wide[None])[0], own.q[0]),
-        trace.check("each head projected alone", alone, own.q[0]),
+        trace.check("one wide projection, cut into heads", site.by_head(wide[None])[0], theirs.q),
+        trace.check("each head projected alone", alone, theirs.q),
     ]
     return numbers, [cost], checks
 
@@ -326,12 +329,12 @@ def _scores(trace: Trace) -> _Made:
         "entropy_sequence_scale": rounded(entropy(wrong).mean()),
         "moved_by_sequence_scale": rounded(moved(pattern, wrong).mean()),
     }
-    kept = {"q k^T": products, "scores": scores, "sequence scale": wrong}
+    shown = {"q k^T": products, "scores": scores, "sequence scale": wrong}
     if ours.bias is not None:
-        kept["bias"] = ours.bias[h]
-    matrices = [trace.matrix(name, t, trace.tokens, known=seen) for name, t in kept.items()]
-    every, own = ours.attended.scores, trace.run.record.scores
-    theirs = None if own is None else own[0].expand_as(every)[:, seen]
+        shown["bias"] = ours.bias[h]
+    matrices = [trace.matrix(name, t, trace.tokens, known=seen) for name, t in shown.items()]
+    every, theirs = ours.attended.scores, trace.run.record.scores
+    theirs = None if theirs is None else theirs.expand_as(every[None])[..., seen]
     return numbers, matrices, [trace.check("scores of all heads", every[:, seen], theirs)]
 
 
@@ -351,7 +354,7 @@ def _mask(trace: Trace) -> _Made:
         return numbers, [direction], []
     padded = trace.padded
     with_pads, pads = compute(padded).attended, padded.allowed.shape[-1] - n
-    unmasked, own = masked_softmax(with_pads.scores[h]), padded.record.pattern
+    unmasked, theirs = masked_softmax(with_pads.scores[h]), padded.record.pattern
     numbers |= {
         "pads": pads,
         "weight_on_pads_without_mask": rounded(widest(unmasked[:n, n:]).sum(-1).mean()),
@@ -360,13 +363,13 @@ def _mask(trace: Trace) -> _Made:
     columns = (*trace.tokens, *["(padding)"] * pads)
     mask = trace.matrix("mask", widest(padded.allowed[0, :n]), columns)
     what = f"pattern of all heads with {pads} positions of padding"
-    theirs = None if own is None else own[0, :, :n]
+    theirs = None if theirs is None else theirs[:, :, :n]
     check = trace.check(what, with_pads.pattern[:, :n], theirs, "pattern")
     return numbers, [mask, direction], [check]
 
 
 def _softmax(trace: Trace) -> _Made:
-    every, own = trace.ours.attended.pattern, trace.run.record.pattern
+    every = trace.ours.attended.pattern
     pattern = widest(every[trace.head])
     columns = pattern.sum(0)
     numbers: Numbers = {
@@ -377,15 +380,14 @@ def _softmax(trace: Trace) -> _Made:
         "even": rounded(even_entropy(trace.run.allowed[0])),
         "strongest": rounded(pattern.max()),
     }
-    check = trace.check("pattern of all heads", every, None if own is None else own[0], "pattern")
+    check = trace.check("pattern of all heads", every, trace.run.record.pattern, "pattern")
     return numbers, [trace.matrix("pattern", pattern, trace.tokens)], [check]
 
 
 def _z(trace: Trace) -> _Made:
-    z, own, site = trace.ours.attended.z, trace.run.record.z, trace.run.site
-    theirs = None
-    if own is not None:
-        theirs = site.by_head(own[..., : site.n_heads * site.d_head])[0]
+    z, theirs, site = trace.ours.attended.z, trace.run.record.z, trace.run.site
+    if theirs is not None:
+        theirs = site.by_head(theirs[..., : site.n_heads * site.d_head])
     check = trace.check("z of all heads", z, theirs)
     return {"length": _length(z[trace.head])}, [trace.matrix("z", z[trace.head])], [check]
 
@@ -396,7 +398,7 @@ def _mix(trace: Trace) -> _Made:
     The share of a part is the length of its projection on the whole, ``<part, out> / ||out||^2``
     over all tokens: shares add up to 1, and one that works against the others is negative.
     """
-    ours, site, own = trace.ours, trace.run.site, trace.run.record.out
+    ours, site, theirs = trace.ours, trace.run.site, trace.run.record.out
     parts, out = ours.parts, ours.out
     others = {"b_O": ours.weights.b_O.expand_as(out)}
     if ours.convolved is not None:
@@ -418,7 +420,6 @@ def _mix(trace: Trace) -> _Made:
         trace.matrix("z W_O", parts[trace.head]),
         trace.matrix("output", out),
     ]
-    theirs = None if own is None else own[0]
     checks = [
         trace.check("sum over heads, and b_O", out, theirs),
         trace.check("heads side by side, times W_O once", at_once, theirs),
@@ -443,7 +444,7 @@ def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str
         "length_attention": _length(out),
         "length_sum": _length(summed),
     }
-    check = trace.check("sum of skip and attention", summed, theirs.summed[0], "hidden")
+    check = trace.check("sum of skip and attention", summed, theirs.summed, "hidden")
     yield "skip", (lengths, [trace.matrix("x + attention", summed)], [check])
     spread = widest(summed).std(-1, correction=0)
     spreads: Numbers = {
@@ -453,7 +454,7 @@ def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str
         "spread_before_high": rounded(spread.max()),
         "epsilon": theirs.norm.eps,
     }
-    check = trace.check("after LayerNorm", normed, theirs.normed[0], "hidden")
+    check = trace.check("after LayerNorm", normed, theirs.normed, "hidden")
     yield "layernorm", (spreads, [trace.matrix("LayerNorm", normed)], [check])
     units: Numbers = {
         "d_ff": hidden.shape[-1],
@@ -462,5 +463,5 @@ def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str
         "length_ffn": _length(network),
         "length_out": _length(after),
     }
-    check = trace.check("the layer's output", after, theirs.layer_out[0], "hidden")
+    check = trace.check("the layer's output", after, theirs.layer_out, "hidden")
     yield "ffn", (units, [trace.matrix("layer output", after)], [check])
