@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -45,6 +45,7 @@ from headscope.analyses.classify.known_roles import classification_of, find_role
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.core.heads import head_name, layer_name
+from headscope.core.progress import Progress, silent
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.layers import Anatomy
@@ -62,8 +63,6 @@ from headscope.stats.statistics import finite, t_half_width
 #: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
 #: that round to float32 inside (the norms of some families) 1e-7.
 TOLERANCE = 1e-6
-#: Gets the name of a step, what is done of it, and all of it.
-Progress = Callable[[str, int, int], None]
 
 
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
@@ -78,9 +77,6 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     heads = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
     if not heads:
         raise UnsupportedModelError(f"{loaded.name} has no attention head that headscope knows.")
-    # Only these write to the residual stream that is taken apart, and so have a direct part.
-    writing = [site for site in loaded.sites if site.stack != "encoder" or len(loaded.stacks) == 1]
-    direct = [(site.row, i) for site in writing for i in range(site.n_heads)]
     classified = classification_of(loaded, options.roles, None)
     roles: dict[Place, str] = {}
     if classified is not None:
@@ -89,6 +85,9 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
     exact = _exact(loaded)
     anatomy = find_stream(exact)
+    # Only these write to the residual stream that is taken apart, and so have a direct part.
+    rows = sorted(site.row for layer in anatomy.layers for site in layer.sites)
+    direct = [head for head in heads if head[0] in rows]
     examples, shuffled_examples = opened.examples, opened.shuffled
     n, total = len(examples), len(examples) + len(shuffled_examples)
     step = partial(progress, "parts", total=total)
@@ -140,7 +139,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
                 site.stack,
                 *agreement_in_layer(site.row),
             )
-            for site in writing
+            for site in (loaded.sites[row] for row in rows)
         ),
         groups=tuple(_groups(loaded, heads, direct, parts, effects, roles)),
         spearman=_agreement(parts.heads[chosen], effects.zero, direct),
@@ -394,7 +393,7 @@ def _control(
     random = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
     means = mean_outputs(twin, opened.calibration_rows)
     examples = [opened.examples[i] for i in chosen]
-    effects = remove_each(twin, examples, heads, means, lambda *_: None)
+    effects = remove_each(twin, examples, heads, means, silent)
     progress("control", 1, 1)
     return AttributeControl(
         output=_mean(random.output),
