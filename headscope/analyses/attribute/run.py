@@ -175,8 +175,9 @@ class Removed:
         found = {"zero": np.zeros(shape), "mean": np.zeros(shape)}
         rows, places = (list(x) for x in zip(*heads, strict=True))
         for i, example in enumerate(examples):
+            versions = Versions(loaded, example)
             for name, left in (("zero", None), ("mean", means)):
-                whole, *without = Versions(loaded, example, left).values(sets)
+                whole, *without = versions.values(sets, left)
                 found[name][i, rows, places] = whole - np.array(without)
             tell("heads removed", i + 1, len(examples))
         return cls(**found)
