@@ -170,10 +170,9 @@ class Rerun:
                             return
         self._recorded = recorded
 
-    def again(self, run: Run, version: LoadedModel | None = None) -> Run:
+    def again(self, run: Run, version: LoadedModel) -> Run:
         """Let ``run``, of the model or of a changed copy, play back layers for its batches."""
-        same = version is None or version is self.loaded
-        replay = self._replay if same else Replay(version)
+        replay = self._replay if version is self.loaded else Replay(version)
 
         def played(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
             with replay.playing(self._recorded.get(id(inputs[0]), Recorded()), self._row):

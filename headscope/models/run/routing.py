@@ -83,14 +83,18 @@ class Router:
         self.calls.clear()
         self._turn.clear()
         self.masks_seen = 0
+        self.skip(self._skipped)
+
+    def skip(self, sites: Collection[tuple[str, int]]) -> None:
+        """Count some sites, as (stack, layer), as called: their layers are not run again."""
         for site in self._sites_in_order:
-            if (site.stack, site.layer) in self._skipped:
+            if (site.stack, site.layer) in sites:
                 self.calls[site.stack, site.layer] += 1
                 self._turn[site.module] += 1
 
     @contextmanager
     def skipping(self, sites: Collection[tuple[str, int]]) -> Iterator[None]:
-        """Count sites, as (stack, layer), as called in the passes of the block: they do not run."""
+        """Skip some sites in every pass of the block."""
         self._skipped = sites
         try:
             yield
