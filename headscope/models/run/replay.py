@@ -4,7 +4,7 @@ One pass is recorded, and later passes that differ from some site on get the rec
 every layer that had returned before that site ran. :class:`Replay` records and plays back single
 passes; :class:`Rerun` runs versions of a model over many batches.
 
-A layer is the innermost member of a list of modules that an attention site lies in. Where a model
+A layer is the outermost member of a list of modules that an attention site lies in. Where a model
 keeps its sites in no list, or calls its layers past hooks (SqueezeBERT), nothing is recorded, and
 every pass runs whole. A module that serves several layers (ALBERT) answers each call in its turn.
 """
@@ -55,12 +55,13 @@ class Recorded:
     def only_before(self, site: AttentionSite) -> Recorded:
         """Return what changes from this site on need: less memory, for many batches.
 
-        A layer whose output only the next layer reads may return what that one does.
+        A layer whose state only the next layer reads may return that one's state.
         """
         calls = self.calls[: self.before(site)]
         for i in reversed(range(len(calls) - 1)):
             if calls[i + 1].chained:
-                calls[i] = replace(calls[i], output=calls[i + 1].output)
+                state = _first(calls[i + 1].output)
+                calls[i] = replace(calls[i], output=_with_first(calls[i].output, state))
         return Recorded(calls)
 
 
@@ -77,7 +78,7 @@ class Replay:
         names = {module: name for name, module in loaded.model.named_modules()}
         for site in loaded.sites:
             parts = names[site.module].split(".")
-            for end in range(len(parts) - 1, 0, -1):
+            for end in range(1, len(parts)):
                 parent = loaded.model.get_submodule(".".join(parts[: end - 1]))
                 if isinstance(parent, nn.ModuleList):
                     layers[loaded.model.get_submodule(".".join(parts[:end]))] = None
@@ -188,6 +189,14 @@ def _first(value: Any) -> Tensor | None:
     """Return the first tensor of what a layer returned, or is called with."""
     items = value if isinstance(value, tuple) else (value,)
     return next((item for item in items if isinstance(item, Tensor)), None)
+
+
+def _with_first(output: Any, state: Tensor | None) -> Any:
+    """Exchange the first tensor of what a layer returned; a bias by position may follow it."""
+    first = _first(output)
+    if isinstance(output, tuple):
+        return tuple(state if part is first else part for part in output)
+    return state
 
 
 def _repeated(output: Any, copies: int) -> Any:
