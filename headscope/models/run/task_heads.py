@@ -101,8 +101,9 @@ def missing_task_head(
         why, remedy = broken, "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
+    head = _NAMES.get(task_head, task_head)
     return InputError(
-        f"{folder} has no {_NAMES.get(task_head, task_head)} head: {why}; choose a task that fits it, or {remedy}."
+        f"{folder} has no {head} head: {why}; choose a task that fits it, or {remedy}."
     )
 
 
