@@ -28,8 +28,14 @@ from headscope.core.saved_config import (
     family_config,
 )
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.load.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
-from headscope.models.load.vocabulary_record import VOCABULARY, vocabulary_record
+from headscope.models.load.manifest import (
+    COMPACT,
+    DENSE,
+    SCHEMA,
+    VOCABULARY,
+    neurons_and_layers,
+    vocabulary_record,
+)
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.routing import quiet_transformers

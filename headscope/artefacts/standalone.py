@@ -16,8 +16,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.core.saved_config import CODE, FAMILY, SETTINGS, SHAPES, STANDALONE_TYPE
+from headscope.models.layouts.layout import WithoutHeads
 from headscope.models.layouts.relative import GivenBias
-from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import TASK_HEADS, class_for
 

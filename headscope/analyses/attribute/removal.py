@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple
 
@@ -17,10 +16,9 @@ from headscope.core.accumulator import Array
 from headscope.core.widest import exact
 from headscope.data.token_rows import PairRow, Row, filled, padded
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import intervene
+from headscope.models.run.intervene import Means, gated, intervene
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.replay import Prefix
-from headscope.models.run.routing import Router
+from headscope.models.run.replay import Recorded, Replay
 
 AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
@@ -36,6 +34,15 @@ class MeanZ(NamedTuple):
     ordinary: dict[int, Tensor]
     special: dict[int, Tensor]  # At special tokens; the ordinary mean where there are none
     tokens: int  # Tokens read; of an encoder-decoder those of the sources
+
+    def at_tokens(self, loaded: LoadedModel, row: Row) -> Means:
+        """Return the mean of each token of a text, (1, n_heads, pos, d_head) by row of the site."""
+        content = {stack: content_of([row], stack, "cpu") for stack in loaded.stacks}
+        both = ((site, self.ordinary[site.row], self.special[site.row]) for site in loaded.sites)
+        return {
+            site.row: torch.where(content[site.stack][:, None, :, None], mean[:, None], at[:, None])
+            for site, mean, at in both
+        }
 
 
 def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
@@ -91,15 +98,15 @@ class Versions:
     layers before its first further head are replayed from that run.
     """
 
-    def __init__(self, loaded: LoadedModel, example: Example, means: MeanZ | None = None) -> None:
-        self._example = example
-        self._texts = [_Text(loaded, example, row, means) for row in example.rows]
+    def __init__(self, loaded: LoadedModel, example: Example) -> None:
+        self._loaded, self._example = loaded, example
+        self._texts = [_Text(loaded, example, row) for row in example.rows]
         self._base: frozenset[Place] | None = None
-        self._recorded: list[Tensor] = []  # Each text's vector without the base heads, (1, d)
+        self._without_base: list[Tensor] = []  # Each text's vector without those heads, (1, d)
 
-    def values(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
-        """Return the output without each set of heads, (sets,)."""
-        return self._read(sets, value_of, frozenset(base))
+    def values(self, sets: Sequence[Heads], means: MeanZ | None = None) -> Array:
+        """Return the output without each set of heads, (sets,); their means stay if given."""
+        return self._read(sets, value_of, frozenset(), means)
 
     def margins(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
         """Return the margin of a comparison, or of a prediction, without each set, (sets,)."""
@@ -110,17 +117,22 @@ class Versions:
         sets: Sequence[Heads],
         read: Callable[[Example, Tensor], Tensor],
         base: frozenset[Place],
+        means: MeanZ | None = None,
     ) -> Array:
         if self._base != base:
-            self._recorded = [text.run([list(base)], text.prefix.recording) for text in self._texts]
+            self._without_base = [text.record(list(base)) for text in self._texts]
             self._base = base
-        before = self._texts[0].prefix.before
+        of_texts = [
+            (text, None if means is None else means.at_tokens(self._loaded, text.row))
+            for text in self._texts
+        ]
+        before = self._texts[0].layers_before
         further = [[row for row, head in heads if (row, head) not in base] for heads in sets]
         first = {i: min(rows, key=before) for i, rows in enumerate(further) if rows}
         results = np.zeros(len(sets))
         for i in range(len(sets)):
             if i not in first:
-                results[i] = float(read(self._example, torch.stack(self._recorded, 1))[0])
+                results[i] = float(read(self._example, torch.stack(self._without_base, 1))[0])
         # All batches have one size, since matrix products are compiled for each shape.
         order = sorted(first, key=lambda i: before(first[i]))
         size = min(TOGETHER, *(text.at_once for text in self._texts))
@@ -128,11 +140,7 @@ class Versions:
             part = order[start : start + size]
             filled_up = part + part[-1:] * (size - len(part) if len(order) > size else 0)
             without = [sets[i] for i in filled_up]
-            row, copies = first[part[0]], len(without)
-            rows = [
-                text.run(without, partial(text.prefix.replaying, row=row, copies=copies))
-                for text in self._texts
-            ]
+            rows = [text.run(without, first[part[0]], at_tokens) for text, at_tokens in of_texts]
             values = exact(read(self._example, torch.stack(rows, 1)))
             results[part] = values[: len(part)].cpu().numpy()
         return results
@@ -141,47 +149,38 @@ class Versions:
 class _Text:
     """One text of an example, run on its own and so without padding."""
 
-    def __init__(
-        self, loaded: LoadedModel, example: Example, row: Row, means: MeanZ | None
-    ) -> None:
-        self._loaded, self._example, self._row, self._means = loaded, example, row, means
-        self._content = {
-            stack: content_of([row], stack, loaded.device)[:, None, :, None]
-            for stack in loaded.stacks
-        }
-        self.prefix = Prefix(loaded.model, loaded.sites)
+    def __init__(self, loaded: LoadedModel, example: Example, row: Row) -> None:
+        self._loaded, self._example, self.row = loaded, example, row
+        self._replay, self._recorded = Replay(loaded), Recorded()
         most = AT_ONCE // len(row)
         if example.kind == "target":
             most = min(most, LOGITS // (len(row) * loaded.vocab_size))
         self.at_once = max(1, most)
 
-    def run(
-        self, sets: Sequence[Heads], around: Callable[[Router], AbstractContextManager[None]]
-    ) -> Tensor:
-        """Return the vector without each set of heads, (sets, d); ``around`` records or replays."""
+    def record(self, heads: Heads) -> Tensor:
+        """Run without some heads and record what the layers return; return the vector, (1, d)."""
+        with self._replay.recording() as self._recorded:
+            return self.run([heads], 0)
+
+    def layers_before(self, row: int) -> int:
+        """Count the layers that need not run again for a change at the site of this row."""
+        return self._recorded.before(self._loaded.sites[row])
+
+    def run(self, sets: Sequence[Heads], row: int, means: Means | None = None) -> Tensor:
+        """Return the vector without each set of heads, (sets, d); ``means`` stay in their place.
+
+        Layers before the site of this row are played back from the recorded run.
+        """
         loaded = self._loaded
-        stays = torch.ones(len(sets), loaded.n_layers, loaded.n_heads, dtype=torch.bool)
+        gates = torch.ones(len(sets), loaded.n_layers, loaded.n_heads)
         for i, heads in enumerate(sets):
-            for row, head in heads:
-                stays[i, row, head] = False
-        stays = stays.to(loaded.device)
-
-        def change(site: AttentionSite, z: Tensor) -> Tensor:
-            here = stays[:, site.row, : site.n_heads, None, None]
-            if self._means is None:
-                return z * here.to(z)
-            ordinary, special = (
-                means[site.row].to(z)[:, None]
-                for means in (self._means.ordinary, self._means.special)
-            )
-            return torch.where(here, z, torch.where(self._content[site.stack], ordinary, special))
-
-        batch = padded([self._row] * len(sets), loaded.pad_id, loaded.device)
+            for place in heads:
+                gates[(i, *place)] = 0.0
+        batch = padded([self.row] * len(sets), loaded.pad_id, loaded.device)
         select = select_read(loaded, [self._example], len(sets))
-        with intervene(loaded, z=change) as router:
-            with around(router):
-                hidden, logits = loaded.run(*batch.inputs, **batch.decoder_inputs, select=select)
-            router.check_calls()
+        playing = self._replay.playing(self._recorded, row, len(sets))
+        with gated(loaded, gates.to(loaded.device), means=means) as run, playing:
+            hidden, logits = run(*batch.inputs, **batch.decoder_inputs, select=select)
         return vectors(loaded, self._example.kind, batch, hidden, logits)
 
 

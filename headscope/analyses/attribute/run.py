@@ -199,9 +199,9 @@ def remove_each(
     effects = Effects(*np.zeros((2, len(examples), loaded.n_layers, loaded.n_heads)))
     rows, indices = np.array(heads).T
     for i, example in enumerate(examples):
+        versions = Versions(loaded, example)
         for table, replacement in ((effects.zero, None), (effects.mean, means)):
-            versions = Versions(loaded, example, replacement)
-            output, *without = versions.values([(), *((head,) for head in heads)])
+            output, *without = versions.values([(), *((head,) for head in heads)], replacement)
             table[i, rows, indices] = output - np.array(without)
         progress("heads removed", i + 1, len(examples))
     return effects

@@ -47,6 +47,8 @@ class Layout:
     v: str = "value"
     #: Dotted path from the attention module, or from its parent when it starts with ``..``.
     out: str = "..output.dense"
+    #: An attribute of its modules, or an argument of their forward, that other families lack.
+    needs: str = ""
 
     #: Whether its modules never ask transformers for their attention: their own forward is
     #: exchanged for :meth:`run` while a model is routed.
@@ -57,7 +59,8 @@ class Layout:
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Return the four maps if ``module``, which lies in ``parent``, has this layout."""
         kind: Any = type(module)
-        if asks_interface(kind) == self.bypasses:
+        known = not self.needs or hasattr(module, self.needs) or self.needs in parameters_of(kind)
+        if not known or asks_interface(kind) == self.bypasses:
             return None
         start = parent if self.out.startswith("..") else module
         found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
@@ -312,6 +315,31 @@ def extend(module: nn.Module, extension: type) -> None:
 @functools.cache
 def _extended(kind: Any, extension: type) -> Any:
     return type(kind.__name__, (extension, kind), {"headscope_extends": True})
+
+
+class WithoutHeads:
+    """An attention module without any head, which still counts what its cache holds.
+
+    transformers counts the tokens of earlier steps by the keys of a decoder's first layer, and
+    counts empty keys as no token: every step of generating would begin at position 0.
+    """
+
+    headscope_extends = True
+    layer_idx: int = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's own forward; let the cache of its layer count tokens without keys."""
+        output = super().forward(*args, **kwargs)  # type: ignore[misc]
+        cache = kwargs.get("past_key_values")
+        layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+        for layer in layers[self.layer_idx :][:1]:
+            vars(layer)["get_seq_length"] = functools.partial(_tokens, layer)
+        return output
+
+
+def _tokens(layer: Any) -> int:
+    """Return how many tokens one layer of a cache holds, whatever its number of heads."""
+    return int(layer.keys.shape[-2]) if layer.is_initialized and layer.keys.dim() > 1 else 0
 
 
 def follow(module: nn.Module, path: str) -> object:

@@ -24,10 +24,9 @@ from headscope.models.load.manifest import KeptParts
 from headscope.models.load.sizes import check_built
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
-from headscope.models.surgery.cutting import cut_modules
+from headscope.models.surgery.cutting import cut_modules, with_rows
 from headscope.models.surgery.layers import count_layers, drop_layers, lists_of
 from headscope.models.surgery.neurons import cut_neurons, whole_neurons
-from headscope.models.surgery.stored_rows import with_rows
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)

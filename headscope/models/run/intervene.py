@@ -48,7 +48,8 @@ from headscope.models.run.routing import LastSiteSeen, Mechanism, Router, routed
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
-#: What each head of a site puts out on average, (n_heads, d_head), by the site's row.
+#: What takes the place of removed heads, by the row of their site: (n_heads, d_head) such as a mean
+#: over texts, or (batch or 1, n_heads, pos, d_head).
 Means = Mapping[int, Tensor]
 #: Factors L and R of the scores, each (n_heads, d_model, width), by the site's row.
 Factors = Mapping[int, tuple[Tensor, Tensor]]
@@ -62,12 +63,8 @@ def intervene(
     scores: Factors | None = None,
     z: Callable[[AttentionSite, Tensor], Tensor] | None = None,
     gradients: bool = False,
-    start: int = 0,
 ) -> Iterator[Router]:
-    """Run ``loaded`` through our attention, changed; yields the router that counts its calls.
-
-    Sites before the row ``start`` run unchanged, or not at all where their layers are played back.
-    """
+    """Run ``loaded`` through our attention, changed; yields the router that counts its calls."""
     change = z
 
     def attend(
@@ -86,11 +83,8 @@ def intervene(
             attention = replaced = _Scores(loaded, scores)
             stack.enter_context(watch_inputs(loaded.sites, replaced.see))
         plain = attention is None and change is None and not gradients
-        router = Router(
-            loaded.sites[start:],
-            others=(*loaded.others, *loaded.sites[:start]),
-            mechanism=None if plain else attend,
-        )
+        mechanism = None if plain else attend
+        router = Router(loaded.sites, others=loaded.others, mechanism=mechanism)
         if gradients:
             stack.enter_context(_frozen(loaded.network))
         stack.enter_context(routed(loaded.network, router, gradients=gradients))
@@ -110,7 +104,7 @@ def _frozen(network: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-# --- gates: z_h = m_h + xi_h (pattern_h v_h - m_h) ------------------------------------------------
+# --- gates: z_h = xi_h pattern_h v_h + (1 - xi_h) m_h ---------------------------------------------
 
 
 @contextmanager
@@ -120,7 +114,6 @@ def gated(
     *,
     gradients: bool = False,
     means: Means | None = None,
-    start: int = 0,
 ) -> Iterator[Run]:
     """Yield a function that runs ``loaded`` and its task head with gated heads, called as ``run``.
 
@@ -128,12 +121,12 @@ def gated(
     pass is checked to run our attention once at every site.
     """
     change = None if gates is None else (lambda site, z: gate(z, site, gates, means))
-    with intervene(loaded, z=change, gradients=gradients, start=start) as router:
+    with intervene(loaded, z=change, gradients=gradients) as router:
         yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 
 
 def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
-    """Multiply a site's z (batch, n_heads, pos, d_head), or its deviation from the mean, by gates.
+    """Mix a site's z (batch, n_heads, pos, d_head) with zeros or means: all z where a gate is one.
 
     Gates are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
     where ``pos`` has room for the queries of every stack: one backward pass then gives every
@@ -144,8 +137,9 @@ def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = No
     own = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
     if means is None:
         return z * own
-    mean = means[site.row][:, None].to(z)
-    return mean + (z - mean) * own
+    mean = means[site.row].to(z)
+    mean = mean[:, None] if mean.dim() == 2 else mean
+    return z * own + mean * (1 - own)  # exact at gates of one and of zero
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:

@@ -76,12 +76,14 @@ class Router:
         self._unseen = {site.module for site in others}
         self._turn: Counter[nn.Module] = Counter()
         self._stop_at: int | None = None
+        self._skipped: Collection[tuple[str, int]] = ()
 
     def begin(self) -> None:
         """Forget the calls of the pass before; every forward pass starts with this."""
         self.calls.clear()
         self._turn.clear()
         self.masks_seen = 0
+        self.skip(self._skipped)
 
     def skip(self, sites: Collection[tuple[str, int]]) -> None:
         """Count some sites, as (stack, layer), as called: their layers are not run again."""
@@ -89,6 +91,15 @@ class Router:
             if (site.stack, site.layer) in sites:
                 self.calls[site.stack, site.layer] += 1
                 self._turn[site.module] += 1
+
+    @contextmanager
+    def skipping(self, sites: Collection[tuple[str, int]]) -> Iterator[None]:
+        """Skip some sites in every pass of the block."""
+        self._skipped = sites
+        try:
+            yield
+        finally:
+            self._skipped = ()
 
     def checked(
         self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
@@ -190,6 +201,16 @@ class Router:
         return sites[min(turn, len(sites) - 1)]
 
 
+def current_router() -> Router:
+    """Return the router of the innermost block of :func:`routed` that this thread runs in."""
+    router = _active.get()
+    if router is None:
+        raise UnsupportedModelError(
+            "the attention implementation 'headscope' runs only inside headscope.models.routed"
+        )
+    return router
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -201,11 +222,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Answer transformers' AttentionInterface: q, k, v (batch, n_heads, pos, d_head)."""
-    router = _active.get()
-    if router is None:
-        raise UnsupportedModelError(
-            "the attention implementation 'headscope' runs only inside headscope.models.routed"
-        )
+    router = current_router()
     unknown = [name for name in _SCORE_CHANGING if kwargs.get(name) is not None]
     if unknown or dropout > 0:
         what = ", ".join(unknown) or "dropout"

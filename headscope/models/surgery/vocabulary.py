@@ -91,11 +91,6 @@ class RemovedTokens:
         """Share of the texts; None where there is none."""
         return self.texts_affected / self.texts if self.texts else None
 
-    @property
-    def share_tokens(self) -> float | None:
-        """Share of the tokens; None where there is none."""
-        return self.tokens_affected / self.tokens if self.tokens else None
-
     def __str__(self) -> str:
         if not self.texts or not self.tokens:
             return "no text was looked at for pieces that were removed"
