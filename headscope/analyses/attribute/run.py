@@ -87,7 +87,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     anatomy = find_stream(exact)
     # Only these write to the residual stream that is taken apart, and so have a direct part.
     rows = sorted(site.row for layer in anatomy.layers for site in layer.sites)
-    direct = [head for head in heads if head[0] in rows]
+    direct = [j for j, (row, _) in enumerate(heads) if row in rows]
     examples, shuffled_examples = opened.examples, opened.shuffled
     n, total = len(examples), len(examples) + len(shuffled_examples)
     step = partial(progress, "parts", total=total)
@@ -97,12 +97,13 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     chosen = spread(n, removals)
     effects = remove_each(loaded, [examples[i] for i in chosen], heads, means, progress)
     tokens, pairs = _by_token(exact, anatomy, examples[0]) if by_token else ((), None)
-    lengths = parts.first_order  # None for logits
+    of_heads = _of_heads(parts.heads, heads)
+    lengths = None if parts.first_order is None else _of_heads(parts.first_order, heads)
 
     def agreement_in_layer(row: int) -> Iterator[float | None]:
         """Yield a layer's correlation with removal: of direct parts, and with lengths counted."""
-        in_layer = [head for head in direct if head[0] == row]
-        for table in (parts.heads, lengths):
+        in_layer = [j for j in direct if heads[j][0] == row]
+        for table in (of_heads, lengths):
             yield None if table is None else _agreement(table[chosen], effects.zero, in_layer)
 
     return AttributeResult(
@@ -122,14 +123,14 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             AttributedHead(
                 loaded.sites[row].layer,
                 loaded.sites[row].head_ids[i],
-                direct=_mean(parts.heads[:, row, i]) if (row, i) in direct else UNKNOWN,
-                first_order=UNKNOWN if lengths is None else _mean(lengths[:, row, i]),
-                removed=_mean(effects.zero[:, row, i]),
-                removed_mean=_mean(effects.mean[:, row, i]),
+                direct=_mean(of_heads[:, j]) if row in rows else UNKNOWN,
+                first_order=UNKNOWN if lengths is None else _mean(lengths[:, j]),
+                removed=_mean(effects.zero[:, j]),
+                removed_mean=_mean(effects.mean[:, j]),
                 role=roles.get((row, i), ""),
                 stack=loaded.sites[row].stack,
             )
-            for row, i in heads
+            for j, (row, i) in enumerate(heads)
         ),
         layers=tuple(
             AttributedLayer(
@@ -141,20 +142,20 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             )
             for site in (loaded.sites[row] for row in rows)
         ),
-        groups=tuple(_groups(loaded, heads, direct, parts, effects, roles)),
-        spearman=_agreement(parts.heads[chosen], effects.zero, direct),
-        spearman_mean=_agreement(parts.heads[chosen], effects.mean, direct),
+        groups=tuple(_groups(loaded, heads, direct, of_heads, effects, roles)),
+        spearman=_agreement(of_heads[chosen], effects.zero, direct),
+        spearman_mean=_agreement(of_heads[chosen], effects.mean, direct),
         shuffled=AttributeControl(
             output=_mean(shuffled.output),
             parts=_sums(loaded, shuffled, opened.kind),
             examples=len(shuffled_examples),
-            agreement=_agreement(parts.heads, shuffled.heads, direct),
+            agreement=_agreement(of_heads, _of_heads(shuffled.heads, heads), direct),
         ),
         calibration={**opened.calibration, "tokens": means.tokens},
         tokens=tokens,
         pairs=pairs,
         reversal=_reversal(loaded, opened.searched, heads, most, draws, seed, progress),
-        control=_control(loaded, opened, chosen, heads, direct, parts, seed, progress)
+        control=_control(loaded, opened, chosen, heads, direct, of_heads, seed, progress)
         if options.control
         else None,
     )
@@ -182,7 +183,7 @@ def _checked(loaded: LoadedModel, parts: Parts) -> Parts:
 
 
 class Effects(NamedTuple):
-    """Outputs minus outputs without each head, (examples, n_layers, n_heads)."""
+    """Outputs minus outputs without each head, (examples, heads)."""
 
     zero: Array  # The removed head's z at zero
     mean: Array  # At its mean over the calibration texts
@@ -196,13 +197,12 @@ def remove_each(
     progress: Progress,
 ) -> Effects:
     """Run every example without each head in turn."""
-    effects = Effects(*np.zeros((2, len(examples), loaded.n_layers, loaded.n_heads)))
-    rows, indices = np.array(heads).T
+    effects = Effects(*np.zeros((2, len(examples), len(heads))))
     for i, example in enumerate(examples):
         versions = Versions(loaded, example)
         for table, replacement in ((effects.zero, None), (effects.mean, means)):
             output, *without = versions.values([(), *((head,) for head in heads)], replacement)
-            table[i, rows, indices] = output - np.array(without)
+            table[i] = output - np.array(without)
         progress("heads removed", i + 1, len(examples))
     return effects
 
@@ -226,11 +226,11 @@ def _mean(values: Array) -> Estimate:
     return Estimate.around(float(values.mean()), finite(float(half)))
 
 
-def _agreement(first: Array, second: Array, heads: Sequence[Place]) -> float | None:
-    """Return Spearman's correlation over heads of two means over examples."""
-    if len(heads) < 3:
+def _agreement(first: Array, second: Array, columns: Sequence[int]) -> float | None:
+    """Return Spearman's correlation over some heads of two means over examples."""
+    if len(columns) < 3:
         return None
-    x, y = (_of_heads(table.mean(0)[None], heads)[0] for table in (first, second))
+    x, y = (table.mean(0)[columns] for table in (first, second))
     if np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     return value_of(spearman, {"similarity": x, "gold": y}) / 100
@@ -252,24 +252,20 @@ def _sums(loaded: LoadedModel, parts: Parts, kind: str) -> tuple[PartSum, ...]:
 def _groups(
     loaded: LoadedModel,
     heads: Sequence[Place],
-    direct: Sequence[Place],
-    parts: Parts,
+    direct: Sequence[int],
+    of_heads: Array,
     effects: Effects,
     roles: dict[Place, str],
 ) -> Iterator[HeadGroup]:
-    members: dict[str, list[Place]] = {}
-    for head in heads:
+    members: dict[str, list[int]] = {}
+    for j, head in enumerate(heads):
         site = loaded.sites[head[0]]
         name = roles.get(head) or layer_name(site.layer, site.stack)
-        members.setdefault(name, []).append(head)
+        members.setdefault(name, []).append(j)
     for name, group in members.items():
-        writing = [head for head in group if head in direct]
-        yield HeadGroup(
-            name,
-            len(group),
-            _mean(_of_heads(parts.heads, writing).sum(-1)) if writing else UNKNOWN,
-            _mean(_of_heads(effects.zero, group).mean(-1)),
-        )
+        writing = [j for j in group if j in direct]
+        together = _mean(of_heads[:, writing].sum(-1)) if writing else UNKNOWN
+        yield HeadGroup(name, len(group), together, _mean(effects.zero[:, group].mean(-1)))
 
 
 # --- one example by token -------------------------------------------------------------------------
@@ -378,8 +374,8 @@ def _control(
     opened: Opened,
     chosen: Sequence[int],
     heads: Sequence[Place],
-    direct: Sequence[Place],
-    parts: Parts,
+    direct: Sequence[int],
+    of_heads: Array,
     seed: int,
     progress: Progress,
 ) -> AttributeControl:
@@ -391,6 +387,7 @@ def _control(
         twin = replace(wrap(network, loaded.tokenizer, name=twin.name), pooling=loaded.pooling)
     exact = _exact(twin)
     random = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
+    of_random = _of_heads(random.heads, heads)
     means = mean_outputs(twin, opened.calibration_rows)
     examples = [opened.examples[i] for i in chosen]
     effects = remove_each(twin, examples, heads, means, silent)
@@ -399,7 +396,7 @@ def _control(
         output=_mean(random.output),
         parts=_sums(loaded, random, opened.kind),
         examples=len(opened.examples),
-        agreement=_agreement(parts.heads, random.heads, direct),
-        spearman=_agreement(random.heads[chosen], effects.zero, direct),
+        agreement=_agreement(of_heads, of_random, direct),
+        spearman=_agreement(of_random[chosen], effects.zero, direct),
         seed=seed,
     )

@@ -65,6 +65,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.depth.result import DepthCurves, Protection, Trend
 from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest
 from headscope.models.anatomy.layers import Layer
@@ -77,7 +78,7 @@ from headscope.models.run.recording import Softmaxes
 from headscope.models.run.routing import Router, use_implementation
 from headscope.models.run.watched import Place, kept
 from headscope.stats.metrics import RunningMoments
-from headscope.stats.statistics import t_half_width
+from headscope.stats.statistics import finite, t_half_width
 
 COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
 
@@ -92,6 +93,7 @@ class Variant:
     layernorm: bool = True  # The LayerNorms of the sublayers that stay.
 
 
+#: The last one has a field of its own in the result.
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),
@@ -242,19 +244,6 @@ def residual_ratio(hidden: Tensor) -> Tensor:
     return composite_norm(residual) / composite_norm(hidden)
 
 
-class Moments(NamedTuple):
-    """Mean, standard deviation and 95% interval of the mean (Student's t) over windows.
-
-    NaN where undefined; no deviation and no interval from a single window.
-    """
-
-    mean: Array
-    std: Array
-    low: Array
-    high: Array
-    windows: Array  # How many count
-
-
 class DepthSums(RunningMoments):
     """Mean and spread over windows of every variant's ratio, of shares and of trends.
 
@@ -278,15 +267,33 @@ class DepthSums(RunningMoments):
             values = np.concatenate([ratios, shares, trends])
             self.add(values, np.concatenate([always, counted]))
 
-    def moments(self) -> tuple[Moments, Moments, Moments]:
-        """Return the moments of ratios, shares and trends, each (rows, n_layers + 1)."""
+    def curves(self) -> DepthCurves:
+        """Return means over windows, with standard deviations and 95% intervals (Student's t)."""
         n, mean, std = self.counts, self.means(), self.std()
         # One window says nothing about the next: no standard deviation, no interval.
         half = np.where(n > 1, t_half_width(std / np.sqrt(np.maximum(n, 1)), n), np.nan)
-        ends = (len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
-        parts = (np.split(a, ends) for a in (mean, std, mean - half, mean + half, n))
-        ratios, shares, trends = (Moments(*arrays) for arrays in zip(*parts, strict=True))
-        return ratios, shares, trends
+        means, stds, lows, highs = (
+            [tuple(map(finite, row)) for row in table]
+            for table in (mean, std, mean - half, mean + half)
+        )
+        *names, bare = (variant.name for variant in VARIANTS)
+        shares = range(len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
+        trends = range(shares.stop, len(means))
+        return DepthCurves(
+            variants=dict(zip(names, means, strict=False)),
+            std=dict(zip(names, stds, strict=False)),
+            attention_without_layernorm=means[_INDEX[bare]],
+            attention_without_layernorm_std=stds[_INDEX[bare]],
+            protected=tuple(
+                Protection(*comparison, means[i], stds[i], lows[i], highs[i])
+                for i, comparison in zip(shares, COMPARISONS, strict=True)
+            ),
+            collapsed_after={name: collapsed_after(mean[_INDEX[name]]) for name in names},
+            trends={
+                name: Trend(means[i], lows[i], highs[i], tuple(n[i].tolist()))
+                for i, name in zip(trends, TRENDS, strict=True)
+            },
+        )
 
 
 def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:

@@ -10,24 +10,8 @@ from pathlib import Path
 import torch
 
 from headscope.analyses.depth import LARGE, WINDOWS, DepthOptions
-from headscope.analyses.depth.measure import (
-    COMPARISONS,
-    TRENDS,
-    VARIANTS,
-    DepthSums,
-    collapsed_after,
-    measure_ratios,
-    own_run,
-)
-from headscope.analyses.depth.result import (
-    Curve,
-    Decomposition,
-    DepthControl,
-    DepthCurves,
-    DepthResult,
-    Protection,
-    Trend,
-)
+from headscope.analyses.depth.measure import DepthSums, measure_ratios, own_run
+from headscope.analyses.depth.result import Decomposition, DepthControl, DepthCurves, DepthResult
 from headscope.core.accumulator import Array
 from headscope.core.errors import ValidationFailedError
 from headscope.core.progress import Progress
@@ -44,9 +28,6 @@ from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
-from headscope.stats.statistics import finite
-
-BARE = "attention-without-layernorm"  # The one variant that has a field of its own in the result.
 
 
 def run(model: Model, options: DepthOptions) -> DepthResult:
@@ -120,7 +101,7 @@ def _measure(
         check_decomposition(loaded, worst)
         sums.update(ratios)
         progress(name, done, len(chosen))
-    return _curves(sums), worst
+    return sums.curves(), worst
 
 
 def check_decomposition(loaded: LoadedModel, gap: float) -> None:
@@ -132,39 +113,3 @@ def check_decomposition(loaded: LoadedModel, gap: float) -> None:
             f"hidden states (they differ by {gap:.1e}, tolerance {tolerance:.1e}), so nothing is "
             f"reported: this {loaded.family} layer has parts that headscope does not know."
         )
-
-
-def _curves(sums: DepthSums) -> DepthCurves:
-    ratios, shares, trends = sums.moments()
-    names = [variant.name for variant in VARIANTS]
-    means = dict(zip(names, map(_curve, ratios.mean), strict=True))
-    stds = dict(zip(names, map(_curve, ratios.std), strict=True))
-    after = dict(zip(names, map(collapsed_after, ratios.mean), strict=True))
-    del after[BARE]
-    return DepthCurves(
-        attention_without_layernorm=means.pop(BARE),
-        attention_without_layernorm_std=stds.pop(BARE),
-        variants=means,
-        std=stds,
-        protected=tuple(
-            Protection(
-                *comparison,
-                *(_curve(x[i]) for x in (shares.mean, shares.std, shares.low, shares.high)),
-            )
-            for i, comparison in enumerate(COMPARISONS)
-        ),
-        collapsed_after=after,
-        trends={
-            name: Trend(
-                mean=_curve(trends.mean[i]),
-                low=_curve(trends.low[i]),
-                high=_curve(trends.high[i]),
-                windows=tuple(trends.windows[i].tolist()),
-            )
-            for i, name in enumerate(TRENDS)
-        },
-    )
-
-
-def _curve(values: Array) -> Curve:
-    return tuple(map(finite, values))

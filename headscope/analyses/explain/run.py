@@ -31,7 +31,9 @@ from headscope.core.serialise import SCHEMA
 from headscope.data.pieces import Encoding, tokenise
 from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.evidence import allowed_keys
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.recording import Probe
 from headscope.models.surgery.layers import numbered_layers
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
@@ -186,16 +188,12 @@ def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> Non
 def _every_head(
     loaded: LoadedModel, run: SentenceRun, sentence: _Sentence
 ) -> Iterator[ExplainedHead]:
-    words, n = ~torch.tensor(sentence.special), len(sentence.ids)
-    step = torch.arange(n) - torch.arange(n)[:, None]
+    words, probe = ~torch.tensor(sentence.special), Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:
         if site.row not in run.patterns:
             continue
         pattern = run.patterns[site.row].cpu()
-        seen = step <= 0 if site.causal else torch.ones(n, n, dtype=torch.bool)
-        if site.window is not None:
-            seen = seen & (step.abs() <= site.window)
-        even = rounded(even_entropy(seen))
+        even = rounded(even_entropy(allowed_keys(site, probe)[0]))
         linked = links(pattern, words).tolist()
         for head, rows, link in zip(site.head_ids, pattern, linked, strict=True):
             bits = rounded(entropy(rows).mean())
