@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from headscope.core.errors import CheckpointError
 from headscope.models.layouts.families import refuse
-from headscope.models.load.checkpoint import Checkpoint
+from headscope.models.load.checkpoint import Checkpoint, check_stated
 from headscope.models.load.manifest import kept_parts, recall_rows
 from headscope.models.load.network import (
     check_finite,
@@ -19,7 +19,6 @@ from headscope.models.load.network import (
     read_config,
 )
 from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
-from headscope.models.load.sizes import check_stated
 from headscope.models.load.source import find_source
 from headscope.models.run.devices import dtype_on, pick_device
 from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint
