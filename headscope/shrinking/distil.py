@@ -28,9 +28,8 @@ from torch.nn import functional as F
 
 from headscope.core.files import write_atomically
 from headscope.data.token_rows import Padded, Row, padded
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, as_before, wrap
 from headscope.models.run.products import fast_products
-from headscope.models.run.wrap import as_before, wrap
 from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
