@@ -37,9 +37,8 @@ from headscope.models.load.manifest import (
     vocabulary_record,
 )
 from headscope.models.run.intervene import shared_layers
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.run.wrap import origin_of
 from headscope.models.surgery.compact import expand_all, original_heads, removed_heads
 from headscope.models.surgery.layers import (
     kept_layers,

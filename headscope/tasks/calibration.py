@@ -15,9 +15,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
 from headscope.data.queries import thinned
-from headscope.data.token_rows import Padded
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import Means, capture_layers, shared_layers
+from headscope.models.run.intervene import Means, shared_layers, sums_of_z
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import LossBatch, Task
@@ -136,22 +134,14 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     Gives (n_heads, d_head), float64, by row of the site. Layers that share a module have one b_O,
     so each has the mean of all of them.
     """
-    sums = {site.row: torch.zeros(site.n_heads, site.d_head).double() for site in loaded.sites}
-    counts = dict.fromkeys(sums, 0)
-    ones = torch.ones(loaded.n_layers, loaded.n_heads)
-    for batch in share(task.batches(loaded)):
-
-        def add(site: AttentionSite, _: Tensor, z: Tensor, batch: Padded = batch) -> None:
-            real = batch.queries_of(site.stack).bool()
-            rows = z.transpose(1, 2)[real].cpu().double()  # (tokens, n_heads, d_head)
-            sums[site.row] += rows.sum(dim=0)
-            counts[site.row] += len(rows)
-
-        capture_layers(loaded, batch, ones, range(loaded.n_layers), add)
-    totals = torch.tensor(list(counts.values()))
-    *added, totals = summed("means of z", *sums.values(), totals)
+    batches = (
+        (batch, {stack: [batch.queries_of(stack).bool()] for stack in loaded.stacks})
+        for batch in share(task.batches(loaded))
+    )
+    sums, counts = sums_of_z(loaded, batches)
+    *added, totals = summed("means of z", *sums.values(), torch.cat(list(counts.values())))
     means = {
-        row: total / max(count, 1)
+        row: total[0] / max(count, 1)
         for row, total, count in zip(sums, added, totals.tolist(), strict=True)
     }
     for layers in shared_layers(loaded.sites):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +13,8 @@ from torch import Tensor
 from headscope.analyses.attribute.measure import Example, margin_of, select_read, value_of, vectors
 from headscope.core.accumulator import Array
 from headscope.core.widest import exact
-from headscope.data.token_rows import PairRow, Row, filled, padded
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import Means, gated, intervene
+from headscope.data.token_rows import Padded, PairRow, Row, filled, padded
+from headscope.models.run.intervene import Means, gated, sums_of_z
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Recorded, Replay
 
@@ -25,7 +23,6 @@ TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
 Place = tuple[int, int]  # Row of the site, and index of the head in it.
 Heads = Sequence[Place]
-Masks = dict[str, tuple[Tensor, Tensor]]  # By stack: masks of ordinary and of special tokens
 
 
 class MeanZ(NamedTuple):
@@ -47,37 +44,25 @@ class MeanZ(NamedTuple):
 
 def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
     """Average every head's z over the positions of some texts, special tokens apart."""
-    sums = {
-        site.row: torch.zeros(2, site.n_heads, site.d_head, dtype=torch.float64)
-        for site in loaded.sites
-    }
-    counts = {stack: torch.zeros(2, dtype=torch.float64) for stack in loaded.stacks}
-    tokens = 0
-    for start in range(0, len(rows), 32):
-        part = rows[start : start + 32]
-        batch = padded(part, loaded.pad_id, loaded.device)
-        masks: Masks = {}
-        for stack in loaded.stacks:
-            content, real = content_of(part, stack, loaded.device), batch.queries_of(stack).bool()
-            masks[stack] = (real & content, real & ~content)
-            counts[stack] += torch.tensor([int(mask.sum()) for mask in masks[stack]])
 
-        def add(site: AttentionSite, z: Tensor, masks: Masks = masks) -> Tensor:
-            for i, mask in enumerate(masks[site.stack]):
-                sums[site.row][i] += exact(z.transpose(1, 2)[mask]).sum(0).cpu()
-            return z
+    def batches() -> Iterator[tuple[Padded, dict[str, tuple[Tensor, Tensor]]]]:
+        for start in range(0, len(rows), 32):
+            part = rows[start : start + 32]
+            batch, masks = padded(part, loaded.pad_id, loaded.device), {}
+            for stack in loaded.stacks:
+                content = content_of(part, stack, loaded.device)
+                real = batch.queries_of(stack).bool()
+                masks[stack] = (real & content, real & ~content)
+            yield batch, masks
 
-        with intervene(loaded, z=add) as router:
-            run = partial(loaded.run, select=lambda hidden: hidden[:, :1])
-            router.checked(run, *batch.inputs, **batch.decoder_inputs)
-        tokens += int(batch.attention_mask.sum())
+    sums, counts = sums_of_z(loaded, batches(), kinds=2)
     ordinary, special = {}, {}
-    for site in loaded.sites:
-        total, count = sums[site.row], counts[site.stack]
+    for row, total in sums.items():
+        count = counts[row]
         shared = 1 if count[1] else 0
-        ordinary[site.row] = total[0] / count[0].clamp(min=1)
-        special[site.row] = total[shared] / count[shared].clamp(min=1)
-    return MeanZ(ordinary, special, tokens)
+        ordinary[row] = total[0] / count[0].clamp(min=1)
+        special[row] = total[shared] / count[shared].clamp(min=1)
+    return MeanZ(ordinary, special, sum(len(row.ids) for row in rows))
 
 
 def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:

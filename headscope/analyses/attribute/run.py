@@ -50,8 +50,7 @@ from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.residual import find_stream
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import wrap
+from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance

@@ -28,9 +28,10 @@ The same holds for :func:`watch_inputs` and :func:`watch_outputs`, which change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -39,12 +40,13 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from headscope.attention import Mask, attention_pattern, default_scale, stream_attention
+from headscope.core.widest import exact
 from headscope.data.token_rows import Padded
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.hooks import grouped, hooked
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import LastSiteSeen, Mechanism, Router, routed
+from headscope.models.run.routing import Mechanism, Router, routed
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
@@ -272,31 +274,29 @@ def watch_outputs(
     return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
 
 
-def capture_layers(
+def sums_of_z(
     loaded: LoadedModel,
-    batch: Padded,
-    gates: Tensor,
-    layers: Sequence[int],
-    see: Callable[[AttentionSite, Tensor, Tensor], None],
-) -> None:
-    """Run one gated batch up to the last of ``layers``; show their inputs and ungated z.
+    batches: Iterable[tuple[Padded, Mapping[str, Sequence[Tensor]]]],
+    kinds: int = 1,
+) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """Add up every head's z over positions of so many kinds, in the unchanged model.
 
-    ``see`` gets (site, x, z): what queries are made from, x (batch, pos, d_model), and z (batch,
-    n_heads, pos, d_head).
+    Each batch comes with a mask (batch, query_pos) of every kind, by stack. Returns sums (kinds,
+    n_heads, d_head) and counts (kinds,), float64 on the CPU, by row of the site.
     """
-    last = max(layers)
-    entered: dict[int, Tensor] = {}
+    sums = {s.row: torch.zeros(kinds, s.n_heads, s.d_head).double() for s in loaded.sites}
+    counts = {site.row: torch.zeros(kinds).double() for site in loaded.sites}
+    masks: Mapping[str, Sequence[Tensor]] = {}
 
-    def change(site: AttentionSite, z: Tensor) -> Tensor:
-        if site.row in layers:
-            see(site, entered[site.row], z)
-        if site.row == last:
-            raise LastSiteSeen
-        return gate(z, site, gates)
+    def add(site: AttentionSite, z: Tensor) -> Tensor:
+        for kind, mask in enumerate(masks[site.stack]):
+            of_tokens = exact(z.transpose(1, 2)[mask]).cpu()  # (tokens, n_heads, d_head)
+            sums[site.row][kind] += of_tokens.sum(dim=0)
+            counts[site.row][kind] += len(of_tokens)
+        return z
 
-    watching = watch_inputs(
-        loaded.sites, lambda site, inputs: entered.update({site.row: inputs.x_q})
-    )
-    run: Run = loaded.run
-    with intervene(loaded, z=change), watching, suppress(LastSiteSeen):
-        run(*batch.inputs, **batch.decoder_inputs)
+    with intervene(loaded, z=add) as router:
+        for batch, of_batch in batches:
+            masks = of_batch
+            router.run(partial(loaded.run, *batch.inputs, **batch.decoder_inputs))
+    return sums, counts

@@ -26,9 +26,8 @@ from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
 from headscope.models.layouts.sites import LAYER, attention_modules
 from headscope.models.run.hooks import replaced_forwards
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.run.wrap import as_before, copied_network, wrap
 
 #: Attributes of a base model that has lost layers: how many each side had, and its settings then.
 _BEFORE, _SETTINGS = "headscope_layers_before", "headscope_settings_before"

@@ -24,8 +24,7 @@ from headscope.models.anatomy.feed_forward import (
     feed_forwards,
     lost_neurons,
 )
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import as_before, copied_network, wrap
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.surgery.cutting import fill_rows, remove_rows, replace_stored
 
 

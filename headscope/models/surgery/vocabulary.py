@@ -31,8 +31,7 @@ from headscope.core.errors import (
 )
 from headscope.data.common_words import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise, tokenise_targets
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import as_before, copied_network, wrap
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.surgery.output_rows import cut_outputs
 from headscope.models.surgery.tokenizer_file import KINDS, TokenizerFile
 

@@ -27,7 +27,7 @@ from headscope.core.errors import InputError, UnsupportedModelError, ValidationF
 from headscope.data.token_rows import Ends, encode_pairs, encode_rows
 from headscope.models.anatomy.readout import Readout, task_head
 from headscope.models.anatomy.residual import HeldNorm, find_stream, record
-from headscope.models.run.wrap import wrap
+from headscope.models.run.loaded import wrap
 
 SOURCE, TARGET = "the cat sat on the mat", "a big dog ran"
 PAIRS = [(SOURCE, TARGET), ("she saw it", "he saw"), ("a red house", "it was red and big")]
