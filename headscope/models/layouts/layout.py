@@ -203,8 +203,11 @@ class AttentionSite(AttentionModule):
     def weights(self) -> AttentionWeights:
         """Return the canonical weights (views where possible), biases as zeros where absent."""
         p = self.projections
-        W_Q, W_K, W_V = map(self._split_in, (p.q, p.k, p.v))
-        b_Q, b_K, b_V = map(self._split_bias, (p.q, p.k, p.v))
+        maps = (p.q, p.k, p.v)
+        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
+        stored = (split(each.weight, 0, self.d_head).transpose(1, 2) for each in maps)
+        W_Q, W_K, W_V = map(self._shared, stored)
+        b_Q, b_K, b_V = (self._shared(split(bias_of(each), 0, self.d_head)) for each in maps)
         # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
         W_O = self.output_weight.t().reshape(self.n_heads, self.d_head, p.out.out_features)
         return AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, bias_of(p.out))
@@ -246,14 +249,6 @@ class AttentionSite(AttentionModule):
         """Split by head: (batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
         return split(projected, -1, self.d_head).transpose(1, 2)
 
-    def _split_in(self, linear: LinearMap) -> Tensor:
-        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
-        by_head = split(linear.weight, 0, self.d_head).transpose(1, 2)
-        return self._shared(by_head)
-
-    def _split_bias(self, linear: LinearMap) -> Tensor:
-        return self._shared(split(bias_of(linear), 0, self.d_head))
-
     def _shared(self, by_head: Tensor) -> Tensor:
         """Give every head its keys or values where several heads share them."""
         places = self.layout.shared_by(self.module, self.head_ids)
@@ -290,11 +285,9 @@ def _signature(kind: Any) -> inspect.Signature:
     """Return the signature of the family's own forward, which others may extend with ``*args``."""
     theirs = (base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
     found = [inspect.signature(base.forward) for base in theirs if hasattr(base, "forward")]
-    return next(filter(_names_all, found), found[0])
-
-
-def _names_all(signature: inspect.Signature) -> bool:
-    return all(part.kind is not part.VAR_POSITIONAL for part in signature.parameters.values())
+    kinds = ({part.kind for part in each.parameters.values()} for each in found)
+    pairs = zip(found, kinds, strict=True)
+    return next((s for s, k in pairs if inspect.Parameter.VAR_POSITIONAL not in k), found[0])
 
 
 def parameters_of(kind: Any) -> tuple[str, ...]:

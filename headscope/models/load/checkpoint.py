@@ -82,7 +82,7 @@ class Checkpoint:
         """Type, such as ``float16``, and shape of every stored tensor, by its name."""
         if self.pickled:
             held = self._unpickled.items()
-            return {name: (_type_of(tensor), tuple(tensor.shape)) for name, tensor in held}
+            return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in held}
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
         for file in self.weight_files:
             with safe_open(file, framework="numpy") as tensors:
@@ -149,10 +149,6 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
             raise CheckpointError(f"{path} holds {name} larger than it is stored; it is damaged.")
     return dict(named)
-
-
-def _type_of(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def refuse_pointer(path: Path) -> None:

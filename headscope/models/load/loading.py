@@ -83,7 +83,7 @@ def load(
         )
     # Hashing needs no Python, and there is more than one core.
     with ThreadPoolExecutor(1) as pool, quiet_transformers(), warnings.catch_warnings():
-        sha256 = None if source.sha256 else pool.submit(checkpoint.weights_sha256)
+        hashing = pool.submit(lambda: source.sha256 or checkpoint.weights_sha256())
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         check_stated(checkpoint)
@@ -102,8 +102,7 @@ def load(
         kept.check_networks(loaded)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
-    weights = source.sha256 if sha256 is None else sha256.result()
-    loaded.file = FileWeights(weights, fingerprint(network))
+    loaded.file = FileWeights(hashing.result(), fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)

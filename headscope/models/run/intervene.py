@@ -296,7 +296,8 @@ def sums_of_z(
         return z
 
     with intervene(loaded, z=add) as router:
+        run: Run = loaded.run
         for batch, of_batch in batches:
             masks = of_batch
-            router.run(partial(loaded.run, *batch.inputs, **batch.decoder_inputs))
+            router.run(partial(run, *batch.inputs, **batch.decoder_inputs))
     return sums, counts

@@ -165,8 +165,8 @@ def _needed() -> Iterator[tuple[Any, str, Any]]:
     """Yield (owner, attribute, value) of each setting, when all those before it have been made."""
     backends = torch.backends
     # The old way first: torch refuses to read it once the new one has said something else.
-    if _read(_AllBackends, "precision") not in (None, "highest"):
-        yield _AllBackends, "precision", "highest"
+    if _read(every := _AllBackends(), "precision") not in (None, "highest"):
+        yield every, "precision", "highest"
     if _read(backends.cudnn, "allow_tf32"):
         yield backends.cudnn, "allow_tf32", False
     mkldnn = backends.mkldnn
@@ -188,17 +188,13 @@ def _read(owner: Any, name: str) -> Any:
         return None
 
 
-class _Precision(type):
+class _AllBackends:
     """torch's one setting for all backends, as an attribute."""
 
     @property
-    def precision(cls) -> str:
+    def precision(self) -> str:
         return torch.get_float32_matmul_precision()
 
     @precision.setter
-    def precision(cls, value: str) -> None:
+    def precision(self, value: str) -> None:
         torch.set_float32_matmul_precision(value)
-
-
-class _AllBackends(metaclass=_Precision):
-    pass

@@ -149,9 +149,10 @@ class Rerun:
         self._replay, self._row = Replay(loaded), 0
         self._recorded: dict[int, Recorded] = {}  # By the identity of a batch's token ids
         like = loaded.model.get_input_embeddings().weight
-        states = sum(batch.inputs[0].numel() + batch.hidden_mask.numel() for batch in self.batches)
-        size = states * like.shape[-1] * like.element_size()
-        self._fits = size <= RECORDED
+        read = [batch.inputs[0] for batch in self.batches]
+        read += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
+        states = sum(ids.numel() for ids in read)
+        self._fits = states * like.shape[-1] * like.element_size() <= RECORDED
 
     def start_at(self, row: int) -> None:
         """Continue with versions that equal the model before the site of this row."""

@@ -71,7 +71,7 @@ class Router:
         self._mechanism = mechanism
         self.calls: Counter[tuple[str, int]] = Counter()
         self.masks_seen = 0
-        self._sites_in_order = tuple(sites)
+        self.sites = tuple(sites)
         self._sites = grouped(sites, lambda site: site.module)
         self._unseen = {site.module for site in others}
         self._turn: Counter[nn.Module] = Counter()
@@ -87,7 +87,7 @@ class Router:
 
     def skip(self, sites: Collection[tuple[str, int]]) -> None:
         """Count some sites, as (stack, layer), as called: their layers are not run again."""
-        for site in self._sites_in_order:
+        for site in self.sites:
             if (site.stack, site.layer) in sites:
                 self.calls[site.stack, site.layer] += 1
                 self._turn[site.module] += 1
@@ -134,11 +134,6 @@ class Router:
                         f"Our attention ran {calls} times instead of once in {site.stack} layer "
                         f"{site.layer}; the model bypasses it, so nothing can be measured."
                     )
-
-    @property
-    def every_site(self) -> tuple[AttentionSite, ...]:
-        """All sites where our attention may run."""
-        return (*self._sites_in_order, *self.others)
 
     def attend(
         self,
@@ -304,7 +299,8 @@ def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> 
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs."""
     # Modules that never ask for a custom attention get another forward.
-    bypassing = {site.module: site for site in router.every_site if site.layout.bypasses}
+    every_site = (*router.sites, *router.others)
+    bypassing = {site.module: site for site in every_site if site.layout.bypasses}
     forwards = {module: partial(_forward, router, site) for module, site in bypassing.items()}
     token = _active.set(router)
     try:
