@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headscope.core.roles import Thresholds as Thresholds
     from headscope.models.anatomy.feed_forward import feed_forwards as feed_forwards
     from headscope.models.load.loading import load as load
-    from headscope.models.run.wrap import wrap as wrap
+    from headscope.models.run.loaded import wrap as wrap
     from headscope.models.surgery.compact import remove_heads as remove_heads
     from headscope.models.surgery.layers import remove_layers as remove_layers
     from headscope.models.surgery.neurons import remove_neurons as remove_neurons
@@ -74,7 +74,7 @@ _MODULES = {
     "reports.result": "ReportResult InsightsResult",
     "pruning.scores": "scores measure",
     "models.load.loading": "load",
-    "models.run.wrap": "wrap",
+    "models.run.loaded": "wrap",
     "models.surgery.compact": "remove_heads",
     "models.surgery.vocabulary": "plan_vocabulary cut_vocabulary",
     "models.anatomy.feed_forward": "feed_forwards",

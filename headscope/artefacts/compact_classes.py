@@ -35,9 +35,9 @@ from headscope.core.saved_config import (
     family_config,
     is_ours,
 )
+from headscope.models.layouts.layout import WithoutHeads
 from headscope.models.layouts.relative import GivenBias
 from headscope.models.layouts.sites import attention_modules
-from headscope.models.layouts.without_heads import WithoutHeads
 from headscope.models.load.manifest import parts_in_config
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import TASK_HEADS, class_for

@@ -28,13 +28,18 @@ from headscope.core.saved_config import (
     family_config,
 )
 from headscope.models.anatomy.feed_forward import feed_forwards
-from headscope.models.load.manifest import COMPACT, DENSE, SCHEMA, neurons_and_layers
-from headscope.models.load.vocabulary_record import VOCABULARY, vocabulary_record
+from headscope.models.load.manifest import (
+    COMPACT,
+    DENSE,
+    SCHEMA,
+    VOCABULARY,
+    neurons_and_layers,
+    vocabulary_record,
+)
 from headscope.models.run.intervene import shared_layers
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import class_for
-from headscope.models.run.wrap import origin_of
 from headscope.models.surgery.compact import expand_all, original_heads, removed_heads
 from headscope.models.surgery.layers import (
     kept_layers,

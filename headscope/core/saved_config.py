@@ -58,22 +58,21 @@ _SPANS = re.compile(r"(\d{1,9}(-\d{1,9})?(,\d{1,9}(-\d{1,9})?)*)?")
 
 
 def as_spans(numbers: Iterable[int]) -> str:
-    """Write different numbers as spans, ascending; nothing for none."""
-    ordered = sorted(numbers)
-    runs = itertools.groupby(enumerate(ordered), lambda at: at[1] - at[0])
+    """Write different numbers as spans, in their order; nothing for none."""
+    runs = itertools.groupby(enumerate(numbers), lambda at: at[1] - at[0])
     ends = [(part[0][1], part[-1][1]) for part in (list(run) for _, run in runs)]
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ends)
 
 
 def from_spans(text: object, limit: int) -> tuple[int, ...] | None:
-    """Read spans of ascending numbers below ``limit``; None where it is anything else."""
+    """Read spans of different numbers below ``limit``; None where it is anything else."""
     if not isinstance(text, str) or not _SPANS.fullmatch(text):
         return None
     numbers: list[int] = []
     for span in text.split(",") if text else ():
         first, _, last = span.partition("-")
         start, stop = int(first), int(last or first)
-        if not (numbers[-1] if numbers else -1) < start <= stop < limit:
+        if not start <= stop < limit:
             return None
         numbers += range(start, stop + 1)
-    return tuple(numbers)
+    return tuple(numbers) if len(set(numbers)) == len(numbers) else None

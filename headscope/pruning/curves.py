@@ -214,7 +214,7 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
     }
     task, chosen_on = pruner.inputs.evaluation, pruner.context.calibration
     evaluation, calibration = HeadByHead(task, loaded), HeadByHead(chosen_on.task, loaded)
-    point = partial(measure.point, all_metrics=False, run=evaluation.cut)
+    point = partial(measure.point, all_metrics=False, run=evaluation.outputs)
     without = list[Point]()
     tell, n = pruner.options.tell, len(units)
     for layer, of_layer in by_layer.items():
@@ -229,7 +229,7 @@ def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ..
         for unit in of_layer:
             tell("heads left alone", len(names), len(by_layer))
             gates = units.expand(units.gates([other for other in of_layer if other != unit]))
-            qualities.append(chosen_on.quality(gates, calibration.gated))
+            qualities.append(chosen_on.quality(gates, lambda xi: calibration.outputs(gates=xi)))
         best = of_layer[int(tied(qualities).argmax())]  # on the calibration data
         others = Repaired.bare(units, [unit for unit in of_layer if unit != best])
         kept.append(measure.point(others, all_metrics=False))

@@ -13,8 +13,7 @@ import numpy as np
 
 from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import origin_of
+from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.surgery.compact import remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.repair import Repaired

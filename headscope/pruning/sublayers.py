@@ -31,8 +31,7 @@ from headscope.core.errors import UnsupportedModelError
 from headscope.core.widest import exact
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import hooked
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import as_before, wrap
+from headscope.models.run.loaded import LoadedModel, as_before, wrap
 from headscope.tasks.base import Task
 
 

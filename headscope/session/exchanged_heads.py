@@ -25,7 +25,7 @@ from headscope.data.token_rows import Padded
 from headscope.models.run.intervene import Exchanged, Factors, HeadInputs, Run, intervene
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.pooling import cosine
-from headscope.models.run.replay import Prefix, Replay
+from headscope.models.run.replay import Recorded, Replay, Rerun
 from headscope.models.run.routing import Mechanism, prepared
 from headscope.models.run.side_by_side import side_by_side
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
@@ -229,26 +229,26 @@ class Effects:
             return [None] * len(versions)
         effects: dict[int, TaskEffect] = {}
         few = one_position if loaded.task_head in TOKEN_HEADS else None
-        replay, start = Replay(loaded, task.batches(loaded), few), 0
+        rerun = Rerun(loaded, task.batches(loaded), few)
 
         @contextmanager
         def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, Padded]], BatchOutputs]]:
             def read(item: tuple[int, Padded]) -> BatchOutputs:
                 i, batch = item
-                with intervene(own, attention=versions[i], start=start) as router:
+                with intervene(own, attention=versions[i]) as router:
                     run: Run = partial(router.checked, own.run)  # type: ignore[call-arg]
-                    return task.read(replay.following(run), batch)
+                    return task.read(rerun.again(run, own), batch)
 
-            with replay.answering(own, start), prepared(own.network):
+            with prepared(own.network):
                 yield read
 
         for row in sorted({version.first_row for version in versions}):
-            start = replay.keep(row)
+            rerun.start_at(row)
             changed = [i for i, version in enumerate(versions) if version.first_row == row]
-            items = itertools.product(changed, replay.batches)
+            items = itertools.product(changed, rerun.batches)
             with closing(side_by_side(loaded, items, reading, alone=task.alone)) as outputs:
                 for i in changed:
-                    of_version = task.gathered(itertools.islice(outputs, len(replay.batches)))
+                    of_version = task.gathered(itertools.islice(outputs, len(rerun.batches)))
                     change = task.change(self._baseline, of_version, seed=self._seed)
                     effects[i] = TaskEffect(change.value, change.estimate())
                     progress(f"{what}, task", len(effects), len(versions))
@@ -262,22 +262,21 @@ class Effects:
 
         @contextmanager
         def reading(own: LoadedModel) -> Iterator[Callable[[tuple[int, int]], Array]]:
-            prefix, embed = Prefix(own.model, own.sites), own.pooling.embed
-            recorded, unchanged = -1, Tensor()  # the recorded batch, and its embeddings
+            replay, embed = Replay(own), own.pooling.embed
+            # The recorded batch, what its layers returned, and its embeddings.
+            number, recorded, unchanged = -1, Recorded(), Tensor()
 
             def read(item: tuple[int, int]) -> Array:
-                nonlocal recorded, unchanged
+                nonlocal number, recorded, unchanged
                 b, version = item[0], versions[item[1]]
                 ids, mask = batches[b]
-                if b != recorded:
-                    with intervene(own) as router, prefix.recording(router):
+                if b != number:
+                    with intervene(own) as router, replay.recording() as recorded:
                         unchanged = embed(router.checked(own.forward, ids, mask), mask)
-                    recorded = b
-                with intervene(own, attention=version) as router:
-                    with prefix.replaying(router, version.first_row):
-                        hidden = own.forward(ids, mask)
-                    router.check_calls()
-                    changed = embed(hidden, mask)
+                    number = b
+                playing = replay.playing(recorded, version.first_row)
+                with intervene(own, attention=version) as router, playing:
+                    changed = embed(router.checked(own.forward, ids, mask), mask)
                 return cosine(changed, unchanged).cpu().numpy().clip(-1.0, 1.0)
 
             with prepared(own.network):

@@ -28,9 +28,8 @@ from torch.nn import functional as F
 
 from headscope.core.files import write_atomically
 from headscope.data.token_rows import Padded, Row, padded
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.products import fast_products, fast_training
-from headscope.models.run.wrap import as_before, wrap
+from headscope.models.run.loaded import LoadedModel, as_before, wrap
+from headscope.models.run.products import fast_products
 from headscope.shrinking.result import Training
 from headscope.tasks.base import SPAN_HEAD
 
@@ -133,7 +132,7 @@ def distil(
         if low is None:
             low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
         if not low:
-            stack.enter_context(fast_training(network))
+            stack.enter_context(fast_products(network, training=True))
         begun, looked, waited, share = clock(), clock(), 0, run.share
         while share < 1 and waited <= PATIENCE:
             for group in optimiser.param_groups:
@@ -299,7 +298,7 @@ def _faster_in_bfloat16(lesson: Lesson, chosen: Sequence[int]) -> bool:
         return False
     seconds = {}
     for low in (False, True):
-        with nullcontext() if low else fast_training(lesson.student.network):
+        with nullcontext() if low else fast_products(lesson.student.network, training=True):
             for _ in range(2):  # the first one compiles products
                 start = time.perf_counter()
                 lesson.backward(chosen, low)

@@ -16,11 +16,9 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.core.processes import share, summed
 from headscope.data.examples import Examples, read_texts
 from headscope.data.queries import thinned
-from headscope.data.token_rows import Padded
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import Means, capture_layers, shared_layers
+from headscope.models.run.intervene import Means, gated, shared_layers, sums_of_z
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.replay import Replay
+from headscope.models.run.replay import Rerun
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import TOKEN_HEADS, LossBatch, Task, one_position
 from headscope.tasks.making import read_examples
@@ -138,22 +136,14 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     Gives (n_heads, d_head), float64, by row of the site. Layers that share a module have one b_O,
     so each has the mean of all of them.
     """
-    sums = {site.row: torch.zeros(site.n_heads, site.d_head).double() for site in loaded.sites}
-    counts = dict.fromkeys(sums, 0)
-    ones = torch.ones(loaded.n_layers, loaded.n_heads)
-    for batch in share(task.batches(loaded)):
-
-        def add(site: AttentionSite, _: Tensor, z: Tensor, batch: Padded = batch) -> None:
-            real = batch.queries_of(site.stack).bool()
-            rows = z.transpose(1, 2)[real].cpu().double()  # (tokens, n_heads, d_head)
-            sums[site.row] += rows.sum(dim=0)
-            counts[site.row] += len(rows)
-
-        capture_layers(loaded, batch, ones, range(loaded.n_layers), add)
-    totals = torch.tensor(list(counts.values()))
-    *added, totals = summed("means of z", *sums.values(), totals)
+    batches = (
+        (batch, {stack: [batch.queries_of(stack).bool()] for stack in loaded.stacks})
+        for batch in share(task.batches(loaded))
+    )
+    sums, counts = sums_of_z(loaded, batches)
+    *added, totals = summed("means of z", *sums.values(), torch.cat(list(counts.values())))
     means = {
-        row: total / max(count, 1)
+        row: total[0] / max(count, 1)
         for row, total, count in zip(sums, added, totals.tolist(), strict=True)
     }
     for layers in shared_layers(loaded.sites):
@@ -162,36 +152,26 @@ def mean_z(loaded: LoadedModel, task: Task) -> dict[int, Tensor]:
     return means
 
 
-#: Bytes of states that are kept at most; with longer texts every layer runs every time.
-KEPT = 1 << 28
-
-
-class HeadByHead:
+class HeadByHead(Rerun):
     """Runs a task on changed versions of a model; layers before the change are played back.
 
     The outputs are those of :meth:`Task.outputs`, metrics of written texts aside.
     """
 
     def __init__(self, task: Task, loaded: LoadedModel) -> None:
-        self._task, self._loaded, self._start = task, loaded, 0
         few = one_position if loaded.task_head in TOKEN_HEADS else None
-        self._replay = Replay(loaded, share(task.batches(loaded)), few)
-        states = sum(batch.inputs[0].numel() for batch in self._replay.batches)
-        like = loaded.model.get_input_embeddings().weight
-        self._fits = states * like.shape[-1] * like.element_size() <= KEPT
+        super().__init__(loaded, share(task.batches(loaded)), few)
+        self._task = task
 
-    def start_at(self, row: int) -> None:
-        """Continue with versions that equal the model before this row."""
-        self._start = self._replay.keep(row if self._fits else 0)
-
-    def gated(self, gates: Tensor) -> dict[str, Array]:
-        """Measure the model with gates (n_layers, n_heads)."""
-        return self._outputs(self._loaded, gates.to(self._loaded.device))
-
-    def cut(self, changed: LoadedModel) -> dict[str, Array]:
-        """Measure a copy of the model that has lost heads."""
-        return self._outputs(changed)
-
-    def _outputs(self, changed: LoadedModel, gates: Tensor | None = None) -> dict[str, Array]:
-        with self._replay.playing(self._start, changed, gates) as run:
-            return self._task.outputs_of(run, self._replay.batches)
+    def outputs(
+        self,
+        version: LoadedModel | None = None,
+        *,
+        gates: Tensor | None = None,
+        means: Means | None = None,
+    ) -> dict[str, Array]:
+        """Measure the model, or a copy that has lost heads, with gates (n_layers, n_heads)."""
+        version = version or self.loaded
+        gates = None if gates is None else gates.to(version.device)
+        with gated(version, gates, means=means) as run:
+            return self._task.outputs_of(self.again(run, version), self.batches)

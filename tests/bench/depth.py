@@ -15,10 +15,9 @@ from timing import medians, options, print_head, print_row
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.analyses.depth.measure import VARIANTS, residual_ratio
+from headscope.analyses.depth.measure import VARIANTS, own_run, residual_ratio, run_variant
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.anatomy.blocks import own_run, run_variant
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.run.routing import Router
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from contribution_sums import error_of
 from families import BY_NAME, COVERED
 from torch import Tensor, nn
 
 import headscope
-from headscope.analyses.depth.measure import VARIANTS
+from headscope.analyses.depth.measure import VARIANTS, own_run, run_variant
 from headscope.core.errors import UnsupportedModelError
-from headscope.models.anatomy.blocks import own_run, run_variant
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.anatomy.residual import find_stream, record
 from headscope.models.run.loaded import LoadedModel
@@ -116,8 +116,7 @@ def check_attribute(loaded: LoadedModel, tokens: Tensor, slack: float) -> None:
     reading = torch.randn(expected.shape, dtype=torch.float64)
     run = record(loaded, find_stream(loaded), tokens, torch.ones_like(tokens))
     parts = run.contributions(reading)
-    error = (parts.total() - (reading * expected).sum((1, 2))).abs() / parts.absolute()
-    assert float(error.max()) < slack
+    assert error_of(parts, (reading * expected).sum((1, 2))) < slack
 
 
 def size(states: Tensor) -> float:

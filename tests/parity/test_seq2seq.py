@@ -17,8 +17,7 @@ from headscope.core.errors import CorpusError, InputError
 from headscope.data.examples import Examples
 from headscope.data.token_rows import Ends
 from headscope.models.run.intervene import gated
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import wrap
+from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.tasks.seq2seq import Seq2Seq, decode_greedily, ends_of
 
 PAD, CLS, SEP = (SPECIAL.index(token) for token in ("[PAD]", "[CLS]", "[SEP]"))

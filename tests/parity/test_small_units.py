@@ -14,6 +14,7 @@ from families import BY_NAME, COVERED, Family
 from tiny_models import tiny_bert
 from torch import Tensor, nn
 from transformers import AutoModel
+from transformers.pytorch_utils import Conv1D
 
 import headscope
 from headscope.artefacts.onnx_graph import write_graph
@@ -67,11 +68,12 @@ def some(items: tuple[FeedForward, ...], *, even: bool = False) -> dict[str, lis
 @contextmanager
 def zeroed(item: FeedForward, numbers: list[int]) -> Iterator[None]:
     """Set by hand what these neurons hand on to zero: rows of the second map."""
-    kept = item.W_out.detach().clone()
+    W = item.second.weight if isinstance(item.second, Conv1D) else item.second.weight.t()
+    before = W.detach().clone()
     with torch.no_grad():
-        item.W_out[numbers] = 0.0
+        W[numbers] = 0.0
         yield
-        item.W_out.copy_(kept)
+        W.copy_(before)
 
 
 # --- neurons --------------------------------------------------------------------------------------
@@ -92,7 +94,11 @@ def test_removed_neurons_are_zeroed_neurons(name: str) -> None:
     assert removed_neurons(cut) == {key: tuple(value) for key, value in chosen.items()}
     assert removed_neurons(loaded) == {}
     fewer = [sum(p.numel() for p in one.model.parameters()) for one in (loaded, cut)]
-    each = {item.name: item.numbers_per_neuron for item in items}
+    each = {}  # Numbers that a neuron owns: all of its maps but the bias of the second
+    for item in items:
+        maps = [p.numel() for m in (*item.first, item.second) for p in m.parameters()]
+        bias = 0 if item.second.bias is None else item.second.bias.numel()
+        each[item.name] = (sum(maps) - bias) // item.width
     assert fewer[0] - fewer[1] == sum(each[key] * len(gone) for key, gone in chosen.items())
 
 
@@ -403,7 +409,20 @@ def test_a_manifest_that_lies(
 
 def test_spans() -> None:
     for numbers in ((), (0,), (3, 4, 5), (0, 2, 3, 9), tuple(range(3000))):
-        assert from_spans(as_spans(reversed(numbers)), 3000) == numbers
+        assert from_spans(as_spans(numbers), 3000) == numbers
     assert as_spans([0, 1, 2, 5, 8, 9]) == "0-2,5,8-9"
-    for wrong in ("5-3", "1,1", "2,1", "3000", "1-", "-1", "1,,2", "a", None, 3, "1-999999999999"):
+    assert as_spans([3, 4, 5, 9, 11, 12, 0]) == "3-5,9,11-12,0"
+    for wrong in (
+        "5-3",
+        "1,1",
+        "1-3,2",
+        "3000",
+        "1-",
+        "-1",
+        "1,,2",
+        "a",
+        None,
+        3,
+        "1-999999999999",
+    ):
         assert from_spans(wrong, 3000) is None

@@ -8,12 +8,11 @@ import torch
 from transformers import BertConfig, BertModel
 
 import headscope
-from headscope.analyses.depth.measure import VARIANTS, residual_ratio
+from headscope.analyses.depth.measure import VARIANTS, own_run, residual_ratio, run_variant
 from headscope.analyses.depth.result import DepthResult
 from headscope.core.serialise import from_dict, to_json
 from headscope.data.corpus import open_plain
 from headscope.data.packing import pack
-from headscope.models.anatomy.blocks import own_run, run_variant
 from headscope.models.anatomy.layers import take_apart
 from headscope.models.run.routing import Router
 

@@ -1,9 +1,176 @@
-"""Which heads made this output."""
+"""Which heads made this output: what ``headscope attribute`` can be asked."""
 
-from headscope.analyses.attribute.options import AttributeOptions
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
 from headscope.analyses.attribute.result import AttributeResult
+from headscope.core.errors import InputError
+from headscope.core.options import Option
 from headscope.session.entry import entry
+from headscope.session.options import POOLING, RunOptions, Text
 
-__all__ = ["AttributeResult", "attribute"]
+__all__ = ["AttributeOptions", "AttributeResult", "attribute"]
+
+if TYPE_CHECKING:
+    from headscope.analyses.classify.result import ClassifyResult
+
+    Classification = str | Path | ClassifyResult
+else:
+    Classification = Path
+
+#: What can be taken apart: the cosine of two texts' embeddings, a logit of a classifier, the logit
+#: of a token at the mask, or the mean logit of the tokens of what an encoder-decoder should write.
+KINDS = ("cosine", "class", "token", "target")
+
+
+@dataclass(frozen=True)
+class AttributeOptions(RunOptions):
+    """Find the heads that made one output: each head's part of it, and what removing it changes.
+
+    The output is the cosine of two texts, the logit of a class, of the token at a mask, or, for an
+    encoder-decoder, the mean logit of its target's tokens. The parts of heads, feed-forward
+    networks, embeddings and biases add up to it exactly; a sum that is not the output ends with
+    exit code 3.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.attribute("demo", "A man plays a guitar.", "Someone plays music.")
+    >>> result.kind, len(result.heads), result.check.error < 1e-9
+    ('cosine', 72, True)
+    """
+
+    examples: ClassVar[tuple[str, ...]] = (
+        'headscope attribute demo "A man plays a guitar." "Someone plays music."',
+        'headscope attribute demo "A man plays." "Music is made." --tokens',
+        'headscope attribute demo "A man plays." "Music is made." --against Rain',
+        "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
+        'headscope attribute ./my-classifier "A dull film." --flip',
+        'headscope attribute ./my-translator "Guten Tag." --target "Good day."',
+    )
+
+    first: Annotated[
+        str | None,
+        Option(
+            help="The text. Default: of the built-in sample.",
+            metavar="TEXT",
+            argument=True,
+            required=False,
+        ),
+    ] = None
+    second: Annotated[
+        str | None,
+        Option(
+            help="The text that it is compared with, or, for a classifier, that it is paired with.",
+            metavar="TEXT",
+            argument=True,
+            required=False,
+        ),
+    ] = None
+    _: KW_ONLY
+    of: Annotated[
+        str | None,
+        Option(
+            help="The output that is taken apart. Default: a classifier's class, a masked token "
+            "where the text has a mask, what an encoder-decoder writes for one text, else the "
+            "cosine of two texts.",
+            choices=KINDS,
+        ),
+    ] = None
+    label: Annotated[
+        str | None,
+        Option(help="The class, or the token at the mask. Default: what the model predicts."),
+    ] = None
+    target: Annotated[
+        str | None,
+        Option(
+            help="What an encoder-decoder should write for the text: the mean logit of its tokens, "
+            "end token included. Default: what the model writes.",
+            metavar="TEXT",
+        ),
+    ] = None
+    at: Annotated[
+        int | None,
+        Option(help="Only this token of the target, counted from 1. Default: all.", at_least=1),
+    ] = None
+    against: Annotated[
+        str | None,
+        Option(
+            help="A third text: also search the heads whose removal reverses which text is nearer "
+            "to the first.",
+            metavar="TEXT",
+        ),
+    ] = None
+    flip: Annotated[
+        bool, Option(help="Also search the heads whose removal changes the prediction.")
+    ] = False
+    tokens: Annotated[
+        bool, Option(help="Also split every part by the token that it was read from.")
+    ] = False
+    data: Annotated[
+        Path | None,
+        Option(
+            help="Many examples in place of one: pairs, labelled sentences, lines with a mask, or "
+            "sources with targets."
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, Option(help="So many examples of the data, chosen at random.", at_least=1)
+    ] = None
+    removals: Annotated[
+        int,
+        Option(
+            help="Examples of the data on which every head is removed, spread evenly.", at_least=1
+        ),
+    ] = 16
+    roles: Annotated[
+        Classification | None,
+        Option(
+            help="classify.json of the same model: sums by role. Default: sums by layer.",
+            python_help="Classification of the same model: sums by role, else by layer.",
+        ),
+    ] = None
+    calibration: Annotated[
+        Text | None,
+        Option(
+            help="Text for the heads' mean outputs and the controls, one sentence a line; for a "
+            "target a table of pairs. Default: the built-in sample, or the data's own pairs."
+        ),
+    ] = None
+    most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
+    draws: Annotated[
+        int, Option(help="Random sets of heads beside a set that was found.", at_least=5)
+    ] = 100
+    shuffles: Annotated[
+        int, Option(help="Other texts on which the same search is run.", at_least=1)
+    ] = 5
+    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = False
+    pooling: Annotated[str | None, POOLING] = None
+
+    def check(self) -> None:
+        """Refuse options that do not fit together."""
+        single = ("first", "target", "at", "against", "flip", "tokens")
+        given = [name for name in single if getattr(self, name)]
+        if self.data is not None and given:
+            name = given[0]
+            raise InputError(f"data holds many examples and {name} is for one; give one of them.")
+        if self.against is not None and self.second is None:
+            raise InputError("against compares a third text with the second; give two texts.")
+        if self.first is None and (self.target is not None or self.at is not None):
+            raise InputError("target is what is written for a text; give that text too.")
+        for name in ("first", "second", "target", "against"):
+            text = getattr(self, name)
+            if text is not None and not text.strip():
+                raise InputError("A text is empty; give at least one word.")
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: the exact sum, the removals, the search and the random weights."""
+        searched = self.against is not None or bool(self.flip)
+        wanted = {"search": searched, "control": self.control}
+        return ("parts", "heads removed", *(name for name, asked in wanted.items() if asked))
+
 
 attribute = entry(AttributeOptions, AttributeResult, "headscope.analyses.attribute.run")

@@ -1,38 +1,43 @@
-"""Read the texts whose outputs are attributed: one text or pair, or a file, and the controls'."""
+"""Read the texts whose outputs are attributed: one text or pair, or a file, and the controls'.
+
+In an encoder-decoder these are the logits of a target's tokens given its source.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from headscope.analyses.attribute.measure import (
-    Example,
-    batches,
-    select_read,
-    spread,
-    vectors,
-    with_next,
-)
-from headscope.analyses.attribute.options import AttributeOptions
-from headscope.analyses.attribute.targets import (
-    calibration_pairs,
-    searched_targets,
-    target_examples,
-    with_other_sources,
-)
+from headscope.analyses.attribute import AttributeOptions
+from headscope.analyses.attribute.measure import AT_ONCE, Example, select_read, spread, vectors
 from headscope.core.errors import CorpusError, InputError
+from headscope.data.batches import buckets
 from headscope.data.corpus import as_plain
-from headscope.data.examples import Examples, read_labelled, read_pairs, read_texts, without_shared
-from headscope.data.token_rows import Row, encode_rows, padded
+from headscope.data.examples import (
+    Examples,
+    read_labelled,
+    read_pairs,
+    read_texts,
+    read_translations,
+    without_shared,
+)
+from headscope.data.files import TABLES
+from headscope.data.token_rows import PairRow, Row, encode_pairs, encode_rows, padded
 from headscope.models.run.intervene import intervene
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.session.texts import handy_sentences
+from headscope.tasks.seq2seq import decode_greedily
 
-CALIBRATION = 64  # Sentences that heads' means are taken over, spread evenly over the text.
+CALIBRATION = 64  # Texts that heads' means are taken over, spread evenly over the file.
+WRITTEN = 16  # Sources read from a text without targets, which the model then generates.
+MORE = 10  # Tokens that a generated target may have more than its source
 OTHERS = 16  # Unrelated texts that a single example is compared with as a control.
+SHUFFLED = 256  # Examples that are paired with others as a control
 
 
 @dataclass(frozen=True)
@@ -40,14 +45,14 @@ class Opened:
     """The examples that are run, with their controls and the calibration texts."""
 
     kind: str
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # Of the one example; empty with data
     label: str
-    examples: tuple[Example, ...]
+    examples: list[Example]
     skipped: int
-    shuffled: tuple[Example, ...]
+    shuffled: list[Example]
     #: The example whose heads are searched, and others for comparison; empty unless asked for.
-    searched: tuple[Example, ...]
-    calibration_rows: tuple[Row, ...]
+    searched: list[Example]
+    calibration_rows: list[Row]
     calibration: dict[str, Any]
     data: Examples | None
 
@@ -55,113 +60,41 @@ class Opened:
 def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[LoadedModel, Opened]:
     """Read texts or data; return the view of the model that they run, and what to run."""
     kind = _kind(loaded, options)
-    if kind != "cosine" and options.against is not None:
-        raise InputError(
-            "against compares cosines; give two texts to a model without a classifier."
-        )
+    _refuse_for_kind(loaded, kind, options)
+    if kind != "target":
+        loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
+    data = None
+    if options.data is not None:
+        read = {
+            "cosine": read_pairs,
+            "class": read_labelled,
+            "token": read_texts,
+            "target": read_translations,
+        }[kind]
+        data = read(options.data).draw(options.limit, options.seed)
+    label = ""
     if kind == "target":
-        return loaded, _open_targets(loaded, options)
-    for name in ("target", "at"):
-        if getattr(options, name) is not None:
-            raise InputError(
-                f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
-                f"a {kind} here; leave it out."
-            )
-    loaded = loaded.only("encoder") if loaded.encoder_decoder else loaded
-    if kind == "cosine" and (options.label is not None or options.flip):
-        name = "flip" if options.flip else "label"
-        raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
-    data = _read(kind, options)
-    if data is None:
-        texts = _texts(loaded, kind, options)
-        first, second = [texts[0]], [texts[1]] if len(texts) > 1 else None
+        texts, examples, skipped = _targets(loaded, options, data)
+        if options.at is not None:
+            written = examples[0].pair.labels[examples[0].positions[0]]
+            label = _label_name(loaded, "token", written)
     else:
-        texts, first, second = (), list(data.first), list(data.second or ()) or None
-    source = as_plain(options.calibration)
-    read = Examples(source.name, source.sha256, first=tuple(source))
-    found = without_shared(read, Examples("texts", "", first=(*texts, *first, *(second or ()))))
-    lines = [found.examples.first[i] for i in spread(len(found.examples), CALIBRATION)]
-    prompt = loaded.pooling.prompt if kind == "cosine" else ""
-    rows = tuple(_rows(loaded, [prompt + line for line in lines]))
-    if len(rows) < 2:
-        raise CorpusError(
-            f"{source.name} has fewer than two lines that fit {loaded.name}; give another text for "
-            "calibration."
-        )
-    calibration = {
-        "name": source.name,
-        "sha256": source.sha256,
-        "lines": len(rows),
-        "dropped": found.dropped,
-        "same": found.same,
-    }
-    pooled = [prompt + text for text in first]
-    examples: list[Example] = []
-    if kind == "cosine":
-        assert second is not None
-        sides = [
-            list(encode_rows(loaded, [prompt + t for t in side], None)) for side in (first, second)
-        ]
-        for a, b in zip(*sides, strict=True):
-            if a is not None and b is not None:
-                examples.append(Example(kind, (a, b)))
-    else:
-        mask = getattr(loaded.tokenizer, "mask_token_id", None)
-        for row in encode_rows(loaded, pooled, second):
-            if row is None or (kind == "token" and mask not in row.ids):
-                continue
-            position = row.ids.index(mask) if kind == "token" and mask is not None else 0
-            examples.append(Example(kind, (row,), position=position))
-    _check_found(loaded, kind, examples, data)
-    examples, label = _labelled(loaded, kind, examples, options.label)
-    opened = Opened(
+        texts = () if data is not None else _texts(loaded, kind, options)
+        examples, skipped = _encoded(loaded, kind, data, texts)
+        examples, label = _labelled(loaded, kind, examples, options.label)
+    rows, calibration = _calibrate(loaded, kind, options, data, texts)
+    return loaded, Opened(
         kind=kind,
         texts=texts,
         label=label,
-        examples=tuple(examples),
-        skipped=len(first) - len(examples),
-        shuffled=tuple(_shuffled(loaded, examples, rows, second is not None)),
-        searched=tuple(_searched(loaded, examples, rows, options)),
+        examples=examples,
+        skipped=skipped,
+        shuffled=_shuffled(loaded, examples, rows),
+        searched=_searched(loaded, examples[0], rows, options),
         calibration_rows=rows,
         calibration=calibration,
         data=data,
     )
-    return loaded, opened
-
-
-def _open_targets(loaded: LoadedModel, options: AttributeOptions) -> Opened:
-    """Read a source and its target, or many."""
-    for name in ("second", "label"):
-        if getattr(options, name) is not None:
-            raise InputError(
-                f"{loaded.name} writes a target for one source: give what it writes as 'target', "
-                f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
-            )
-    examples, texts, skipped, data = target_examples(loaded, options)
-    rows, calibration = calibration_pairs(loaded, options, data, texts)
-    own = examples[0]
-    label = ""
-    if options.at is not None:
-        label = _label_name(loaded, "token", own.pair.labels[own.positions[0]])
-    return Opened(
-        kind="target",
-        texts=texts,
-        label=label,
-        examples=tuple(examples),
-        skipped=skipped,
-        shuffled=tuple(with_other_sources(examples, rows)),
-        searched=tuple(searched_targets(loaded, own, rows, options)) if options.flip else (),
-        calibration_rows=tuple(rows),
-        calibration=calibration,
-        data=data,
-    )
-
-
-def _read(kind: str, options: AttributeOptions) -> Examples | None:
-    if options.data is None:
-        return None
-    read = {"cosine": read_pairs, "class": read_labelled, "token": read_texts}[kind]
-    return read(options.data).draw(options.limit, options.seed)
 
 
 def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
@@ -188,45 +121,88 @@ def _kind(loaded: LoadedModel, options: AttributeOptions) -> str:
     return "target" if loaded.task_head == "seq2seq" and (wants_target or alone) else "cosine"
 
 
+def _refuse_for_kind(loaded: LoadedModel, kind: str, options: AttributeOptions) -> None:
+    """Refuse options that are for another output."""
+    if kind != "cosine" and options.against is not None:
+        raise InputError(
+            "against compares cosines; give two texts to a model without a classifier."
+        )
+    for name in ("second", "label"):
+        if kind == "target" and getattr(options, name) is not None:
+            raise InputError(
+                f"{loaded.name} writes a target for one source: give what it writes as 'target', "
+                f"and leave '{name}' out (of = cosine compares two texts by its encoder)."
+            )
+    for name in ("target", "at"):
+        if kind != "target" and getattr(options, name) is not None:
+            raise InputError(
+                f"{name} is for what an encoder-decoder model writes, and {loaded.name} gives "
+                f"a {kind} here; leave it out."
+            )
+    if kind == "cosine" and (options.label is not None or options.flip):
+        name = "flip" if options.flip else "label"
+        raise InputError(f"{name} is for a class or a masked token, and this output is a cosine.")
+
+
 def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[str, ...]:
     """Return the texts of the one example, from the built-in sample where none was given."""
-    given = tuple(t for t in (options.first, options.second, options.against) if t is not None)
-    if kind == "cosine" and len(given) == 1:
+    texts = tuple(t for t in (options.first, options.second, options.against) if t is not None)
+    if kind == "cosine" and len(texts) == 1:
         raise InputError(
             f"{loaded.name} has no classifier, and the text has no mask, so two texts are "
             "compared: give a second one."
         )
-    if given:
-        return given
+    if texts:
+        return texts
     if kind == "token":
         raise InputError(
             f"Give a text with the mask of {loaded.name}, {loaded.tokenizer.mask_token}."
         )
-    handy = handy_sentences(loaded, 2 if kind == "cosine" else 1)
+    return (_sample(loaded) * 2)[: 2 if kind == "cosine" else 1]
+
+
+def _sample(loaded: LoadedModel) -> tuple[str, ...]:
+    """Return one or two sentences of the built-in sample."""
+    handy = handy_sentences(loaded, 2)
     if not handy:
         raise InputError(f"No sentence of the built-in sample fits {loaded.name}; give a text.")
-    return tuple(text for text, _ in (handy * 2)[: 2 if kind == "cosine" else 1])
+    return tuple(text for text, _ in handy)
 
 
-def _rows(loaded: LoadedModel, texts: Sequence[str]) -> list[Row]:
-    return [row for row in encode_rows(loaded, texts, None) if row is not None and row.content]
+# --- embeddings, classes and masked tokens --------------------------------------------------------
 
 
-def _check_found(
-    loaded: LoadedModel, kind: str, examples: Sequence[Example], data: Examples | None
-) -> None:
+def _encoded(
+    loaded: LoadedModel, kind: str, data: Examples | None, texts: Sequence[str]
+) -> tuple[list[Example], int]:
+    """Return the examples that fit the model, without labels, and how many do not."""
+    first = list(texts[:1] if data is None else data.first)
+    second = list(texts[1:2] if data is None else data.second or ()) or None
+    examples: list[Example] = []
+    if kind == "cosine":
+        assert second is not None
+        prompt = loaded.pooling.prompt
+        sides = [encode_rows(loaded, [prompt + t for t in side], None) for side in (first, second)]
+        for a, b in zip(*map(list, sides), strict=True):
+            if a is not None and b is not None:
+                examples.append(Example(kind, (a, b)))
+    else:
+        mask = getattr(loaded.tokenizer, "mask_token_id", None)
+        for row in encode_rows(loaded, first, second):
+            if row is None or (kind == "token" and mask not in row.ids):
+                continue
+            position = row.ids.index(mask) if kind == "token" and mask is not None else 0
+            examples.append(Example(kind, (row,), position=position))
     if not examples:
-        mask = f" or lacks the mask {loaded.tokenizer.mask_token}" if kind == "token" else ""
+        lacks = f" or lacks the mask {loaded.tokenizer.mask_token}" if kind == "token" else ""
         raise InputError(
             f"{'A text' if data is None else f'Every example of {data.name}'} is longer than the "
-            f"{loaded.max_length} tokens that {loaded.name} reads{mask}; give another (nothing is "
+            f"{loaded.max_length} tokens that {loaded.name} reads{lacks}; give another (nothing is "
             "ever cut)."
         )
-    for example in examples:
-        if not all(row.content for row in example.rows):
-            raise InputError(
-                f"The tokenizer of {loaded.name} makes no token of a text; give another."
-            )
+    if not all(row.content for example in examples for row in example.rows):
+        raise InputError(f"The tokenizer of {loaded.name} makes no token of a text; give another.")
+    return examples, len(first) - len(examples)
 
 
 def _labelled(
@@ -238,20 +214,18 @@ def _labelled(
     if label is not None:
         number = _label_id(loaded, kind, label)
         return [replace(e, label=number) for e in examples], _label_name(loaded, kind, number)
-    labels = [0] * len(examples)
-    for part in batches([len(example) for example in examples]):
-        chosen = [examples[i] for i in part]
-        batch = padded([e.rows[0] for e in chosen], loaded.pad_id, loaded.device)
+    labels: list[int] = []  # The shortest examples first
+    for part in buckets(examples, AT_ONCE):
+        batch = padded([e.rows[0] for e in part], loaded.pad_id, loaded.device)
         with intervene(loaded) as router, torch.no_grad():
-            hidden, logits = router.checked(
-                loaded.run, *batch.inputs, select=select_read(loaded, chosen)
-            )
-        found = vectors(loaded, kind, batch, hidden, logits).argmax(-1)
-        for i, number in zip(part, found.tolist(), strict=True):
-            labels[i] = number
-    examples = [replace(e, label=n) for e, n in zip(examples, labels, strict=True)]
-    one = len(set(labels)) == 1
-    return examples, _label_name(loaded, kind, labels[0]) if one else ""
+            select = select_read(loaded, part)
+            hidden, logits = router.checked(loaded.run, *batch.inputs, select=select)
+        labels += vectors(loaded, kind, batch, hidden, logits).argmax(-1).tolist()
+    order = sorted(range(len(examples)), key=lambda i: len(examples[i]))
+    by_place = dict(zip(order, labels, strict=True))
+    examples = [replace(e, label=by_place[i]) for i, e in enumerate(examples)]
+    same = len(set(labels)) == 1
+    return examples, _label_name(loaded, kind, labels[0]) if same else ""
 
 
 def _label_id(loaded: LoadedModel, kind: str, label: str) -> int:
@@ -277,58 +251,216 @@ def _label_name(loaded: LoadedModel, kind: str, number: int) -> str:
     return str(loaded.tokenizer.convert_ids_to_tokens(number))
 
 
+# --- targets of an encoder-decoder ----------------------------------------------------------------
+
+
+def _targets(
+    loaded: LoadedModel, options: AttributeOptions, data: Examples | None
+) -> tuple[tuple[str, ...], list[Example], int]:
+    """Return the texts of a single example, the examples, and how many were left out."""
+    ends = ends_of(loaded)
+    if data is not None:
+        rows = list(encode_pairs(loaded, data.first, data.second or (), ends))
+        examples = [_target(row) for row in rows if row is not None and row.content]
+        if not examples:
+            raise InputError(
+                f"Every pair of {data.name} is longer than the {loaded.max_length} tokens that "
+                f"{loaded.name} reads on either side; give others (nothing is ever cut)."
+            )
+        return (), examples, len(rows) - len(examples)
+    source = options.first
+    if source is None:
+        source = _sample(loaded.only("encoder"))[0]
+    if options.target is None:
+        row = next(_generated(loaded, [source]), None)
+    else:
+        row = next(encode_pairs(loaded, [source], [options.target], ends))
+    if row is None or not row.content:
+        raise InputError(
+            f"The source or the target has no token, or more than the {loaded.max_length} that "
+            f"{loaded.name} reads; give others (nothing is ever cut)."
+        )
+    if options.target is not None and loaded.tokenizer.unk_token_id in row.labels:
+        raise InputError(
+            f"The tokenizer of {loaded.name} has no token for a part of the target, so the model "
+            "cannot write it; give another target."
+        )
+    target = options.target or str(loaded.tokenizer.decode(row.labels, skip_special_tokens=True))
+    example = _target(row)
+    if options.at is not None:
+        if options.at > len(row.labels):
+            raise InputError(
+                f"The target has {len(row.labels)} tokens, its end token included, so none is "
+                f"number {options.at}; give 'at' from 1 to {len(row.labels)}."
+            )
+        example = replace(example, positions=(options.at - 1,))
+    return (source, target), [example], 0
+
+
+def _target(row: PairRow) -> Example:
+    return Example("target", (row,), positions=tuple(range(len(row.labels))))
+
+
+def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]:
+    """Yield each source that is not too long, with the target that greedy decoding gives it."""
+    special, ends = set(loaded.tokenizer.all_special_ids), ends_of(loaded)
+    for row in encode_rows(loaded, sources, None):
+        if row is None or not row.ids:
+            continue
+        batch = padded([row], loaded.pad_id, loaded.device)
+        (ids,) = decode_greedily(
+            loaded.network,
+            batch.input_ids,
+            batch.attention_mask,
+            ends=ends,
+            pad_id=loaded.pad_id,
+            max_new_tokens=min(len(row.ids) + MORE, loaded.max_length - 1),
+        )
+        yield PairRow(
+            index=row.index,
+            ids=row.ids,
+            types=None,
+            content=row.content,
+            decoder_ids=(ends.start, *ids),
+            labels=(*ids, ends.stop),
+            decoder_content=tuple(i for i, token in enumerate(ids, 1) if token not in special),
+        )
+
+
+def _predicted_target(loaded: LoadedModel, example: Example) -> Example:
+    """Replace a target's labels by what the model predicts where it reads the target itself."""
+    batch = padded([example.pair], loaded.pad_id, loaded.device)
+    with intervene(loaded) as router, torch.no_grad():
+        run = partial(loaded.run, select=None)
+        logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)[1]
+    assert logits is not None
+    labels = tuple(logits[0].argmax(-1).tolist())
+    return replace(example, rows=(replace(example.pair, labels=labels),))
+
+
+# --- calibration, and controls --------------------------------------------------------------------
+
+
+def _calibrate(
+    loaded: LoadedModel,
+    kind: str,
+    options: AttributeOptions,
+    data: Examples | None,
+    texts: Sequence[str],
+) -> tuple[list[Row], dict[str, Any]]:
+    """Return the texts that heads' means are taken over, and what they are.
+
+    They share no sentence with what is taken apart. For a target they are pairs of the calibration
+    file, else of the data, else sources of the built-in sample with what the model writes for them.
+    """
+    wanted, to_target = options.calibration, kind == "target"
+    source = data if to_target and wanted is None else None
+    if to_target and isinstance(wanted, str | Path) and Path(wanted).suffix.lower() in TABLES:
+        source = read_translations(wanted)
+    if source is None:
+        plain = as_plain(wanted)
+        source = Examples(plain.name, plain.sha256, first=tuple(plain))
+    unshared = without_shared(source, data or Examples("texts", "", first=tuple(texts)))
+    generates = to_target and source.second is None
+    most = WRITTEN if generates else CALIBRATION
+    left = unshared.examples.pick(spread(len(unshared.examples), most))
+    encoded: Iterator[Row | None]
+    if generates:
+        encoded = _generated(loaded, left.first)
+    elif to_target:
+        encoded = encode_pairs(loaded, left.first, left.second or (), ends_of(loaded))
+    else:
+        prompt = loaded.pooling.prompt if kind == "cosine" else ""
+        encoded = encode_rows(loaded, [prompt + line for line in left.first], None)
+    rows = [row for row in encoded if row is not None and row.content]
+    if len(rows) < 2:
+        give = (
+            "calibration pairs, source and target" if to_target else "another text for calibration"
+        )
+        raise CorpusError(
+            f"{source.name} has fewer than two lines that fit {loaded.name}; give {give}."
+        )
+    counts = {"lines": len(rows), "dropped": unshared.dropped, "same": unshared.same}
+    return rows, {"name": source.name, "sha256": source.sha256, **counts}
+
+
 def _shuffled(
-    loaded: LoadedModel, examples: Sequence[Example], rows: Sequence[Row], paired: bool
+    loaded: LoadedModel, examples: Sequence[Example], rows: Sequence[Row]
 ) -> list[Example]:
     """Pair texts that do not belong together; exchange a single text for others."""
-    if examples[0].kind == "cosine":
-        if len(examples) > 1:
-            return [replace(e, rows=(e.rows[0], other.rows[1])) for e, other in with_next(examples)]
-        return [replace(examples[0], rows=(examples[0].rows[0], row)) for row in rows[:OTHERS]]
+    first = examples[0]
     if len(examples) > 1:
-        return [replace(other, label=e.label) for e, other in with_next(examples)]
-    return _others(loaded, examples[0], rows)[:OTHERS]
+        pairs = [
+            (examples[i], examples[(i + 1) % len(examples)])
+            for i in spread(len(examples), SHUFFLED)
+        ]
+        if first.kind == "cosine":
+            return [replace(e, rows=(e.rows[0], other.rows[1])) for e, other in pairs]
+        if first.kind == "target":
+            return [_with_source(e, other.pair) for e, other in pairs]
+        return [replace(other, label=e.label) for e, other in pairs]
+    if first.kind == "cosine":
+        return [replace(first, rows=(first.rows[0], row)) for row in rows[:OTHERS]]
+    if first.kind == "target":
+        return [_with_source(first, row) for row in rows if row.ids != first.pair.ids][:OTHERS]
+    return _others(loaded, first, rows)[:OTHERS]
+
+
+def _with_source(example: Example, other: Row) -> Example:
+    """Give a target a source that it does not belong to."""
+    return replace(example, rows=(replace(example.pair, ids=other.ids, content=other.content),))
 
 
 def _others(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
-    """Return the same logit of other texts; a token's logit is read at a masked middle token."""
+    """Return the same output of other texts; a token's logit is read at a masked middle token."""
     if example.kind == "class":
         typed = example.rows[0].types is not None
         return [
             replace(example, rows=(replace(r, types=(0,) * len(r)) if typed else r,)) for r in rows
         ]
-    mask, found = int(loaded.tokenizer.mask_token_id), []
+    mask, others = int(loaded.tokenizer.mask_token_id), []
     for row in rows:
         position = row.content[len(row.content) // 2]
         ids = (*row.ids[:position], mask, *row.ids[position + 1 :])
-        found.append(replace(example, rows=(replace(row, ids=ids),), position=position))
-    return found
+        others.append(replace(example, rows=(replace(row, ids=ids),), position=position))
+    return others
 
 
 def _searched(
-    loaded: LoadedModel,
-    examples: Sequence[Example],
-    rows: Sequence[Row],
-    options: AttributeOptions,
+    loaded: LoadedModel, example: Example, rows: Sequence[Row], options: AttributeOptions
 ) -> list[Example]:
-    """Return the example whose heads are searched, and random triples or texts to compare with."""
-    own = examples[0]
-    length = sum(map(len, own.rows)) / len(own.rows)
-    near = sorted(rows, key=lambda row: abs(len(row) - length))
-    near = near[: max(3 * options.shuffles, len(rows) // 2)]
-    order = torch.randperm(len(near), generator=torch.Generator().manual_seed(abs(options.seed)))
-    drawn = [near[i] for i in order.tolist()]
+    """Return the example whose heads are searched, and others of about its length to compare with.
+
+    They are random triples of the calibration text, or others of its texts; empty where no search
+    is asked for. Labels are the model's predictions; of a target it reads the target itself
+    (teacher forcing), and where only one token of it counts, only one of theirs does.
+    """
+    n, to_target = options.shuffles, example.kind == "target"
+    if options.against is None and not options.flip:
+        return []
+
+    def length(some: Sequence[Row]) -> float:
+        sizes = [len(row.labels) if isinstance(row, PairRow) else len(row) for row in some]
+        return sum(sizes) / len(sizes)
+
+    near = sorted(rows, key=lambda row: abs(length([row]) - length(example.rows)))
+    near = near[: max(n if to_target else 3 * n, len(rows) // 2)]
+    order = torch.randperm(
+        len(near), generator=torch.Generator().manual_seed(abs(options.seed))
+    ).tolist()
+    drawn = [near[i] for i in order]
+    if to_target:
+        others = [_target(row) for row in drawn[:n] if isinstance(row, PairRow)]
+        if options.at is not None:
+            others = [replace(e, positions=e.positions[: options.at][-1:]) for e in others]
+        return [_predicted_target(loaded, e) for e in (example, *others)]
     if options.against is not None:
-        prompt = loaded.pooling.prompt
-        third = next(encode_rows(loaded, [prompt + options.against], None))
+        third = next(encode_rows(loaded, [loaded.pooling.prompt + options.against], None))
         if third is None or not third.content:
             raise InputError(f"The text of against does not fit {loaded.name}; give another.")
-        triples = [tuple(drawn[i : i + 3]) for i in range(0, len(drawn) - 2, 3)]
-        return [
-            replace(own, rows=(*own.rows, third)),
-            *(replace(own, rows=triple) for triple in triples[: options.shuffles]),
+        triples = [tuple(drawn[i : i + 3]) for i in range(0, len(drawn) - 2, 3)][:n]
+        return [replace(example, rows=(*example.rows, third))] + [
+            replace(example, rows=triple) for triple in triples
         ]
-    if not options.flip:
-        return []
-    others = _others(loaded, own, drawn)[: options.shuffles]
-    return _labelled(loaded, own.kind, [own, *others], None)[0]
+    others = _others(loaded, example, drawn)[:n]
+    return _labelled(loaded, example.kind, [example, *others], None)[0]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headscope.core.accumulator import Array
+from headscope.data.batches import buckets
 from headscope.data.token_rows import Padded, PairRow, Row, padded
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.readout import Readout, embedding, task_head
@@ -24,7 +25,6 @@ from headscope.models.run.task_heads import Select
 from headscope.tasks.base import TOKEN_HEADS, one_position
 
 AT_ONCE = 512  # Tokens of a batch, padding included: larger ones are slower in float64.
-SHUFFLED = 256  # Examples that are paired with others as a control
 LOGITS = 10_000_000  # Entries of the logits of a batch in which every position has its own.
 
 
@@ -72,17 +72,7 @@ class Parts:
         return np.asarray(np.abs(total - self.output) / np.maximum(absolute, 1e-300))
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """The parts of one example by source token, (rows, pos) each; zeros at padding."""
-
-    embeddings: Array
-    heads: Array  # (rows, n_layers, n_heads, pos)
-    feed_forward: Array
-    #: For a cosine (pos of the first, pos of the second): what two tokens' states contribute
-    #: together, without terms that involve biases. For a target (target_pos, source_pos): what
-    #: cross-attention read from a source token for the logit of a target's token.
-    table: Array | None
+# --- what an output is read from ------------------------------------------------------------------
 
 
 def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 1) -> Select | None:
@@ -94,134 +84,130 @@ def select_read(loaded: LoadedModel, examples: Sequence[Example], repeat: int = 
         return one_position
     if examples[0].kind != "token":
         return None
-    places = torch.tensor([example.position for example in examples]).repeat(repeat)
-    return lambda hidden: hidden[torch.arange(len(hidden)), places.to(hidden.device)][:, None]
+    positions = torch.tensor([example.position for example in examples]).repeat(repeat)
+    return lambda hidden: hidden[torch.arange(len(hidden)), positions.to(hidden.device)][:, None]
 
 
 def vectors(
-    loaded: LoadedModel,
-    kind: str,
-    batch: Padded,
-    hidden: Tensor,
-    logits: Tensor | None,
+    loaded: LoadedModel, kind: str, batch: Padded, hidden: Tensor, logits: Tensor | None
 ) -> Tensor:
     """Return the vector of each row that outputs are read from: unit embedding, or logits."""
     if kind == "cosine":
-        return torch.nn.functional.normalize(
-            loaded.pooling.embed(hidden, batch.attention_mask), dim=-1
-        )
+        embedded = loaded.pooling.embed(hidden, batch.attention_mask)
+        return torch.nn.functional.normalize(embedded, dim=-1)
     assert logits is not None
     return logits.flatten(1)
 
 
-def value_of(example: Example, found: Tensor) -> Tensor:
+def value_of(example: Example, rows: Tensor) -> Tensor:
     """Read an example's output from the vectors of its rows, (..., rows, d)."""
     if example.kind == "cosine":
-        return (found[..., 0, :] * found[..., 1, :]).sum(-1)
+        return (rows[..., 0, :] * rows[..., 1, :]).sum(-1)
     if example.kind == "target":
-        return _gold(example, found)[1].mean(-1)
-    return found[..., 0, example.label]
+        return _target_logits(example, rows)[1].mean(-1)
+    return rows[..., 0, example.label]
 
 
-def _gold(example: Example, found: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits at a target's counted positions, and those of its own tokens there.
-
-    Shapes: (..., positions, vocabulary) and (..., positions).
-    """
-    row, places = example.pair, list(example.positions)
-    flat = found[..., 0, :]
-    logits = flat.reshape(*flat.shape[:-1], len(row.labels), -1)[..., places, :]
-    labels = torch.tensor([row.labels[i] for i in places], device=found.device)
-    own = labels[:, None].expand(*logits.shape[:-1], 1)
-    return logits, logits.gather(-1, own)[..., 0]
-
-
-def margin_of(example: Example, found: Tensor) -> Tensor:
+def margin_of(example: Example, rows: Tensor) -> Tensor:
     """Return by how much the second text is nearer than the third, or the label is ahead.
 
     For a target this is the smallest margin of its counted tokens.
     """
     if example.kind == "cosine":
-        return (found[..., 0, :] * (found[..., 1, :] - found[..., 2, :])).sum(-1)
+        return (rows[..., 0, :] * (rows[..., 1, :] - rows[..., 2, :])).sum(-1)
     if example.kind == "target":
-        logits, own = _gold(example, found)
+        logits, target = _target_logits(example, rows)
         labels = [example.pair.labels[i] for i in example.positions]
-        rest = logits.clone()
-        rest[..., range(len(labels)), labels] = float("-inf")
-        return (own - rest.amax(-1)).amin(-1)
-    rest = found[..., 0, :].clone()
-    rest[..., example.label] = float("-inf")
-    return found[..., 0, example.label] - rest.amax(-1)
+        others = logits.clone()
+        others[..., range(len(labels)), labels] = float("-inf")
+        return (target - others.amax(-1)).amin(-1)
+    others = rows[..., 0, :].clone()
+    others[..., example.label] = float("-inf")
+    return rows[..., 0, example.label] - others.amax(-1)
+
+
+def _target_logits(example: Example, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits at a target's counted positions, and those of its own tokens there.
+
+    Shapes: (..., positions, vocabulary) and (..., positions).
+    """
+    pair, positions = example.pair, list(example.positions)
+    flat = rows[..., 0, :]
+    logits = flat.reshape(*flat.shape[:-1], len(pair.labels), -1)[..., positions, :]
+    labels = torch.tensor([pair.labels[i] for i in positions], device=rows.device)
+    return logits, logits.gather(-1, labels[:, None].expand(*logits.shape[:-1], 1))[..., 0]
+
+
+# --- the sum --------------------------------------------------------------------------------------
 
 
 def measure_parts(
     loaded: LoadedModel,
-    stream: Anatomy,
+    anatomy: Anatomy,
     examples: Sequence[Example],
-    tell: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], None] = lambda done: None,
 ) -> Parts:
-    """Take the output of every example apart; ``tell`` gets how many are done."""
-    found: list[tuple[int, tuple[Array, ...]]] = []
-    for indices, run, output, parts, lengths in _runs(loaded, stream, examples, patterns=False):
-        heads = _by_example(parts.heads.sum(-1), run, indices)
-        columns = [
+    """Take the output of every example apart; ``progress`` gets how many are done."""
+    columns: dict[int, list[Array]] = {}  # By the place of the example
+    for indices, run, output, parts, lengths in _runs(loaded, anatomy, examples, patterns=False):
+
+        def by_example(values: Tensor, n: int = len(indices)) -> Tensor:
+            """Add up the rows of each example."""
+            return values.reshape(n, len(values) // n, *values.shape[1:]).sum(1)
+
+        heads = by_example(parts.heads.sum(-1))
+        batch = [
             output,
-            _by_example(parts.embeddings.sum(-1), run, indices),
+            by_example(parts.embeddings.sum(-1)),
             heads,
-            _by_example(parts.feed_forward.sum(-1), run, indices),
-            _by_example(parts.biases, run, indices),
+            by_example(parts.feed_forward.sum(-1)),
+            by_example(parts.biases),
         ]
         if lengths is not None:  # in the sum, products of a head with the other text count half
             shorter = run.contributions(lengths).heads.sum(-1)
-            columns.append(2 * heads - _by_example(shorter, run, indices))
-        found += [
-            (i, tuple(column[place].cpu().numpy() for column in columns))
-            for place, i in enumerate(indices)
-        ]
-        tell(len(found))
-    found.sort(key=lambda item: item[0])
-    return Parts(*(np.stack(values) for values in zip(*(item[1] for item in found), strict=True)))
+            batch.append(2 * heads - by_example(shorter))
+        for place, i in enumerate(indices):
+            columns[i] = [column[place].cpu().numpy() for column in batch]
+        progress(len(columns))
+    rows = (columns[i] for i in range(len(examples)))
+    return Parts(*(np.stack(values) for values in zip(*rows, strict=True)))
 
 
-def measure_tokens(loaded: LoadedModel, stream: Anatomy, example: Example) -> Tokens:
-    """Split one output by token: what heads read from each, and what the other parts add there."""
-    (_, run, _, parts, _) = next(iter(_runs(loaded, stream, [example], patterns=True)))
-    table = None if parts.cross is None else parts.cross[0].cpu().numpy()
+def measure_tokens(
+    loaded: LoadedModel, anatomy: Anatomy, example: Example
+) -> tuple[float, Contributions, Array | None]:
+    """Split one output by token: what heads read from each, and what the other parts add there.
+
+    Returns the output, its parts by source token, and a table of what two tokens contribute
+    together. For a cosine (pos of the first, pos of the second): their states, without terms that
+    involve biases. For a target (target_pos, source_pos): what cross-attention read from a source
+    token for the logit of a target's token.
+    """
+    ((_, run, output, parts, _),) = _runs(loaded, anatomy, [example], patterns=True)
+    table = parts.cross[0] if parts.cross is not None else None
     if example.kind == "cosine":
         states, _ = run.source_states()  # (rows, pos, source_pos, d_model)
         pooled = []
         for row in range(2):
-            n = len(example.rows[row])
             # With its statistics held fixed, all from pooling on is linear in each source token.
-            own = run.hidden[row : row + 1]
-            readout = Readout(embedding(loaded, run.real[row : row + 1]), own)
-            pooled.append(_through(readout, states[row], n))
-        a, b = pooled
-        whole = loaded.pooling.embed(run.hidden, run.real)
-        table_ = a @ b.T / (whole[0].norm() * whole[1].norm())
-        table = table_.cpu().numpy()
-    return Tokens(
-        parts.embeddings.cpu().numpy(),
-        parts.heads.cpu().numpy(),
-        parts.feed_forward.cpu().numpy(),
-        table,
-    )
-
-
-def _through(readout: Readout, states: Tensor, n: int) -> Tensor:
-    """Map each source token's states (pos, source_pos, d_model) to its part of an embedding."""
-    width = readout.value.shape[1]
-    rows = []
-    for k in range(width):
-        unit = torch.zeros_like(readout.value)
-        unit[0, k] = 1.0
-        g, _ = readout.of(unit)  # (1, pos, d_model)
-        rows.append(torch.einsum("qd,qsd->s", g[0], states[:, :n]))
-    return torch.stack(rows, 1)  # (source_pos, d)
+            hidden = run.hidden[row : row + 1]
+            readout = Readout(embedding(loaded, run.real[row : row + 1]), hidden)
+            of_source = []  # Each source token's part of a coordinate of the embedding
+            for k in range(readout.value.shape[1]):
+                unit = torch.zeros_like(readout.value)
+                unit[0, k] = 1.0
+                g, _ = readout.of(unit)  # (1, pos, d_model)
+                n = len(example.rows[row])
+                of_source.append(torch.einsum("qd,qsd->s", g[0], states[row][:, :n]))
+            pooled.append(torch.stack(of_source, 1))  # (source_pos, d)
+        first, second = pooled
+        embedded = loaded.pooling.embed(run.hidden, run.real)
+        table = first @ second.T / (embedded[0].norm() * embedded[1].norm())
+    return float(output[0]), parts, None if table is None else table.cpu().numpy()
 
 
 def _runs(
-    loaded: LoadedModel, stream: Anatomy, examples: Sequence[Example], *, patterns: bool
+    loaded: LoadedModel, anatomy: Anatomy, examples: Sequence[Example], *, patterns: bool
 ) -> Iterator[tuple[list[int], RecordedRun, Tensor, Contributions, Tensor | None]]:
     """Run examples in batches; yield their indices, the run, their outputs and each row's parts.
 
@@ -230,13 +216,18 @@ def _runs(
     """
     kind = examples[0].kind
     most = AT_ONCE if kind != "target" else min(AT_ONCE, LOGITS // loaded.vocab_size)
+    shortest_first = sorted(range(len(examples)), key=lambda i: len(examples[i]))
     lengths: Tensor | None = None
-    for indices in batches([len(example) for example in examples], most):
-        part = [examples[i] for i in indices]
+    done = 0
+    for part in buckets(examples, most):
+        indices = shortest_first[done : done + len(part)]
+        done += len(part)
         rows = [row for example in part for row in example.rows[: 2 if kind == "cosine" else 1]]
         batch = padded(rows, loaded.pad_id, loaded.device)
-        more, select = batch.decoder_inputs or None, select_read(loaded, part)
-        run = record(loaded, stream, *batch.inputs, decoder=more, patterns=patterns, select=select)
+        decoder, select = batch.decoder_inputs or None, select_read(loaded, part)
+        run = record(
+            loaded, anatomy, *batch.inputs, decoder=decoder, patterns=patterns, select=select
+        )
         if kind == "cosine":
             readout = Readout(embedding(loaded, batch.attention_mask), run.hidden)
             pairs = readout.value.reshape(len(part), 2, -1)
@@ -247,13 +238,13 @@ def _runs(
             lengths, _ = readout.of((output[:, None, None] * pairs / square).flatten(0, 1))
         elif kind == "target":
             read = partial(_mean_logit, part)
-            function = task_head(loaded, stream.end, *batch.inputs, decoder=more, read=read)
+            function = task_head(loaded, anatomy.end, *batch.inputs, decoder=decoder, read=read)
             readout = Readout(function, run.hidden)
             weights = torch.ones_like(readout.value)
             assert run.logits is not None
             output = read(run.logits)[:, 0]
         else:
-            function = task_head(loaded, stream.end, *batch.inputs, select)
+            function = task_head(loaded, anatomy.end, *batch.inputs, select)
             readout = Readout(function, run.hidden)
             labels = torch.tensor([example.label for example in part], device=loaded.device)
             weights = torch.zeros_like(readout.value).scatter(1, labels[:, None], 1.0)
@@ -267,45 +258,21 @@ def _runs(
 
 def _mean_logit(examples: Sequence[Example], logits: Tensor) -> Tensor:
     """Return the mean logit of each target's tokens, (batch, 1), from (batch, pos, vocabulary)."""
-    rows, places, labels, weights = zip(
+    rows, positions, labels, weights = zip(
         *(
-            (i, place, example.pair.labels[place], 1 / len(example.positions))
+            (i, position, example.pair.labels[position], 1 / len(example.positions))
             for i, example in enumerate(examples)
-            for place in example.positions
+            for position in example.positions
         ),
         strict=True,
     )
-    own = logits[list(rows), list(places), list(labels)]
+    counted = logits[list(rows), list(positions), list(labels)]
     mean = logits.new_zeros(len(examples)).index_add(
-        0, torch.tensor(rows, device=own.device), own * own.new_tensor(weights)
+        0, torch.tensor(rows, device=logits.device), counted * counted.new_tensor(weights)
     )
     return mean[:, None]
-
-
-def _by_example(values: Tensor, run: RecordedRun, indices: Sequence[int]) -> Tensor:
-    """Add up the rows of each example."""
-    return values.reshape(len(indices), len(run.hidden) // len(indices), *values.shape[1:]).sum(1)
 
 
 def spread(n: int, most: int) -> list[int]:
     """Return at most ``most`` indices below ``n``, evenly spread."""
     return [i * n // min(n, most) for i in range(min(n, most))]
-
-
-def with_next(examples: Sequence[Example]) -> Iterator[tuple[Example, Example]]:
-    """Yield examples, :data:`SHUFFLED` at most and spread evenly, each with the one after it."""
-    for i in spread(len(examples), SHUFFLED):
-        yield examples[i], examples[(i + 1) % len(examples)]
-
-
-def batches(lengths: Sequence[int], tokens: int = AT_ONCE) -> Iterator[list[int]]:
-    """Yield batches of examples' indices, the shortest examples first."""
-    order = sorted(range(len(lengths)), key=lambda i: lengths[i])
-    part: list[int] = []
-    for i in order:
-        if part and (len(part) + 1) * lengths[i] > tokens:
-            yield part
-            part = []
-        part.append(i)
-    if part:
-        yield part

@@ -229,16 +229,12 @@ class AttributeResult(Measured):
         """One row per token of the first and token of the second text (pandas)."""
         import pandas as pd
 
-        pairs = self.pairs
-        rows = (
-            []
-            if pairs is None
-            else [
-                (i, row, j, column, pairs.values[i][j])
-                for i, row in enumerate(pairs.rows)
-                for j, column in enumerate(pairs.columns)
-            ]
-        )
+        pairs = self.pairs or TokenPairs((), (), (), 0.0)
+        rows = [
+            (i, row, j, column, pairs.values[i][j])
+            for i, row in enumerate(pairs.rows)
+            for j, column in enumerate(pairs.columns)
+        ]
         columns = ["first_pos", "first", "second_pos", "second", "contribution"]
         return pd.DataFrame(rows, columns=columns)
 

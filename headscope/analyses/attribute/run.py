@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.examples import Opened, open_examples
 from headscope.analyses.attribute.measure import (
     Example,
@@ -18,7 +20,6 @@ from headscope.analyses.attribute.measure import (
     measure_tokens,
     spread,
 )
-from headscope.analyses.attribute.options import AttributeOptions
 from headscope.analyses.attribute.removal import (
     MeanZ,
     Place,
@@ -44,13 +45,12 @@ from headscope.analyses.classify.known_roles import classification_of, find_role
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
 from headscope.core.heads import head_name, layer_name
+from headscope.core.progress import Progress, silent
 from headscope.core.serialise import SCHEMA
 from headscope.core.widest import widest_type
 from headscope.models.anatomy.layers import Anatomy
 from headscope.models.anatomy.residual import find_stream
-from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import wrap
+from headscope.models.run.loaded import LoadedModel, wrap
 from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
@@ -62,11 +62,12 @@ from headscope.stats.statistics import finite, t_half_width
 #: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
 #: that round to float32 inside (the norms of some families) 1e-7.
 TOLERANCE = 1e-6
-Tell = Callable[[str, int, int], None]
 
 
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
     """Take one output apart, or many, and remove every head."""
+    seed, progress, removals = options.seed, options.tell, options.removals
+    most, draws, by_token = options.most, options.draws, options.tokens
     task = "mlm" if options.of == "token" else None
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "attribute")
@@ -75,60 +76,87 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     heads = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
     if not heads:
         raise UnsupportedModelError(f"{loaded.name} has no attention head that headscope knows.")
-    direct = [place for place in heads if writes(loaded, loaded.sites[place[0]])]
     classified = classification_of(loaded, options.roles, None)
+    roles: dict[Place, str] = {}
+    if classified is not None:
+        known = find_roles(loaded, classified)
+        roles = {head: result.primary or "none" for head, result in known.by_place.items()}
 
     exact = _exact(loaded)
-    stream = find_stream(exact)
-    ahead, total = len(opened.examples), len(opened.examples) + len(opened.shuffled)
-    tell = partial(options.tell, "parts", total=total)
-    parts = _checked(exact, measure_parts(exact, stream, opened.examples, tell))
-    shuffled = measure_parts(exact, stream, opened.shuffled, lambda done: tell(ahead + done))
+    anatomy = find_stream(exact)
+    # Only these write to the residual stream that is taken apart, and so have a direct part.
+    rows = sorted(site.row for layer in anatomy.layers for site in layer.sites)
+    direct = [j for j, (row, _) in enumerate(heads) if row in rows]
+    examples, shuffled_examples = opened.examples, opened.shuffled
+    n, total = len(examples), len(examples) + len(shuffled_examples)
+    step = partial(progress, "parts", total=total)
+    parts = _checked(exact, measure_parts(exact, anatomy, examples, step))
+    shuffled = measure_parts(exact, anatomy, shuffled_examples, lambda done: step(n + done))
     means = mean_outputs(loaded, opened.calibration_rows)
-    chosen = spread(len(opened.examples), options.removals)
-    removed = Removed.of(loaded, [opened.examples[i] for i in chosen], heads, means, options.tell)
-    own = parts.heads[chosen]
+    chosen = spread(n, removals)
+    effects = remove_each(loaded, [examples[i] for i in chosen], heads, means, progress)
+    tokens, pairs = _by_token(exact, anatomy, examples[0]) if by_token else ((), None)
+    of_heads = _of_heads(parts.heads, heads)
+    lengths = None if parts.first_order is None else _of_heads(parts.first_order, heads)
 
-    primary = _roles(loaded, classified)
+    def agreement_in_layer(row: int) -> Iterator[float | None]:
+        """Yield a layer's correlation with removal: of direct parts, and with lengths counted."""
+        in_layer = [j for j in direct if heads[j][0] == row]
+        for table in (of_heads, lengths):
+            yield None if table is None else _agreement(table[chosen], effects.zero, in_layer)
+
     return AttributeResult(
         schema=SCHEMA,
-        provenance=provenance(loaded, command=options.command, seed=options.seed, data=opened.data),
+        provenance=provenance(loaded, command=options.command, seed=seed, data=opened.data),
         validation=validation,
         kind=opened.kind,
         texts=opened.texts,
         label=opened.label,
-        examples=len(opened.examples),
+        examples=n,
         skipped=opened.skipped,
         removals=len(chosen),
         output=_mean(parts.output),
         check=SumCheck(float(parts.error.max()), TOLERANCE),
         parts=_sums(loaded, parts, opened.kind),
-        heads=tuple(_heads(loaded, heads, parts, removed, primary)),
+        heads=tuple(
+            AttributedHead(
+                loaded.sites[row].layer,
+                loaded.sites[row].head_ids[i],
+                direct=_mean(of_heads[:, j]) if row in rows else UNKNOWN,
+                first_order=UNKNOWN if lengths is None else _mean(lengths[:, j]),
+                removed=_mean(effects.zero[:, j]),
+                removed_mean=_mean(effects.mean[:, j]),
+                role=roles.get((row, i), ""),
+                stack=loaded.sites[row].stack,
+            )
+            for j, (row, i) in enumerate(heads)
+        ),
         layers=tuple(
             AttributedLayer(
                 site.layer,
                 _mean(parts.heads[:, site.row].sum(-1)),
                 UNKNOWN if site.stack == "cross" else _mean(parts.feed_forward[:, site.row]),
                 site.stack,
-                *_of_layer(parts, chosen, removed, [p for p in direct if p[0] == site.row]),
+                *agreement_in_layer(site.row),
             )
-            for site in loaded.sites
-            if writes(loaded, site)
+            for site in (loaded.sites[row] for row in rows)
         ),
-        groups=tuple(_groups(loaded, heads, parts, removed, primary)),
-        spearman=_agreement(own, removed.zero, direct),
-        spearman_mean=_agreement(own, removed.mean, direct),
+        groups=tuple(_groups(loaded, heads, direct, of_heads, effects, roles)),
+        spearman=_agreement(of_heads[chosen], effects.zero, direct),
+        spearman_mean=_agreement(of_heads[chosen], effects.mean, direct),
         shuffled=AttributeControl(
             output=_mean(shuffled.output),
             parts=_sums(loaded, shuffled, opened.kind),
-            examples=len(opened.shuffled),
-            agreement=_agreement(parts.heads, shuffled.heads, direct),
+            examples=len(shuffled_examples),
+            agreement=_agreement(of_heads, _of_heads(shuffled.heads, heads), direct),
         ),
         calibration={**opened.calibration, "tokens": means.tokens},
-        tokens=tuple(_tokens(exact, stream, opened)) if options.tokens else (),
-        pairs=_pairs(exact, stream, opened) if options.tokens else None,
-        reversal=_reversal(loaded, opened, heads, options),
-        control=_control(loaded, opened, direct, parts, options) if options.control else None,
+        tokens=tokens,
+        pairs=pairs,
+        reversal=_reversal(loaded, opened.searched, heads, most, draws, seed, progress),
+        control=_control(loaded, opened, chosen, heads, direct, of_heads, seed, progress)
+        if options.control
+        else None,
     )
 
 
@@ -153,33 +181,39 @@ def _checked(loaded: LoadedModel, parts: Parts) -> Parts:
     return parts
 
 
-@dataclass(frozen=True)
-class Removed:
-    """Outputs minus outputs without each head, (examples, n_layers, n_heads)."""
+class Effects(NamedTuple):
+    """Outputs minus outputs without each head, (examples, heads)."""
 
-    zero: Array
-    mean: Array
+    zero: Array  # The removed head's z at zero
+    mean: Array  # At its mean over the calibration texts
 
-    @classmethod
-    def of(
-        cls,
-        loaded: LoadedModel,
-        examples: Sequence[Example],
-        heads: Sequence[Place],
-        means: MeanZ,
-        tell: Tell,
-    ) -> Removed:
-        """Run every example without each head in turn."""
-        sets: list[tuple[Place, ...]] = [(), *((place,) for place in heads)]
-        shape = (len(examples), loaded.n_layers, loaded.n_heads)
-        found = {"zero": np.zeros(shape), "mean": np.zeros(shape)}
-        rows, places = (list(x) for x in zip(*heads, strict=True))
-        for i, example in enumerate(examples):
-            for name, left in (("zero", None), ("mean", means)):
-                whole, *without = Versions(loaded, example, left).values(sets)
-                found[name][i, rows, places] = whole - np.array(without)
-            tell("heads removed", i + 1, len(examples))
-        return cls(**found)
+
+def remove_each(
+    loaded: LoadedModel,
+    examples: Sequence[Example],
+    heads: Sequence[Place],
+    means: MeanZ,
+    progress: Progress,
+) -> Effects:
+    """Run every example without each head in turn."""
+    effects = Effects(*np.zeros((2, len(examples), len(heads))))
+    for i, example in enumerate(examples):
+        versions = Versions(loaded, example)
+        for table, replacement in ((effects.zero, None), (effects.mean, means)):
+            output, *without = versions.values([(), *((head,) for head in heads)], replacement)
+            table[i] = output - np.array(without)
+        progress("heads removed", i + 1, len(examples))
+    return effects
+
+
+# --- means over examples --------------------------------------------------------------------------
+
+
+def _of_heads(table: Array, heads: Sequence[Place]) -> Array:
+    """Pick some heads of a table (examples, n_layers, n_heads): (examples, heads)."""
+    rows, indices = np.array(heads).T
+    picked: Array = table[:, rows, indices]
+    return picked
 
 
 def _mean(values: Array) -> Estimate:
@@ -191,206 +225,144 @@ def _mean(values: Array) -> Estimate:
     return Estimate.around(float(values.mean()), finite(float(half)))
 
 
-def writes(loaded: LoadedModel, site: AttentionSite) -> bool:
-    """Whether a site writes to the residual stream that is taken apart: else it has no part."""
-    return site.stack != "encoder" or len(loaded.stacks) == 1
+def _agreement(first: Array, second: Array, columns: Sequence[int]) -> float | None:
+    """Return Spearman's correlation over some heads of two means over examples."""
+    if len(columns) < 3:
+        return None
+    x, y = (table.mean(0)[columns] for table in (first, second))
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    return value_of(spearman, {"similarity": x, "gold": y}) / 100
 
 
 def _sums(loaded: LoadedModel, parts: Parts, kind: str) -> tuple[PartSum, ...]:
     stacks = {"heads": loaded.stacks}
     if kind == "target":
         stacks = {"self-attention": ("decoder",), "cross-attention": ("cross",)}
-    rows = {n: [s.row for s in loaded.sites if s.stack in own] for n, own in stacks.items()}
+    rows = {n: [s.row for s in loaded.sites if s.stack in of] for n, of in stacks.items()}
     return (
-        *(PartSum(name, _mean(parts.heads[:, own].sum((1, 2)))) for name, own in rows.items()),
+        *(PartSum(name, _mean(parts.heads[:, of].sum((1, 2)))) for name, of in rows.items()),
         PartSum("feed-forward", _mean(parts.feed_forward.sum(1))),
         PartSum("embeddings", _mean(parts.embeddings)),
         PartSum("biases", _mean(parts.biases)),
     )
 
 
-def _agreement(first: Array, second: Array, heads: Sequence[Place]) -> float | None:
-    """Return Spearman's correlation over heads of two means over examples."""
-    if len(heads) < 3:
-        return None
-    rows, places = (list(x) for x in zip(*heads, strict=True))
-    x, y = (table.mean(0)[rows, places] for table in (first, second))
-    if np.ptp(x) == 0 or np.ptp(y) == 0:
-        return None
-    return value_of(spearman, {"similarity": x, "gold": y}) / 100
-
-
-def _of_layer(
-    parts: Parts, chosen: Sequence[int], removed: Removed, heads: Sequence[Place]
-) -> Iterator[float | None]:
-    """Yield one layer's correlation with removal: of direct parts, and with lengths counted."""
-    for table in (parts.heads, parts.first_order):
-        yield None if table is None else _agreement(table[chosen], removed.zero, heads)
-
-
-def _roles(loaded: LoadedModel, classified: object) -> dict[Place, str]:
-    if classified is None:
-        return {}
-    known = find_roles(loaded, classified)  # type: ignore[arg-type]
-    return {place: head.primary or "none" for place, head in known.by_place.items()}
-
-
-def _heads(
-    loaded: LoadedModel,
-    heads: Sequence[Place],
-    parts: Parts,
-    removed: Removed,
-    primary: dict[Place, str],
-) -> Iterator[AttributedHead]:
-    for row, place in heads:
-        site = loaded.sites[row]
-        yield AttributedHead(
-            site.layer,
-            site.head_ids[place],
-            direct=_mean(parts.heads[:, row, place]) if writes(loaded, site) else UNKNOWN,
-            first_order=UNKNOWN
-            if parts.first_order is None
-            else _mean(parts.first_order[:, row, place]),
-            removed=_mean(removed.zero[:, row, place]),
-            removed_mean=_mean(removed.mean[:, row, place]),
-            role=primary.get((row, place), ""),
-            stack=site.stack,
-        )
-
-
 def _groups(
     loaded: LoadedModel,
     heads: Sequence[Place],
-    parts: Parts,
-    removed: Removed,
-    primary: dict[Place, str],
+    direct: Sequence[int],
+    of_heads: Array,
+    effects: Effects,
+    roles: dict[Place, str],
 ) -> Iterator[HeadGroup]:
-    members: dict[str, list[Place]] = {}
-    for row, place in heads:
-        site = loaded.sites[row]
-        name = primary.get((row, place)) or layer_name(site.layer, site.stack)
-        members.setdefault(name, []).append((row, place))
+    members: dict[str, list[int]] = {}
+    for j, head in enumerate(heads):
+        site = loaded.sites[head[0]]
+        name = roles.get(head) or layer_name(site.layer, site.stack)
+        members.setdefault(name, []).append(j)
     for name, group in members.items():
-        rows, places = (list(x) for x in zip(*group, strict=True))
-        written = [(r, p) for r, p in group if writes(loaded, loaded.sites[r])]
-        direct = UNKNOWN
-        if written:
-            rows_, places_ = (list(x) for x in zip(*written, strict=True))
-            direct = _mean(parts.heads[:, rows_, places_].sum(-1))
-        effect = _mean(removed.zero[:, rows, places].mean(-1))
-        yield HeadGroup(name, len(group), direct, effect)
+        writing = [j for j in group if j in direct]
+        together = _mean(of_heads[:, writing].sum(-1)) if writing else UNKNOWN
+        yield HeadGroup(name, len(group), together, _mean(effects.zero[:, group].mean(-1)))
 
 
 # --- one example by token -------------------------------------------------------------------------
 
 
-def _tokens(exact: LoadedModel, stream: Anatomy, opened: Opened) -> Iterator[AttributedToken]:
-    example = opened.examples[0]
-    found = measure_tokens(exact, stream, example)
-    forward = found.feed_forward.sum(1)
+def _by_token(
+    exact: LoadedModel, anatomy: Anatomy, example: Example
+) -> tuple[tuple[AttributedToken, ...], TokenPairs | None]:
+    """Split one output by the tokens that its parts were read from, and by pairs of them."""
+    output, parts, table = measure_tokens(exact, anatomy, example)
+    heads, feed_forward, embeddings = (
+        tensor.cpu().numpy() for tensor in (parts.heads, parts.feed_forward, parts.embeddings)
+    )
+    feed_forward = feed_forward.sum(1)
     if example.kind == "target":
-        row = example.pair
-        cross = [site.row for site in exact.sites if site.stack == "cross"]
-        own = [site.row for site in exact.sites if site.stack == "decoder"]
-        nothing = np.zeros((1, len(row)))
-        read = found.heads.sum(2)[0]
+        pair = example.pair
+        nothing, read = np.zeros(len(pair)), heads.sum(2)[0]
+        by_source, by_target = (
+            read[[site.row for site in exact.sites if site.stack == stack]].sum(0)
+            for stack in ("cross", "decoder")
+        )
         texts = [
-            (row.ids, row.content, read[cross].sum(0), nothing[0], nothing[0]),
-            (
-                row.decoder_ids,
-                row.decoder_content,
-                read[own].sum(0),
-                forward[0],
-                found.embeddings[0],
-            ),
+            (pair.ids, pair.content, by_source, nothing, nothing),
+            (pair.decoder_ids, pair.decoder_content, by_target, feed_forward[0], embeddings[0]),
         ]
     else:
-        by_head = found.heads.sum((1, 2))
-        texts = [
-            (row.ids, row.content, by_head[i], forward[i], found.embeddings[i])
-            for i, row in enumerate(example.rows[: len(by_head)])
-        ]
-    for text, (ids, content, heads, feed_forward, embeddings) in enumerate(texts):
-        for position, name in enumerate(_names(exact, ids)):
-            yield AttributedToken(
-                text,
-                position,
-                name,
-                position not in content,
-                heads=float(heads[position]),
-                feed_forward=float(feed_forward[position]),
-                embeddings=float(embeddings[position]),
-            )
+        by_row = zip(example.rows, heads.sum((1, 2)), feed_forward, embeddings, strict=False)
+        texts = [(row.ids, row.content, *parts_of_row) for row, *parts_of_row in by_row]
 
+    def names(ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(map(str, exact.tokenizer.convert_ids_to_tokens(list(ids))))
 
-def _pairs(exact: LoadedModel, stream: Anatomy, opened: Opened) -> TokenPairs | None:
-    example = opened.examples[0]
-    table = measure_tokens(exact, stream, example).table
+    tokens = tuple(
+        AttributedToken(text, i, name, i not in content, *(float(column[i]) for column in columns))
+        for text, (ids, content, *columns) in enumerate(texts)
+        for i, name in enumerate(names(ids))
+    )
     if table is None:
-        return None
-    output = measure_parts(exact, stream, [example]).output[0]
+        return tokens, None
     sides = [row.ids for row in example.rows[:2]]
     if example.kind == "target":
-        places = list(example.positions)
-        sides = [tuple(example.pair.labels[i] for i in places), example.pair.ids]
-        table = table[places]
-    rows, columns = (_names(exact, ids) for ids in sides)
+        table = table[list(example.positions)]
+        sides = [tuple(example.pair.labels[i] for i in example.positions), example.pair.ids]
     values = tuple(tuple(map(float, row)) for row in table)
-    return TokenPairs(rows, columns, values, float(output - table.sum()))
-
-
-def _names(loaded: LoadedModel, ids: Sequence[int]) -> tuple[str, ...]:
-    return tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(list(ids))))
+    rows, columns = map(names, sides)
+    return tokens, TokenPairs(rows, columns, values, float(output - table.sum()))
 
 
 # --- sets of heads that reverse it ----------------------------------------------------------------
 
 
 def _reversal(
-    loaded: LoadedModel, opened: Opened, heads: Sequence[Place], options: AttributeOptions
+    loaded: LoadedModel,
+    searched: Sequence[Example],
+    heads: Sequence[Place],
+    most: int,
+    draws: int,
+    seed: int,
+    progress: Progress,
 ) -> Reversal | None:
     """Search the heads whose removal reverses the comparison, or changes the prediction."""
-    if not opened.searched:
+    if not searched:
         return None
-    own = opened.searched[0]
-    swapped = own.kind == "cosine" and float(Versions(loaded, own).margins([()])[0]) < 0
-    searched = [_forward(loaded, example) for example in opened.searched]
-    versions, total = Versions(loaded, searched[0]), len(searched)
-    found = search(versions, heads, options.most)
-    options.tell("search", 1, total)
-    size, reversed_ = len(found.places), 0
-    if size:
-        reversed_ = random_reversals(versions, heads, size, options.draws, options.seed)
-    others = []
-    for i, example in enumerate(searched[1:], 2):
-        other = search(Versions(loaded, example), heads, options.most)
-        size = len(other.places)
-        others.append(OtherSearch(other.margins[0], size if other.reversed else None))
-        options.tell("search", i, total)
+
+    def nearer_second(example: Example) -> Example:
+        """Put the nearer text second."""
+        if example.kind != "cosine" or float(Versions(loaded, example).margins([()])[0]) >= 0:
+            return example
+        first, second, third = example.rows
+        return replace(example, rows=(first, third, second))
+
+    example, *others = map(nearer_second, searched)
+    versions = Versions(loaded, example)
+    result = search(versions, heads, most)
+    size = len(result.heads)
+    progress("search", 1, len(searched))
+    random_reversed = random_reversals(versions, heads, size, draws, seed) if size else 0
+    other_searches = []
+    for i, other in enumerate(others, 2):
+        same = search(Versions(loaded, other), heads, most)
+        needed = len(same.heads) if same.reversed else None
+        other_searches.append(OtherSearch(same.margins[0], needed))
+        progress("search", i, len(searched))
+    sites = loaded.sites
     return Reversal(
-        question="nearer" if own.kind == "cosine" else "predicted",
-        swapped=swapped,
-        heads=tuple(_name(loaded, place) for place in found.places),
-        margins=found.margins,
-        found=found.reversed,
-        most=options.most,
-        random_reversed=reversed_,
-        draws=options.draws,
-        others=tuple(others),
+        question="nearer" if example.kind == "cosine" else "predicted",
+        swapped=example is not searched[0],
+        heads=tuple(
+            head_name(sites[row].layer, sites[row].head_ids[i], sites[row].stack)
+            for row, i in result.heads
+        ),
+        margins=result.margins,
+        found=result.reversed,
+        most=most,
+        random_reversed=random_reversed,
+        draws=draws,
+        others=tuple(other_searches),
     )
-
-
-def _forward(loaded: LoadedModel, example: Example) -> Example:
-    """Put the nearer text second."""
-    if example.kind != "cosine" or float(Versions(loaded, example).margins([()])[0]) >= 0:
-        return example
-    first, second, third = example.rows
-    return replace(example, rows=(first, third, second))
-
-
-def _name(loaded: LoadedModel, place: Place) -> str:
-    site = loaded.sites[place[0]]
-    return head_name(site.layer, site.head_ids[place[1]], site.stack)
 
 
 # --- random weights -------------------------------------------------------------------------------
@@ -399,29 +371,31 @@ def _name(loaded: LoadedModel, place: Place) -> str:
 def _control(
     loaded: LoadedModel,
     opened: Opened,
+    chosen: Sequence[int],
     heads: Sequence[Place],
-    parts: Parts,
-    options: AttributeOptions,
+    direct: Sequence[int],
+    of_heads: Array,
+    seed: int,
+    progress: Progress,
 ) -> AttributeControl:
     """Measure the same examples with random weights under the same task head."""
-    twin = random_twin(loaded, options.seed)
+    twin = random_twin(loaded, seed)
     if loaded.network is not loaded.model:
         network = copy.deepcopy(loaded.network)
         setattr(network, network.base_model_prefix, twin.model)
         twin = replace(wrap(network, loaded.tokenizer, name=twin.name), pooling=loaded.pooling)
     exact = _exact(twin)
-    found = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
-    every = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
-    chosen = spread(len(opened.examples), options.removals)
+    random = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
+    of_random = _of_heads(random.heads, heads)
     means = mean_outputs(twin, opened.calibration_rows)
     examples = [opened.examples[i] for i in chosen]
-    removed = Removed.of(twin, examples, every, means, lambda *_: None)
-    options.tell("control", 1, 1)
+    effects = remove_each(twin, examples, heads, means, silent)
+    progress("control", 1, 1)
     return AttributeControl(
-        output=_mean(found.output),
-        parts=_sums(loaded, found, opened.kind),
+        output=_mean(random.output),
+        parts=_sums(loaded, random, opened.kind),
         examples=len(opened.examples),
-        agreement=_agreement(parts.heads, found.heads, heads),
-        spearman=_agreement(found.heads[chosen], removed.zero, heads),
-        seed=options.seed,
+        agreement=_agreement(of_heads, of_random, direct),
+        spearman=_agreement(of_random[chosen], effects.zero, direct),
+        seed=seed,
     )

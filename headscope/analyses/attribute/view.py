@@ -21,7 +21,13 @@ _TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the te
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
     """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
     yield b.Text(sum_sentence(result), "lead")
-    yield from _said(result)
+    text_names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
+    for name, text in zip(
+        text_names.get(result.kind, ("text", "with")), result.texts, strict=False
+    ):
+        yield b.Text(f"{name}: {visible(text)}", "soft")
+    if result.skipped:
+        yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
     by_effect = sorted(result.heads, key=_size, reverse=True)
     columns: list[b.Column] = [
         ("heads", "name", str),
@@ -36,7 +42,15 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     yield b.Text(agreement_sentence(result))
     if result.reversal is not None:
         yield b.Text(reversal_sentence(result.reversal))
-        yield b.Text(_other_searches(result.reversal), "control")
+        kind = "random triples" if result.reversal.question == "nearer" else "other texts"
+        others, most = result.reversal.others, f"more than {result.reversal.most}"
+        sizes = [most if other.heads is None else str(other.heads) for other in others]
+        margins = joined([decimal(other.margin, 2) for other in others])
+        yield b.Text(
+            f"Control: the same search on {len(sizes)} {kind} of the calibration text needs "
+            f"{joined(sizes)} heads (margins {margins}).",
+            "control",
+        )
     yield b.Text(_shuffled(result), "control")
     if result.control is not None:
         yield b.Text(_random(result), "control")
@@ -60,8 +74,10 @@ def sum_sentence(result: AttributeResult) -> str:
 def agreement_sentence(result: AttributeResult) -> str:
     """Say that the direct part is not the effect of removal, how far they agree, and why not."""
     *before, last = result.layers
+    # An encoder's heads have no direct part in a decoder's logit.
+    n_direct = sum(head.direct.value is not None for head in result.heads)
     text = (
-        f"A head's direct part is not what is lost without it: over {_direct(result)} heads the "
+        f"A head's direct part is not what is lost without it: over {n_direct} heads the "
         f"two have a Spearman correlation of {decimal(result.spearman, 2)} "
         f"({decimal(result.spearman_mean, 2)} where removed heads leave their mean)."
     )
@@ -84,11 +100,6 @@ def agreement_sentence(result: AttributeResult) -> str:
     return f"{text}."
 
 
-def _direct(result: AttributeResult) -> int:
-    """Count the heads with a direct part: an encoder's heads have none in a decoder's logit."""
-    return sum(head.direct.value is not None for head in result.heads)
-
-
 def reversal_sentence(reversal: Reversal) -> str:
     """Say which heads reverse the comparison, and how often random sets do."""
     what = "the prediction"
@@ -108,19 +119,6 @@ def reversal_sentence(reversal: Reversal) -> str:
         f"Without {joined(reversal.heads)} ({n} {plural(n, 'head')}, greedy search) the model "
         f"reverses {what}: the margin goes from {decimal(start)} to {decimal(end)}. Of "
         f"{reversal.draws} random sets of {n}, {each} {'does' if each == 1 else 'do'} so."
-    )
-
-
-def _other_searches(reversal: Reversal) -> str:
-    kind = "random triples" if reversal.question == "nearer" else "other texts"
-    sizes = [
-        f"more than {reversal.most}" if other.heads is None else str(other.heads)
-        for other in reversal.others
-    ]
-    margins = joined([decimal(other.margin, 2) for other in reversal.others])
-    return (
-        f"Control: the same search on {len(sizes)} {kind} of the calibration text needs "
-        f"{joined(sizes)} heads (margins {margins})."
     )
 
 
@@ -153,15 +151,6 @@ def _random(result: AttributeResult) -> str:
         f"part and effect of removal there have a Spearman correlation of "
         f"{decimal(control.spearman, 2)}."
     )
-
-
-def _said(result: AttributeResult) -> Iterator[b.Text]:
-    of_kind = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
-    names = of_kind.get(result.kind, ("text", "with"))
-    for name, text in zip(names, result.texts, strict=False):
-        yield b.Text(f"{name}: {visible(text)}", "soft")
-    if result.skipped:
-        yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
 
 
 def _tokens(result: AttributeResult) -> Iterator[b.Block]:
@@ -221,10 +210,11 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
         ("What removing each head changes", "removed", b.TERMINAL),
         ("Each head's direct part", "direct", b.VERBOSE),
     ):
+        values = {(h.layer_name, h.head): getattr(h, field).value for h in result.heads}
         yield b.HeadMap(
             f"{name}, {model_name(result)}",
             f"1000 x of {_of(result)}",
-            {(h.layer_name, h.head): _scaled(getattr(h, field).value) for h in result.heads},
+            {head: None if value is None else 1000 * value for head, value in values.items()},
             digits=0,
             file=f"attribute_{field}",
             on=on,
@@ -235,8 +225,8 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
         ("lost when it is removed", "removed", b.BLUE),
         ("direct part", "direct", b.ORANGE),
     ):
-        values = [getattr(head, field) for head in heads]
-        series = b.Series(title, [head.name for head in heads], values, "bars", colour)
+        bars = [getattr(head, field) for head in heads]
+        series = b.Series(title, [head.name for head in heads], bars, "bars", colour)
         panels.append(b.Chart(title, f"of {_of(result)}", "", [series]))
     yield b.Panels(
         f"The heads that change {_of(result)} most when removed, {model_name(result)}",
@@ -248,10 +238,6 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
         "attribute.csv.",
         on=b.PAGE,
     )
-
-
-def _scaled(value: float | None) -> float | None:
-    return None if value is None else 1000 * value
 
 
 def _size(head: AttributedHead) -> float:

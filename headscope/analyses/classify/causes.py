@@ -33,22 +33,20 @@ from headscope.analyses.classify.result import (
 )
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
-from headscope.core.processes import share
 from headscope.core.progress import Progress
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
 from headscope.data.token_rows import halve
-from headscope.models.run.intervene import Means, gated
+from headscope.models.run.intervene import Means
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.replay import Replay
 from headscope.models.surgery.output_maps import less_random_write, replaced_outputs
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
 from headscope.stats.statistics import adjust
-from headscope.tasks.base import TOKEN_HEADS, Task, one_position
-from headscope.tasks.calibration import TaskCalibration, chosen_stack, mean_z, pick
+from headscope.tasks.base import Task
+from headscope.tasks.calibration import HeadByHead, TaskCalibration, chosen_stack, mean_z, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
 from headscope.tasks.making import check_two, make_task, read_examples
 from headscope.tasks.units import Units, units_of
@@ -160,12 +158,7 @@ def _remove_each(
     """Remove each unit in each way, and yield its losses relative to the full model."""
     metric, better = task.table[task.metric], task.higher_is_better
     generator = torch.Generator().manual_seed(seed)
-    few = one_position if loaded.task_head in TOKEN_HEADS else None
-    replay = Replay(loaded, share(task.batches(loaded)), few)
-
-    def outputs(start: int, gates: Tensor | None = None, left: Means | None = None) -> Outputs:
-        with gated(loaded, gates, means=left, start=start) as run:
-            return task.outputs_of(replay.following(run), replay.batches)
+    versions = HeadByHead(task, loaded)
 
     def loss(*pairs: tuple[Outputs, Outputs]) -> Loss:
         """Measure the mean loss over pairs of a baseline and what is compared with it."""
@@ -181,24 +174,24 @@ def _remove_each(
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):
-        with replay.before(row) as start:
-            for unit in (unit for unit, at in enumerate(rows) if at == row):
-                gates = units.expand(units.gates([unit])).to(loaded.device)
-                zero, mean = (outputs(start, gates, left) for left in (None, means))
-                # Layers that share a module share its output map: the first stands for all.
-                site, head = units.members[unit][0]
-                noise = []
-                for _ in range(ROTATIONS):
-                    other = less_random_write(loaded.sites[site], head, generator)
-                    with replaced_outputs(loaded, {site: other}):
-                        noise.append(outputs(start))
-                yield {
-                    "zero": loss((full, zero)),
-                    "mean": loss((full, mean)),
-                    "noise": loss(*((full, one) for one in noise)),
-                    "beyond_noise": loss(*((one, zero) for one in noise)),
-                }
-                progress("removing heads", unit + 1, len(rows))
+        versions.start_at(row)
+        for unit in (unit for unit, at in enumerate(rows) if at == row):
+            gates = units.expand(units.gates([unit]))
+            zero, mean = (versions.outputs(gates=gates, means=left) for left in (None, means))
+            # Layers that share a module share its output map: the first stands for all.
+            site, head = units.members[unit][0]
+            noise = []
+            for _ in range(ROTATIONS):
+                other = less_random_write(loaded.sites[site], head, generator)
+                with replaced_outputs(loaded, {site: other}):
+                    noise.append(versions.outputs())
+            yield {
+                "zero": loss((full, zero)),
+                "mean": loss((full, mean)),
+                "noise": loss(*((full, one) for one in noise)),
+                "beyond_noise": loss(*((one, zero) for one in noise)),
+            }
+            progress("removing heads", unit + 1, len(rows))
 
 
 def mean_loss(

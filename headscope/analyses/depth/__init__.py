@@ -1,9 +1,84 @@
-"""What becomes of tokens with depth."""
+"""What becomes of tokens with depth: what ``headscope depth`` can be asked."""
 
-from headscope.analyses.depth.options import DepthOptions
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, ClassVar
+
 from headscope.analyses.depth.result import DepthResult
+from headscope.core.options import Option
 from headscope.session.entry import entry
+from headscope.session.options import DTYPES, MODEL, RunOptions, Text
 
-__all__ = ["DepthResult", "depth"]
+__all__ = ["DepthOptions", "DepthResult", "depth"]
+
+#: Windows by default: the standard error of a ratio is below 0.01 with so many. Models with more
+#: parameters than LARGE have a quarter of them, so that depth ends within a minute.
+WINDOWS, LARGE = 32, 50_000_000
+
+
+@dataclass(frozen=True)
+class DepthFlags:
+    """Options of the command line alone."""
+
+    log: Annotated[bool, Option(help="Logarithmic axis in the figure of the ratios.")] = False
+
+
+@dataclass(frozen=True)
+class DepthOptions(RunOptions):
+    """Measure whether attention alone makes all tokens the same, and what prevents it.
+
+    Every layer is re-run without its skip connection, feed-forward network or LayerNorm.
+
+    Examples
+    --------
+    >>> import headscope
+    >>> result = headscope.depth("demo", sequences=4, control=False)
+    >>> result.layer_norm, len(result.variants["full"])
+    ('post', 7)
+    """
+
+    held: ClassVar[tuple[float, float]] = (0.6, 180.0)
+    flags: ClassVar[type | None] = DepthFlags
+    examples: ClassVar[tuple[str, ...]] = (
+        "headscope depth demo",
+        "headscope depth ./my-bert --text articles.txt --log -o out/",
+        "headscope depth demo --sequences 500 --no-control --format json",
+    )
+    widest_dtype: ClassVar[bool] = True  # Attention alone falls below what float32 can show.
+
+    text: Annotated[
+        Text | None,
+        Option(help="UTF-8 text to cut windows from. Default: the built-in sample."),
+    ] = None
+    _: KW_ONLY
+    length: Annotated[int, Option(help="Tokens of a window, special tokens included.")] = 128
+    sequences: Annotated[
+        int | None,
+        Option(
+            help="Windows to measure, spread evenly over the text. Default: 32, or 8 of a model "
+            "with more than 50 million parameters.",
+            at_least=1,
+        ),
+    ] = None
+    limit: Annotated[int | None, Option(help="Only the first lines of the text.", at_least=1)] = (
+        None
+    )
+    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
+    dtype: Annotated[
+        str | None,
+        Option(
+            help="Compute in this type. Default: float64, on devices that have it.",
+            python_help="Compute in this type. Default: float64 on devices that have it, and the "
+            "type of a model that is in memory already.",
+            choices=DTYPES,
+            panel=MODEL,
+        ),
+    ] = None
+
+    def step_names(self) -> tuple[str, ...]:
+        """Name the steps: the model, and random weights."""
+        return ("model", "control") if self.control else ("model",)
+
 
 depth = entry(DepthOptions, DepthResult, "headscope.analyses.depth.run")

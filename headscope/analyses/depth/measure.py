@@ -9,8 +9,31 @@ rows are equal, ``1 mean(H)^T``::
 The ratio is 0 when every token has the same state (rank one), whatever that state is.
 
 A layer is re-run without some of its parts. A *variant* names the parts that stay; attention is
-always one of them. What a part protects after a number of layers is its effect on the residual as a
-share of the full model's, window by window::
+always one of them. With ``a`` the attention of a layer up to W_O and b_O, ``f`` its feed-forward
+network and ``N1``, ``N2`` its LayerNorms, a layer maps x to
+
+============================  ======================================  =========================
+variant                       LayerNorm after each sum (post)         before each sublayer (pre)
+============================  ======================================  =========================
+full                          y = N1(x + a(x));  N2(y + f(y))         y = x + a(N1(x)); y + f(N2(y))
+attention+skip                N1(x + a(x))                            x + a(N1(x))
+attention+ffn                 y = N1(a(x));      N2(y + f(y))         y = a(N1(x));     y + f(N2(y))
+attention                     N1(a(x))                                a(N1(x))
+full-without-layernorm        y = x + a(x);      y + f(y)             the same
+attention-without-layernorm   a(x)                                    the same
+============================  ======================================  =========================
+
+Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
+equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm.
+
+Without the skip, attention keeps its own LayerNorm: it acts on each token alone and so cannot make
+equal tokens differ. Leaving out the feed-forward sublayer leaves out its skip and its LayerNorm. A
+norm that is missing, or an RMSNorm in place of LayerNorm, changes nothing in this table. Every run
+compares the full variant with the model's own states. Other inputs of attention, such as a bias by
+position, are those of the model's own run.
+
+What a part protects after a number of layers is its effect on the residual as a share of the full
+model's, window by window::
 
     removed  = (ratio(full) - ratio(full without the part)) / ratio(full)
     added    = (ratio(attention and the part) - ratio(attention)) / ratio(full)
@@ -32,20 +55,45 @@ Dong, Cordonnier & Loukas 2021, arXiv:2103.03404.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from headscope.core.accumulator import Array
+from headscope.analyses.depth.result import DepthCurves, Protection, Trend
+from headscope.core.accumulator import Array, numpy
 from headscope.core.widest import widest
-from headscope.models.anatomy.blocks import Variant
+from headscope.models.anatomy.layers import Layer
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.layouts.maps import AttentionInput
+from headscope.models.run.intervene import watch_inputs
+from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.products import fast_products
+from headscope.models.run.recording import Softmaxes
+from headscope.models.run.routing import Router, use_implementation
+from headscope.models.run.watched import Place, kept
 from headscope.stats.metrics import RunningMoments
-from headscope.stats.statistics import t_half_width
+from headscope.stats.statistics import finite, t_half_width
 
 COLLAPSED = 0.01  # A variant has collapsed once its ratio is below this share of where it started.
 
+
+@dataclass(frozen=True)
+class Variant:
+    """Which parts of a layer stay besides attention."""
+
+    name: str  # What results call it.
+    skip: bool  # The skip connection around attention.
+    ffn: bool  # The feed-forward sublayer, with its own skip connection and LayerNorm.
+    layernorm: bool = True  # The LayerNorms of the sublayers that stay.
+
+
+#: The last one has a field of its own in the result.
 VARIANTS = (
     Variant("attention", skip=False, ffn=False),
     Variant("attention+ffn", skip=False, ffn=True),
@@ -78,6 +126,108 @@ COMPARISONS = (
 TRENDS = ("attention_of_start", "skip_of_start", "layernorm_change", "ffn_gain", "step_change")
 
 
+# --- layers without some of their parts -----------------------------------------------------------
+
+
+class OwnRun(NamedTuple):
+    """What a model's own run gave its layers."""
+
+    #: (batch, pos, d_model): what enters the first layer, and what leaves each; a norm after the
+    #: last one (pre-LN) is not part of a layer.
+    states: list[Tensor]
+    #: What each attention module was called with, by the row of its site; the state left out.
+    inputs: dict[int, AttentionInput]
+
+
+def own_run(loaded: LoadedModel, layers: Sequence[Layer], input_ids: Tensor) -> OwnRun:
+    """Run the model as it is, with its own attention, on windows (batch, pos) without padding."""
+    inputs: dict[int, AttentionInput] = {}
+
+    def see(site: AttentionSite, read: AttentionInput) -> None:
+        state, nothing = next(iter(read.given)), read.x_q[:0]
+        given = {**read.given, state: nothing}
+        inputs[site.row] = replace(read, x_q=nothing, x_k=nothing, given=given)
+
+    places = [layers[0].enters, *(layer.leaves for layer in layers)]
+    # Eager attention is given every mask; other implementations know of some without one.
+    eager, seeing = use_implementation(loaded.model, "eager"), watch_inputs(loaded.sites, see)
+    with kept(places) as seen, seeing, eager, torch.no_grad(), Softmaxes():  # float64 all through
+        loaded.forward(input_ids, torch.ones_like(input_ids))
+    states = [seen[layers[0].enters][0], *(seen[layer.leaves][1] for layer in layers)]
+    return OwnRun(states, inputs)
+
+
+def run_variant(
+    layers: Sequence[Layer],
+    router: Router,
+    own: OwnRun,
+    variant: Variant,
+    shared: dict[bool, Tensor] | None = None,
+) -> Iterator[Tensor]:
+    """Yield the embeddings of a run, and then the state after each layer: n_layers + 1 tensors.
+
+    Each is (batch, pos, d_model). ``shared`` caches the output of the first attention: it is the
+    same for all variants with a norm before it, and for all without.
+    """
+
+    def normed(norm: Place | None, x: Tensor) -> Tensor:
+        out: Tensor = x if norm is None or not variant.layernorm else norm.module(x)
+        return out
+
+    shared = {} if shared is None else shared
+    router.begin()
+    x = own.states[0]
+    yield x
+    for i, layer in enumerate(layers):
+        (site,), (attention,), network = layer.sites, layer.attention, layer.network
+        known, kind = {} if i else shared, variant.layernorm and attention.before is not None
+        if kind in known:
+            router.skip([(site.stack, site.layer)])
+        else:
+            known[kind] = attend(site, normed(attention.before, x), own.inputs[site.row], router)
+        attended = known[kind]
+        x = normed(attention.after, x + attended if variant.skip else attended)
+        if variant.ffn:
+            hidden = normed(network.before, x)
+            for place in network.modules:
+                hidden = place.module(hidden)
+            x = normed(network.after, x + hidden)
+        yield x
+    router.check_calls()
+
+
+def attend(site: AttentionSite, x: Tensor, read: AttentionInput, router: Router) -> Tensor:
+    """Run attention on x (batch, pos, d_model), up to W_O and b_O, as the model called it."""
+    inputs = replace(read, x_q=x, x_k=x, given={**read.given, next(iter(read.given)): x})
+    z = site.mix(partial(router.attend, site.module), inputs)
+    out: Tensor = site.layout.answer(site, z, inputs)[0]
+    return site.projections.out(out) if site.layout.out.startswith("..") else out
+
+
+def measure_ratios(
+    loaded: LoadedModel, layers: Sequence[Layer], own: OwnRun
+) -> tuple[Array, float]:
+    """Return ratios (variants, n_layers + 1, windows), and how far "full" is from the model.
+
+    That is the largest difference of any state, relative to the largest entry where it is above 1.
+    """
+    router = Router(loaded.sites, others=loaded.others)
+    gap, ratios, shared = 0.0, list[list[Array]](), dict[bool, Tensor]()
+    with torch.no_grad(), fast_products(loaded.model):
+        for variant in VARIANTS:
+            ratios.append([])
+            for point, hidden in enumerate(run_variant(layers, router, own, variant, shared)):
+                ratios[-1].append(numpy(residual_ratio(hidden)))
+                if variant.name == "full":
+                    exact = widest(own.states[point])
+                    largest = (widest(hidden) - exact).abs().max() / exact.abs().max().clamp(min=1)
+                    gap = max(gap, float(largest) if largest.isfinite() else math.inf)
+    return np.array(ratios), gap
+
+
+# --- the residual ---------------------------------------------------------------------------------
+
+
 def composite_norm(matrix: Tensor) -> Tensor:
     """Return sqrt(max column abs-sum * max row abs-sum) of (..., rows, columns): (...)."""
     entries = matrix.abs()
@@ -92,20 +242,6 @@ def residual_ratio(hidden: Tensor) -> Tensor:
     hidden = widest(hidden)
     residual = hidden - hidden.mean(dim=-2, keepdim=True)
     return composite_norm(residual) / composite_norm(hidden)
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mean, standard deviation and 95% interval of the mean (Student's t) over windows.
-
-    NaN where undefined; no deviation and no interval from a single window.
-    """
-
-    mean: Array
-    std: Array
-    low: Array
-    high: Array
-    windows: Array  # How many count
 
 
 class DepthSums(RunningMoments):
@@ -131,15 +267,33 @@ class DepthSums(RunningMoments):
             values = np.concatenate([ratios, shares, trends])
             self.add(values, np.concatenate([always, counted]))
 
-    def moments(self) -> tuple[Moments, Moments, Moments]:
-        """Return the moments of ratios, shares and trends, each (rows, n_layers + 1)."""
+    def curves(self) -> DepthCurves:
+        """Return means over windows, with standard deviations and 95% intervals (Student's t)."""
         n, mean, std = self.counts, self.means(), self.std()
         # One window says nothing about the next: no standard deviation, no interval.
         half = np.where(n > 1, t_half_width(std / np.sqrt(np.maximum(n, 1)), n), np.nan)
-        ends = (len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
-        parts = (np.split(a, ends) for a in (mean, std, mean - half, mean + half, n))
-        ratios, shares, trends = (Moments(*arrays) for arrays in zip(*parts, strict=True))
-        return ratios, shares, trends
+        means, stds, lows, highs = (
+            [tuple(map(finite, row)) for row in table]
+            for table in (mean, std, mean - half, mean + half)
+        )
+        *names, bare = (variant.name for variant in VARIANTS)
+        shares = range(len(VARIANTS), len(VARIANTS) + len(COMPARISONS))
+        trends = range(shares.stop, len(means))
+        return DepthCurves(
+            variants=dict(zip(names, means, strict=False)),
+            std=dict(zip(names, stds, strict=False)),
+            attention_without_layernorm=means[_INDEX[bare]],
+            attention_without_layernorm_std=stds[_INDEX[bare]],
+            protected=tuple(
+                Protection(*comparison, means[i], stds[i], lows[i], highs[i])
+                for i, comparison in zip(shares, COMPARISONS, strict=True)
+            ),
+            collapsed_after={name: collapsed_after(mean[_INDEX[name]]) for name in names},
+            trends={
+                name: Trend(means[i], lows[i], highs[i], tuple(n[i].tolist()))
+                for i, name in zip(trends, TRENDS, strict=True)
+            },
+        )
 
 
 def _trends(ratios: Array, floor: float) -> tuple[Array, Array]:

@@ -10,21 +10,22 @@ All heads of a layer at once, without the axis of examples::
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headscope.analyses.explain.result import ExplainStep, Matrix, StepCheck
 from headscope.attention import AttentionWeights, default_scale, masked_softmax
 from headscope.core.heads import head_name
 from headscope.core.widest import widest
-from headscope.models.anatomy.explain import Layer, Rest, Run, every_map
-from headscope.models.certificate.evidence import largest_gap
-from headscope.models.layouts.maps import Heads
+from headscope.models.anatomy.explain import AfterAttention, SentenceRun
+from headscope.models.certificate.evidence import beside_heads, largest_gap
+from headscope.models.layouts.maps import Heads, bias_of
+from headscope.models.run.watched import gain_and_shift
 
 CORNER = 8  # Rows and columns that are kept of a learned matrix.
 
@@ -32,8 +33,7 @@ CORNER = 8  # Rows and columns that are kept of a learned matrix.
 # --- the mechanism --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Attended:
+class Attended(NamedTuple):
     """What all heads of a layer make of a sentence."""
 
     #: (n_heads, query_pos, key_pos): before the scale; with scale and bias; after mask and softmax.
@@ -70,11 +70,12 @@ def mix(z: Tensor, weights: AttentionWeights, convolved: Tensor | None) -> tuple
     return parts, out if convolved is None else out + convolved
 
 
-def layer_norm(x: Tensor, gain: Tensor, shift: Tensor, epsilon: float) -> Tensor:
+def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Return (x - mean) / sqrt(variance + epsilon) * gain + shift of each token on its own."""
+    gain, shift = (weight.detach().to(x.dtype) for weight in gain_and_shift(norm))
     centred = x - x.mean(-1, keepdim=True)
-    spread = (centred.square().mean(-1, keepdim=True) + epsilon).sqrt()
-    return centred / spread * gain.to(x.dtype) + shift.to(x.dtype)
+    spread = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    return centred / spread * gain + shift
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,9 @@ class Computed:
     bias: Tensor | None  # (n_heads, query_pos, key_pos): what the family adds to the scores
     scale: float
     attended: Attended
+    convolved: Tensor | None  # (pos, d_model): what goes through W_O besides the heads' z
+    parts: Tensor  # (n_heads, pos, d_model): what each head adds
+    out: Tensor  # (pos, d_model): the sum of all
 
     @property
     def rotated(self) -> bool:
@@ -94,17 +98,21 @@ class Computed:
         return not torch.equal(self.placed.q, self.heads.q)
 
 
-def compute(layer: Layer) -> Computed:
+def compute(run: SentenceRun) -> Computed:
     """Compute one layer from what it was called with and from its weights alone."""
-    site, weights = layer.site, layer.weights()
-    made = site.canonical(layer.inputs, weights)
-    placed = layer.placed(made)
-    added = layer.bias(placed)
-    bias = None if added is None else added.expand(len(placed.q), site.n_heads, -1, -1)[0]
+    site, layout, weights = run.site, run.site.layout, run.site.weights()
+    heads = site.canonical(run.inputs, weights)
+    placed = layout.place(site, heads, run.inputs)
+    bias = layout.bias(site, placed, run.inputs)
+    if bias is not None:
+        bias = bias.expand(len(placed.q), site.n_heads, -1, -1)[0]
     scale = default_scale(site.d_head) if site.scale is None else site.scale
-    attended = attend(*(t[0] for t in placed), scale=scale, bias=bias, allowed=layer.allowed[0])
-    without, with_positions = (Heads(*(t[0] for t in heads)) for heads in (made, placed))
-    return Computed(weights, without, with_positions, bias, scale, attended)
+    heads, placed = (Heads(*(t[0] for t in each)) for each in (heads, placed))
+    attended = attend(*placed, scale=scale, bias=bias, allowed=run.allowed[0])
+    beside = beside_heads(site, run.record.z)
+    convolved = None if beside is None else beside[0]
+    parts, out = mix(attended.z, weights, convolved)
+    return Computed(weights, heads, placed, bias, scale, attended, convolved, parts, out)
 
 
 # --- what the numbers say -------------------------------------------------------------------------
@@ -163,50 +171,28 @@ def _length(x: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Walk:
+class Trace:
     """One sentence, one layer, one head: what the steps are made from."""
 
     tokens: tuple[str, ...]  # special tokens included
-    run: Run  # the model's own run of the sentence
-    padded: Run | None  # the same with padding behind it; None where there is no room
+    run: SentenceRun  # the model's own run of the sentence
+    padded: SentenceRun | None  # the same with padding behind it; None where there is no room
     head: int  # its index among the heads that its layer has now
     tolerance: dict[str, float]  # of the certificate, by what is compared
-
-    @property
-    def layer(self) -> Layer:
-        """The layer in the model's own run."""
-        return self.run.layer
+    ours: Computed  # what headscope computes
 
     @property
     def x(self) -> Tensor:
         """What the layer's queries are made from, (pos, d_model)."""
-        return self.layer.inputs.x_q[0]
+        return self.run.inputs.x_q[0]
 
-    @property
-    def allowed(self) -> Tensor:
-        """Which keys each query may see, (query_pos, key_pos)."""
-        return self.layer.allowed[0]
+    def check(self, what: str, ours: Tensor, theirs: Tensor | None, kind: str = "out") -> StepCheck:
+        """Compare a tensor with the model's own, which has an axis of one example in front.
 
-    @functools.cached_property
-    def ours(self) -> Computed:
-        """What headscope computes."""
-        return compute(self.layer)
-
-    @functools.cached_property
-    def convolved(self) -> Tensor | None:
-        """What goes through W_O besides the heads' z (ConvBERT), (pos, d_model)."""
-        other = self.layer.beside()
-        return None if other is None else other[0]
-
-    @functools.cached_property
-    def mixed(self) -> tuple[Tensor, Tensor]:
-        """What each head adds, (n_heads, pos, d_model), and the sum of all, (pos, d_model)."""
-        return mix(self.ours.attended.z, self.ours.weights, self.convolved)
-
-    def check(self, what: str, ours: Tensor, own: Tensor | None, kind: str = "out") -> StepCheck:
-        """Compare a tensor with the model's own; where that is None the difference is infinite."""
-        every = torch.ones(len(ours), dtype=torch.bool, device=ours.device)
-        gap = largest_gap([(ours, own, every)])
+        Where the model's own is None the difference is infinite.
+        """
+        every = torch.ones(1, len(ours), dtype=torch.bool, device=ours.device)
+        gap = largest_gap([(ours[None], theirs, every)])
         return StepCheck(what, math.inf if gap is None else gap, self.tolerance[kind])
 
     def matrix(
@@ -219,11 +205,11 @@ class Walk:
         known: Tensor | None = None,
     ) -> Matrix:
         """Keep all of a matrix, by default one row a token; None where ``known`` is False."""
-        kept = values.detach().cpu().double()
-        shown = torch.ones_like(kept, dtype=torch.bool) if known is None else known.cpu()
+        exact = values.detach().cpu().double()
+        shown = torch.ones_like(exact, dtype=torch.bool) if known is None else known.cpu()
         numbers = tuple(
             tuple(rounded(v) if k else None for v, k in zip(line, ok, strict=True))
-            for line, ok in zip(kept.tolist(), shown.tolist(), strict=True)
+            for line, ok in zip(exact.tolist(), shown.tolist(), strict=True)
         )
         names = tuple(self.tokens if rows is None else rows)
         return Matrix(name, tuple(values.shape), names, tuple(columns), numbers)
@@ -234,12 +220,12 @@ Numbers = dict[str, float | None]
 _Made = tuple[Numbers, Sequence[Matrix], Sequence[StepCheck]]
 
 
-def steps(walk: Walk) -> list[ExplainStep]:
+def steps(trace: Trace) -> list[ExplainStep]:
     """Make nine steps of attention, and three of what follows it where that is known."""
     makers = (_input, _weights, _qkv, _heads, _scores, _mask, _softmax, _z, _mix)
-    made = [(make.__name__[1:], make(walk)) for make in makers]
-    if walk.layer.rest is not None:
-        made += _rest(walk, walk.layer.rest)
+    made = [(make.__name__[1:], make(trace)) for make in makers]
+    if trace.run.after is not None:
+        made += _after_attention(trace, trace.run.after)
     return [
         ExplainStep(
             number,
@@ -253,53 +239,62 @@ def steps(walk: Walk) -> list[ExplainStep]:
     ]
 
 
-def _input(walk: Walk) -> _Made:
-    n, d_model = walk.x.shape
-    return {"tokens": n, "d_model": d_model}, [walk.matrix("x", walk.x)], []
+def _input(trace: Trace) -> _Made:
+    n, d_model = trace.x.shape
+    return {"tokens": n, "d_model": d_model}, [trace.matrix("x", trace.x)], []
 
 
-def _weights(walk: Walk) -> _Made:
-    w, h = walk.ours.weights, walk.head
+def _weights(trace: Trace) -> _Made:
+    w, h, maps = trace.ours.weights, trace.head, trace.run.site.projections
     learned = {
         **{"W_Q": w.W_Q[h], "W_K": w.W_K[h], "W_V": w.W_V[h], "W_O": w.W_O[h]},
         **{"b_Q": w.b_Q[h], "b_K": w.b_K[h], "b_V": w.b_V[h], "b_O": w.b_O},
     }
     numbers: Numbers = {
         "parameters_head": sum(t.numel() for name, t in learned.items() if name[0] == "W"),
-        "parameters_layer": walk.layer.parameters(),
-        "biases": sum(linear.bias is not None for linear in every_map(walk.layer.site)),
+        "parameters_layer": _parameters(trace.run),
+        "biases": sum(m.bias is not None for m in (maps.q, maps.k, maps.v, maps.out)),
         "reads": int((w.W_Q[h] != 0).any(1).sum()),
     }
     matrices = []
     for name, t in learned.items():
         numbers[f"norm_{name}"] = rounded(widest(t).norm())
         whole = t if t.dim() == 2 else t[None]
-        corner = walk.matrix(name, whole[:CORNER, :CORNER], rows=())
+        corner = trace.matrix(name, whole[:CORNER, :CORNER], rows=())
         matrices.append(Matrix(name, tuple(whole.shape), (), (), corner.values))
     return numbers, matrices, []
 
 
-def _qkv(walk: Walk) -> _Made:
-    h, heads, placed = walk.head, walk.ours.heads, walk.ours.placed
+def _parameters(run: SentenceRun) -> int:
+    """Count the stored entries of W_Q, W_K, W_V and W_O, without biases."""
+    maps = run.site.projections
+    return sum(m.module.weight.numel() // m.parts for m in (maps.q, maps.k, maps.v, maps.out))
+
+
+def _qkv(trace: Trace) -> _Made:
+    h, heads, placed = trace.head, trace.ours.heads, trace.ours.placed
     numbers: Numbers = {f"length_{name}": _length(getattr(heads, name)[h]) for name in "qkv"}
-    matrices = [walk.matrix(name, getattr(heads, name)[h]) for name in "qkv"]
-    if walk.ours.rotated:
-        matrices += [walk.matrix(f"{name} rotated", getattr(placed, name)[h]) for name in "qk"]
-    own = walk.layer.own_of_each()
+    matrices = [trace.matrix(name, getattr(heads, name)[h]) for name in "qkv"]
+    if trace.ours.rotated:
+        matrices += [trace.matrix(f"{name} rotated", getattr(placed, name)[h]) for name in "qk"]
+    (q, k, v), site = trace.run.heads, trace.run.site
+    shared = site.layout.shared_by(site.module, site.head_ids)
+    if shared is not None and k.shape[1] < q.shape[1]:  # heads that share keys and values
+        k, v = k[:, shared], v[:, shared]
     checks = [
-        walk.check(f"{name} of all heads", getattr(heads, name), getattr(own, name)[0])
-        for name in "qkv"
+        trace.check(f"{name} of all heads", getattr(heads, name), theirs)
+        for name, theirs in zip("qkv", (q, k, v), strict=True)
     ]
     return numbers, matrices, checks
 
 
-def _heads(walk: Walk) -> _Made:
+def _heads(trace: Trace) -> _Made:
     """One wide projection cut into heads is the projection of each head, and costs the same."""
-    w, site, x = walk.ours.weights, walk.layer.site, walk.x
-    n_heads, width, own = site.n_heads, site.n_heads * site.d_head, walk.layer.own
+    w, site, x = trace.ours.weights, trace.run.site, trace.x
+    n_heads, width, theirs = site.n_heads, site.n_heads * site.d_head, trace.run.heads
     wide = x @ w.W_Q.transpose(0, 1).flatten(1) + w.b_Q.flatten()
     alone = torch.stack([x @ w.W_Q[h] + w.b_Q[h] for h in range(n_heads)])
-    stored = walk.layer.parameters()
+    stored = _parameters(trace.run)
     names, rows = [], []
     for heads in dict.fromkeys((1, n_heads, 2 * n_heads)):
         if width % heads == 0:
@@ -308,25 +303,25 @@ def _heads(walk: Walk) -> _Made:
             rows.append(tuple(map(float, (heads, width // heads, stored, *flops))))
     columns = ("heads", "d_head", "parameters", "projections", "scores", "exponentials")
     cost = Matrix("cost", (len(rows), len(columns)), tuple(names), columns, tuple(rows))
-    numbers: Numbers = {"n_heads": n_heads, "d_head": site.d_head, "key_heads": own.k.shape[1]}
+    numbers: Numbers = {"n_heads": n_heads, "d_head": site.d_head, "key_heads": theirs.k.shape[1]}
     checks = [
-        walk.check("one wide projection, cut into heads", site.by_head(wide[None])[0], own.q[0]),
-        walk.check("each head projected alone", alone, own.q[0]),
+        trace.check("one wide projection, cut into heads", site.by_head(wide[None])[0], theirs.q),
+        trace.check("each head projected alone", alone, theirs.q),
     ]
     return numbers, [cost], checks
 
 
-def _scores(walk: Walk) -> _Made:
-    ours, h, seen = walk.ours, walk.head, walk.allowed
+def _scores(trace: Trace) -> _Made:
+    ours, h, seen = trace.ours, trace.head, trace.run.allowed[0]
     products, scores = ours.attended.products[h], ours.attended.scores[h]
-    pattern, by_length = ours.attended.pattern[h], len(walk.tokens) ** -0.5
+    pattern, by_length = ours.attended.pattern[h], len(trace.tokens) ** -0.5
     wrong = products * by_length
     if ours.bias is not None:
         wrong = wrong + ours.bias[h]
     wrong = masked_softmax(wrong, seen)
     numbers: Numbers = {
         "scale": ours.scale,
-        "root_d_head": default_scale(walk.layer.site.d_head),
+        "root_d_head": default_scale(trace.run.site.d_head),
         "root_tokens": by_length,
         "spread_products": rounded(widest(products[seen]).std(correction=0)),
         "spread_scores": rounded(widest(scores[seen]).std(correction=0)),
@@ -334,81 +329,80 @@ def _scores(walk: Walk) -> _Made:
         "entropy_sequence_scale": rounded(entropy(wrong).mean()),
         "moved_by_sequence_scale": rounded(moved(pattern, wrong).mean()),
     }
-    kept = {"q k^T": products, "scores": scores, "sequence scale": wrong}
+    shown = {"q k^T": products, "scores": scores, "sequence scale": wrong}
     if ours.bias is not None:
-        kept["bias"] = ours.bias[h]
-    matrices = [walk.matrix(name, t, walk.tokens, known=seen) for name, t in kept.items()]
-    every, own = ours.attended.scores, walk.layer.record.scores
-    theirs = None if own is None else own[0].expand_as(every)[:, seen]
-    return numbers, matrices, [walk.check("scores of all heads", every[:, seen], theirs)]
+        shown["bias"] = ours.bias[h]
+    matrices = [trace.matrix(name, t, trace.tokens, known=seen) for name, t in shown.items()]
+    every, theirs = ours.attended.scores, trace.run.record.scores
+    theirs = None if theirs is None else theirs.expand_as(every[None])[..., seen]
+    return numbers, matrices, [trace.check("scores of all heads", every[:, seen], theirs)]
 
 
-def _mask(walk: Walk) -> _Made:
+def _mask(trace: Trace) -> _Made:
     """Show what padding changes, and what hiding later tokens (or seeing them) would change."""
-    ours, h, n = walk.ours.attended, walk.head, len(walk.tokens)
-    later = torch.ones(n, n, dtype=torch.bool, device=walk.x.device).triu(1)
-    other = masked_softmax(ours.scores[h], None if walk.layer.site.causal else ~later)
+    ours, h, n = trace.ours.attended, trace.head, len(trace.tokens)
+    later = torch.ones(n, n, dtype=torch.bool, device=trace.x.device).triu(1)
+    other = masked_softmax(ours.scores[h], None if trace.run.site.causal else ~later)
     pattern = widest(ours.pattern[h])
     numbers: Numbers = {
         "moved_by_other_direction": rounded(moved(pattern, other).mean()),
         "weight_on_later": rounded((pattern * later).sum(-1).mean()),
         "pads": 0,
     }
-    direction = walk.matrix("other direction", other, walk.tokens)
-    if walk.padded is None:
+    direction = trace.matrix("other direction", other, trace.tokens)
+    if trace.padded is None:
         return numbers, [direction], []
-    layer = walk.padded.layer
-    with_pads, pads = compute(layer).attended, layer.allowed.shape[-1] - n
-    unmasked, own = masked_softmax(with_pads.scores[h]), layer.record.pattern
+    padded = trace.padded
+    with_pads, pads = compute(padded).attended, padded.allowed.shape[-1] - n
+    unmasked, theirs = masked_softmax(with_pads.scores[h]), padded.record.pattern
     numbers |= {
         "pads": pads,
         "weight_on_pads_without_mask": rounded(widest(unmasked[:n, n:]).sum(-1).mean()),
         "weight_on_pads": rounded(widest(with_pads.pattern[h, :n, n:]).sum(-1).max()),
     }
-    columns = (*walk.tokens, *["(padding)"] * pads)
-    mask = walk.matrix("mask", widest(layer.allowed[0, :n]), columns)
+    columns = (*trace.tokens, *["(padding)"] * pads)
+    mask = trace.matrix("mask", widest(padded.allowed[0, :n]), columns)
     what = f"pattern of all heads with {pads} positions of padding"
-    theirs = None if own is None else own[0, :, :n]
-    check = walk.check(what, with_pads.pattern[:, :n], theirs, "pattern")
+    theirs = None if theirs is None else theirs[:, :, :n]
+    check = trace.check(what, with_pads.pattern[:, :n], theirs, "pattern")
     return numbers, [mask, direction], [check]
 
 
-def _softmax(walk: Walk) -> _Made:
-    every, own = walk.ours.attended.pattern, walk.layer.record.pattern
-    pattern = widest(every[walk.head])
+def _softmax(trace: Trace) -> _Made:
+    every = trace.ours.attended.pattern
+    pattern = widest(every[trace.head])
     columns = pattern.sum(0)
     numbers: Numbers = {
         "row_sum_error": float((pattern.sum(-1) - 1).abs().max()),
         "column_sum_low": rounded(columns.min()),
         "column_sum_high": rounded(columns.max()),
         "entropy": rounded(entropy(pattern).mean()),
-        "even": rounded(even_entropy(walk.allowed)),
+        "even": rounded(even_entropy(trace.run.allowed[0])),
         "strongest": rounded(pattern.max()),
     }
-    check = walk.check("pattern of all heads", every, None if own is None else own[0], "pattern")
-    return numbers, [walk.matrix("pattern", pattern, walk.tokens)], [check]
+    check = trace.check("pattern of all heads", every, trace.run.record.pattern, "pattern")
+    return numbers, [trace.matrix("pattern", pattern, trace.tokens)], [check]
 
 
-def _z(walk: Walk) -> _Made:
-    z, own, site = walk.ours.attended.z, walk.layer.record.z, walk.layer.site
-    theirs = None
-    if own is not None:
-        theirs = site.by_head(own[..., : site.n_heads * site.d_head])[0]
-    check = walk.check("z of all heads", z, theirs)
-    return {"length": _length(z[walk.head])}, [walk.matrix("z", z[walk.head])], [check]
+def _z(trace: Trace) -> _Made:
+    z, theirs, site = trace.ours.attended.z, trace.run.record.z, trace.run.site
+    if theirs is not None:
+        theirs = site.by_head(theirs[..., : site.n_heads * site.d_head])
+    check = trace.check("z of all heads", z, theirs)
+    return {"length": _length(z[trace.head])}, [trace.matrix("z", z[trace.head])], [check]
 
 
-def _mix(walk: Walk) -> _Made:
+def _mix(trace: Trace) -> _Made:
     """Concatenate and multiply once, or multiply head by head and add: the same.
 
     The share of a part is the length of its projection on the whole, ``<part, out> / ||out||^2``
     over all tokens: shares add up to 1, and one that works against the others is negative.
     """
-    ours, site, own = walk.ours, walk.layer.site, walk.layer.record.out
-    parts, out = walk.mixed
+    ours, site, theirs = trace.ours, trace.run.site, trace.run.record.out
+    parts, out = ours.parts, ours.out
     others = {"b_O": ours.weights.b_O.expand_as(out)}
-    if walk.convolved is not None:
-        others["beside attention"] = walk.convolved
+    if ours.convolved is not None:
+        others["beside attention"] = ours.convolved
     added, whole = widest(torch.cat([parts, torch.stack(list(others.values()))])), widest(out)
     share = (added * whole).sum((-1, -2)) / whole.square().sum()
     size = added.norm(dim=(-1, -2)) / whole.norm()
@@ -416,56 +410,58 @@ def _mix(walk: Walk) -> _Made:
     at_once = ours.attended.z.transpose(0, 1).flatten(1) @ ours.weights.W_O.flatten(0, 1)
     at_once = at_once + sum(others.values())
     numbers: Numbers = {
-        "share": rounded(share[walk.head]),
-        "size": rounded(size[walk.head]),
+        "share": rounded(share[trace.head]),
+        "size": rounded(size[trace.head]),
         "even_share": rounded(1 / site.n_heads),
     }
     both = torch.stack([share, size], dim=1)
     matrices = [
-        walk.matrix("heads", both, ("share", "size"), rows=names),
-        walk.matrix("z W_O", parts[walk.head]),
-        walk.matrix("output", out),
+        trace.matrix("heads", both, ("share", "size"), rows=names),
+        trace.matrix("z W_O", parts[trace.head]),
+        trace.matrix("output", out),
     ]
-    theirs = None if own is None else own[0]
     checks = [
-        walk.check("sum over heads, and b_O", out, theirs),
-        walk.check("heads side by side, times W_O once", at_once, theirs),
+        trace.check("sum over heads, and b_O", out, theirs),
+        trace.check("heads side by side, times W_O once", at_once, theirs),
     ]
     return numbers, matrices, checks
 
 
-def _rest(walk: Walk, rest: Rest) -> Iterator[tuple[str, _Made]]:
+def _after_attention(trace: Trace, theirs: AfterAttention) -> Iterator[tuple[str, _Made]]:
     """Follow the layer from the skip connection to its output."""
-    skip, (_, out) = rest.layer_in[0], walk.mixed
+    skip, out = theirs.layer_in[0], trace.ours.out
+    (W_1, b_1), (W_2, b_2) = (
+        (linear.weight.detach().t(), bias_of(linear).detach())
+        for linear in (theirs.up, theirs.down)
+    )
     summed = skip + out
-    normed = layer_norm(summed, *rest.norm)
-    activation: Callable[[Tensor], Tensor] = rest.activation
-    hidden = activation(normed @ rest.up.W + rest.up.b)
-    network = hidden @ rest.down.W + rest.down.b
-    after = summed + network if rest.norm_first else layer_norm(normed + network, *rest.last)
+    normed = layer_norm(summed, theirs.norm)
+    hidden = theirs.activation(normed @ W_1 + b_1)
+    network = hidden @ W_2 + b_2
+    after = summed + network if theirs.norm_first else layer_norm(normed + network, theirs.last)
     lengths: Numbers = {
         "length_skip": _length(skip),
         "length_attention": _length(out),
         "length_sum": _length(summed),
     }
-    check = walk.check("sum of skip and attention", summed, rest.summed[0], "hidden")
-    yield "skip", (lengths, [walk.matrix("x + attention", summed)], [check])
+    check = trace.check("sum of skip and attention", summed, theirs.summed, "hidden")
+    yield "skip", (lengths, [trace.matrix("x + attention", summed)], [check])
     spread = widest(summed).std(-1, correction=0)
     spreads: Numbers = {
         "spread_before": rounded(spread.mean()),
         "spread_after": rounded(widest(normed).std(-1, correction=0).mean()),
         "spread_before_low": rounded(spread.min()),
         "spread_before_high": rounded(spread.max()),
-        "epsilon": rest.norm.epsilon,
+        "epsilon": theirs.norm.eps,
     }
-    check = walk.check("after LayerNorm", normed, rest.normed[0], "hidden")
-    yield "layernorm", (spreads, [walk.matrix("LayerNorm", normed)], [check])
+    check = trace.check("after LayerNorm", normed, theirs.normed, "hidden")
+    yield "layernorm", (spreads, [trace.matrix("LayerNorm", normed)], [check])
     units: Numbers = {
         "d_ff": hidden.shape[-1],
-        "parameters": rest.up.W.numel() + rest.down.W.numel(),
+        "parameters": W_1.numel() + W_2.numel(),
         "active": rounded(widest(hidden > 0).mean()),
         "length_ffn": _length(network),
         "length_out": _length(after),
     }
-    check = walk.check("the layer's output", after, rest.layer_out[0], "hidden")
-    yield "ffn", (units, [walk.matrix("layer output", after)], [check])
+    check = trace.check("the layer's output", after, theirs.layer_out, "hidden")
+    yield "ffn", (units, [trace.matrix("layer output", after)], [check])

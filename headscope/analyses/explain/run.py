@@ -8,8 +8,16 @@ from dataclasses import dataclass
 
 import torch
 
-from headscope.analyses.explain.measure import Walk, entropy, even_entropy, links, rounded, steps
-from headscope.analyses.explain.options import ExplainOptions
+from headscope.analyses.explain import ExplainOptions
+from headscope.analyses.explain.measure import (
+    Trace,
+    compute,
+    entropy,
+    even_entropy,
+    links,
+    rounded,
+    steps,
+)
 from headscope.analyses.explain.result import ExplainedHead, ExplainResult
 from headscope.core.errors import (
     InputError,
@@ -21,9 +29,11 @@ from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.core.serialise import SCHEMA
 from headscope.data.pieces import Encoding, tokenise
-from headscope.models.anatomy.explain import Run, run_sentence
+from headscope.models.anatomy.explain import SentenceRun, run_sentence
 from headscope.models.certificate.certificate import TOLERANCES
+from headscope.models.certificate.evidence import allowed_keys
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.recording import Probe
 from headscope.models.surgery.layers import numbered_layers
 from headscope.session.opening import Model, need_tokenizer, open_model
 from headscope.session.provenance import provenance
@@ -60,8 +70,9 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
         pads = min(PADS, loaded.max_length - len(ids))
         padded = run_sentence(loaded, site, ids, pads) if pads > 0 else None
         index = site.head_ids.index(chosen.head)
-        walk = Walk(sentence.tokens, run, padded, index, TOLERANCES[loaded.dtype])
-        made = tuple(steps(walk))
+        tolerance, ours = TOLERANCES[loaded.dtype], compute(run)
+        trace = Trace(sentence.tokens, run, padded, index, tolerance, ours)
+        made = tuple(steps(trace))
     for step in made:
         for check in step.checks:
             if not check.max_abs <= check.tolerance:
@@ -70,7 +81,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
                     f"{loaded.name} computes itself by {check.max_abs:.1e}, tolerance "
                     f"{check.tolerance:.1e}, so nothing is explained."
                 )
-    rest, positions = run.layer.rest, "rotated" if walk.ours.rotated else ""
+    after, positions = run.after, "rotated" if ours.rotated else ""
     return ExplainResult(
         schema=SCHEMA,
         provenance=provenance(loaded, command=options.command, seed=0),
@@ -83,11 +94,11 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
         head=chosen.head,
         chosen=head is None,
         n_heads=site.n_heads,
-        d_model=walk.x.shape[-1],
+        d_model=trace.x.shape[-1],
         d_head=site.d_head,
         causal=site.causal,
-        positions="bias" if walk.ours.bias is not None else positions,
-        layer_norm="" if rest is None else "pre" if rest.norm_first else "post",
+        positions="bias" if ours.bias is not None else positions,
+        layer_norm="" if after is None else "pre" if after.norm_first else "post",
         steps=made,
         heads=heads,
         patterns={
@@ -98,7 +109,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
             if s.row in run.patterns
             for number, pattern in zip(s.head_ids, run.patterns[s.row], strict=True)
         },
-        left_out=tuple(_left_out(whole, walk)),
+        left_out=tuple(_left_out(whole, trace)),
     )
 
 
@@ -174,32 +185,30 @@ def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> Non
     )
 
 
-def _every_head(loaded: LoadedModel, run: Run, sentence: _Sentence) -> Iterator[ExplainedHead]:
-    words, n = ~torch.tensor(sentence.special), len(sentence.ids)
-    step = torch.arange(n) - torch.arange(n)[:, None]
+def _every_head(
+    loaded: LoadedModel, run: SentenceRun, sentence: _Sentence
+) -> Iterator[ExplainedHead]:
+    words, probe = ~torch.tensor(sentence.special), Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:
         if site.row not in run.patterns:
             continue
         pattern = run.patterns[site.row].cpu()
-        seen = step <= 0 if site.causal else torch.ones(n, n, dtype=torch.bool)
-        if site.window is not None:
-            seen = seen & (step.abs() <= site.window)
-        even = rounded(even_entropy(seen))
+        even = rounded(even_entropy(allowed_keys(site, probe)[0]))
         linked = links(pattern, words).tolist()
         for head, rows, link in zip(site.head_ids, pattern, linked, strict=True):
             bits = rounded(entropy(rows).mean())
             yield ExplainedHead(site.layer, head, bits, even, rounded(link), stack=site.stack)
 
 
-def _left_out(whole: LoadedModel, walk: Walk) -> Iterator[str]:
+def _left_out(whole: LoadedModel, trace: Trace) -> Iterator[str]:
     if whole.encoder_decoder:
         yield (
             "Only the encoder is explained: the decoder and its cross-attention read a second text."
         )
-    if walk.layer.rest is None:
+    if trace.run.after is None:
         yield (
             f"What follows attention in a layer of {whole.family} (skip, norm, feed-forward) is "
             "left out: it is not two LayerNorms and two maps with one function between them."
         )
-    if walk.padded is None:
+    if trace.padded is None:
         yield "Padding is left out: the sentence fills all positions that the model has."

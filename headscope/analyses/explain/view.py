@@ -65,8 +65,9 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
 
 
 def _step(result: ExplainResult, step: ExplainStep, tokens: list[str]) -> Iterator[b.Block]:
-    yield b.Text(_STEPS[step.key][1], "formula")
-    yield from map(b.Text, _SENTENCES[step.key](result, step))
+    _, formula, sentences = _STEPS[step.key]
+    yield b.Text(formula, "formula")
+    yield from map(b.Text, sentences(result, step))
     if step.key == "weights":
         columns: list[b.Column] = [
             ("matrix", "name", str),
@@ -365,43 +366,36 @@ def _key_numbers(result: ExplainResult) -> Iterator[KeyNumber]:
         )
 
 
-#: Title and formula of each step; its sentences are those of the function of the same name.
-_STEPS = {
-    "input": ("Input: one row of numbers per token", "x"),
-    "weights": ("Learned matrices", "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O"),
-    "qkv": ("Queries, keys and values", "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V"),
+#: Title and formula of each step, and what writes its sentences.
+_STEPS: dict[str, tuple[str, str, Callable[[ExplainResult, ExplainStep], list[str]]]] = {
+    "input": ("Input: one row of numbers per token", "x", _input),
+    "weights": ("Learned matrices", "W_Q, W_K, W_V, W_O; b_Q, b_K, b_V, b_O", _weights),
+    "qkv": (
+        "Queries, keys and values",
+        "q = x W_Q + b_Q    k = x W_K + b_K    v = x W_V + b_V",
+        _qkv,
+    ),
     "heads": (
         "Split into heads",
         "[q of head 0 | q of head 1 | ...] = x [W_Q of head 0 | W_Q of head 1 | ...]",
+        _heads,
     ),
-    "scores": ("Scores", "scores = q k^T * scale"),
-    "mask": ("Mask", "scores of hidden keys = -infinity"),
-    "softmax": ("Softmax: the pattern", "pattern = exp(scores) / sum over keys of exp(scores)"),
-    "z": ("Head output z", "z = pattern v"),
+    "scores": ("Scores", "scores = q k^T * scale", _scores),
+    "mask": ("Mask", "scores of hidden keys = -infinity", _mask),
+    "softmax": (
+        "Softmax: the pattern",
+        "pattern = exp(scores) / sum over keys of exp(scores)",
+        _softmax,
+    ),
+    "z": ("Head output z", "z = pattern v", _z),
     "mix": (
         "Concatenate, and mix by W_O",
         "output = [z of head 0 | z of head 1 | ...] W_O + b_O = sum of z W_O + b_O",
-    ),
-    "skip": ("Skip connection", "y = x + output"),
-    "layernorm": ("LayerNorm", "(y - mean) / standard deviation * gain + shift"),
-    "ffn": ("Feed-forward network", "f(y) = activation(y W_1 + b_1) W_2 + b_2"),
-}
-_SENTENCES: dict[str, Callable[[ExplainResult, ExplainStep], list[str]]] = {
-    write.__name__[1:]: write
-    for write in (
-        _input,
-        _weights,
-        _qkv,
-        _heads,
-        _scores,
-        _mask,
-        _softmax,
-        _z,
         _mix,
-        _skip,
-        _layernorm,
-        _ffn,
-    )
+    ),
+    "skip": ("Skip connection", "y = x + output", _skip),
+    "layernorm": ("LayerNorm", "(y - mean) / standard deviation * gain + shift", _layernorm),
+    "ffn": ("Feed-forward network", "f(y) = activation(y W_1 + b_1) W_2 + b_2", _ffn),
 }
 VIEW = view(
     "One sentence, step by step",

@@ -26,7 +26,7 @@ from headscope.analyses.rank.result import Copying, DataControl
 from headscope.core.accumulator import Accumulator, Array, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.widest import exact, widest
-from headscope.models.anatomy.unembedding import token_maps
+from headscope.models.anatomy.readout import token_maps
 from headscope.models.run.loaded import LoadedModel
 from headscope.stats.estimate import Estimate
 from headscope.stats.ranks import MatrixRank

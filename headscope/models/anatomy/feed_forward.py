@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,38 +48,17 @@ class Neurons:
         return len(self.neuron_ids)
 
     @property
-    def fused(self) -> bool:
-        """Whether one tensor holds both first maps."""
-        return sizes_of(self.first[0])[1] == 2 * self.width
-
-    @property
     def fits(self) -> bool:
         """Whether the stored maps have the neurons that are listed."""
         widths = {sizes_of(first)[1] for first in self.first}
         doubled = {2 * self.width} if len(self.first) == 1 else set()
-        return sizes_of(self.second)[0] == self.width and (
-            widths == {self.width} or widths == doubled
-        )
-
-    @property
-    def W_out(self) -> Tensor:  # noqa: N802
-        """The second map, (width, d_model): a view of what is stored."""
-        weight: Tensor = self.second.weight
-        return weight if isinstance(self.second, Conv1D) else weight.t()
+        return sizes_of(self.second)[0] == self.width and widths in ({self.width}, doubled)
 
     def stored(self) -> list[HeadRows]:
         """List every stored tensor in which a neuron owns rows or columns."""
-        parts = 2 if self.fused else 1
+        parts = sizes_of(self.first[0])[1] // self.width  # two where one tensor holds both
         rows = [row for first in self.first for row in rows_of_linear(first, 1, parts=parts)]
         return [*rows, columns_of_linear(self.second, 1)]
-
-    @property
-    def numbers_per_neuron(self) -> int:
-        """Stored numbers that one neuron owns."""
-        tensors = [(rows, rows.tensor) for rows in self.stored()]
-        return sum(
-            t.numel() * rows.parts // t.shape[rows.axis] for rows, t in tensors if t is not None
-        )
 
 
 def sizes_of(module: Any) -> tuple[int, int]:
@@ -106,45 +85,49 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
     UnsupportedModelError
         If a layer has none that can be taken apart.
     """
-    whole = loaded.whole or loaded
-    found = watched_networks(whole)
-    stacks = {"decoder" if site.stack == "cross" else site.stack for site in loaded.sites}
-    missing = [
-        site
-        for site in loaded.sites
-        if site.stack != "cross"
-        and not any(f.stack == site.stack and site.layer in f.layers for f in found)
-    ]
-    if missing:
-        raise UnsupportedModelError(
-            f"The feed-forward network of layer {missing[0].layer} of {loaded.name} "
-            f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
-            "maps with an activation between them, gated or not; choose the units heads."
-        )
-    return tuple(item for item in found if item.stack in stacks)
+    networks = watched_networks(loaded.whole or loaded)
+    for site in loaded.sites:
+        if site.stack != "cross" and not any(
+            network.stack == site.stack and site.layer in network.layers for network in networks
+        ):
+            raise UnsupportedModelError(
+                f"The feed-forward network of layer {site.layer} of {loaded.name} "
+                f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
+                "maps with an activation between them, gated or not; choose the units heads."
+            )
+    stacks = {_side(site) for site in loaded.sites}
+    return tuple(network for network in networks if network.stack in stacks)
 
 
 def watched_networks(whole: LoadedModel) -> tuple[FeedForward, ...]:
     """List pairs of maps that behave like feed-forward networks."""
-    pairs = _pairs(whole)
-    kept = _elementwise(whole, pairs)
+    pairs = _elementwise(whole, _pairs(whole))
     names = {module: name for name, module in whole.model.named_modules()}
-    items: list[FeedForward] = []
-    for second in dict.fromkeys(pair.second for pair in kept):
-        own = [pair for pair in kept if pair.second is second]
+    networks: list[FeedForward] = []
+    for second in dict.fromkeys(pair.second for pair in pairs):
+        runs = [pair for pair in pairs if pair.second is second]
         width = sizes_of(second)[0]
-        ids = getattr(second, NEURON_IDS, tuple(range(width)))
-        layers = tuple(dict.fromkeys(pair.site.layer for pair in own))
-        stack = "decoder" if own[0].site.stack == "cross" else own[0].site.stack
-        before = getattr(second, WIDTH_BEFORE, width)
-        items.append(
-            FeedForward(own[0].first, second, ids, before, names[second], stack, layers[0], layers)
+        layers = tuple(dict.fromkeys(pair.site.layer for pair in runs))
+        networks.append(
+            FeedForward(
+                runs[0].first,
+                second,
+                getattr(second, NEURON_IDS, tuple(range(width))),
+                getattr(second, WIDTH_BEFORE, width),
+                names[second],
+                _side(runs[0].site),
+                layers[0],
+                layers,
+            )
         )
-    return tuple(items)
+    return tuple(networks)
 
 
-@dataclass(frozen=True)
-class _Pair:
+def _side(site: AttentionSite) -> str:
+    return "decoder" if site.stack == "cross" else site.stack
+
+
+class _Pair(NamedTuple):
     site: AttentionSite  # the last attention that ran before it
     first: tuple[nn.Module, ...]
     second: nn.Module
@@ -153,20 +136,25 @@ class _Pair:
 def _pairs(whole: LoadedModel) -> list[_Pair]:
     """List, from one tiny run, the maps that widen the state and the map that leads back."""
     seen = watch(whole)
-    inside = {m for site in whole.sites for m in _maps_of(site)}
+    in_attention = {
+        module
+        for site in whole.sites
+        for linear in (getattr(site.projections, name) for name in ("q", "k", "v", "out"))
+        for module in (*site.module.modules(), linear.module)
+    }
     writes = sorted(((seen.writes[s.row].start, s) for s in whole.sites), key=lambda w: w[0])
     pairs: list[_Pair] = []
-    opened: list[Call] = []
+    opened: list[Call] = []  # Maps that read one state, which a second map may follow
     for call in seen.calls:
         before = [site for start, site in writes if start < call.start]
         if not call.is_map:
             continue
-        if call.place.module in inside or not before:
+        first = tuple(one.place.module for one in opened)
+        if call.place.module in in_attention or not before:
             opened = []
         elif opened and call.x is opened[0].x:
             opened.append(call)
-        elif opened and _closes(call.place.module, [one.place.module for one in opened]):
-            first = tuple(one.place.module for one in opened)
+        elif opened and _leads_back(call.place.module, first):
             pairs.append(_Pair(before[-1], first, call.place.module))
             opened = []
         else:
@@ -174,7 +162,7 @@ def _pairs(whole: LoadedModel) -> list[_Pair]:
     return pairs
 
 
-def _closes(second: nn.Module, first: Sequence[nn.Module]) -> bool:
+def _leads_back(second: nn.Module, first: Sequence[nn.Module]) -> bool:
     """Whether a map leads back from the width of the maps before it, or half of a fused one."""
     d_model, width = sizes_of(first[0])
     width_in, width_out = sizes_of(second)
@@ -183,34 +171,30 @@ def _closes(second: nn.Module, first: Sequence[nn.Module]) -> bool:
     return alike and width_out == d_model and (width == width_in or halves)
 
 
-def _maps_of(site: AttentionSite) -> list[nn.Module]:
-    """List every linear map of a site: its four, and any other that lies in its module."""
-    p = site.projections
-    return [*site.module.modules(), *(item.module for item in (p.q, p.k, p.v, p.out))]
-
-
 def _elementwise(whole: LoadedModel, pairs: Sequence[_Pair]) -> list[_Pair]:
     """Keep the pairs of maps between which no neuron depends on another.
 
     Every other row of the first maps is made to put out zero; the second must be given zero there
     and not everywhere.
     """
+    width_of = {
+        module: sizes_of(pair.second)[0] for pair in pairs for module in (*pair.first, pair.second)
+    }
     first = {module for pair in pairs for module in pair.first}
-    widths = {pair.second: sizes_of(pair.second)[0] for pair in pairs}
-    marked = {item.second for item in lost_neurons(whole.model).values()}  # proved already
-    of = {module: widths[pair.second] for pair in pairs for module in pair.first}
-    good = dict.fromkeys(widths, True)
+    second = {pair.second for pair in pairs}
+    proven = {item.second for item in lost_neurons(whole.model).values()}
+    good = dict.fromkeys(second, True)
 
     def silence(module: nn.Module, args: object, output: Tensor) -> Tensor:
-        odd = torch.arange(output.shape[-1], device=output.device) % of[module] % 2 == 1
+        odd = torch.arange(output.shape[-1], device=output.device) % width_of[module] % 2 == 1
         return output.masked_fill(odd, 0.0)
 
     def check(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         odd, even = args[0][..., 1::2], args[0][..., 0::2]
-        good[module] &= module in marked or (not bool(odd.any()) and bool(even.any()))
+        good[module] &= module in proven or (not bool(odd.any()) and bool(even.any()))
 
     hooks = [module.register_forward_hook(silence) for module in first]
-    hooks += [module.register_forward_pre_hook(check) for module in widths]
+    hooks += [module.register_forward_pre_hook(check) for module in second]
     with hooked(hooks):
         whole.run_tiny()
     return [pair for pair in pairs if good[pair.second]]

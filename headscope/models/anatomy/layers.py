@@ -18,7 +18,6 @@ LayerNorm or RMSNorm, gated or not, with shared modules (ALBERT) or without a mo
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from headscope.core.errors import UnsupportedModelError
 from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.hooks import grouped
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.watched import Call, Place, Seen, near, watch
 
@@ -78,6 +78,12 @@ class Anatomy:
         """The module that puts out the last hidden state."""
         return self.last or self.layers[-1].leaves
 
+    @property
+    def norm_placement(self) -> str:
+        """Where the norms stand: ``pre``, ``post``, or ``mixed`` if layers differ."""
+        first = {layer.norm_first for layer in self.layers}
+        return "mixed" if len(first) > 1 else "pre" if first.pop() else "post"
+
 
 # --- taking apart ---------------------------------------------------------------------------------
 
@@ -93,18 +99,21 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
     seen = watch(loaded)
     layers: list[Layer] = []
     state: Tensor | None = None
-    every = _sites_by_layer(loaded)
+    every = [[site] for site in loaded.sites]  # The sites whose writes one layer adds up
+    if {"decoder", "cross"} <= set(loaded.stacks):  # of an encoder-decoder, the decoder's
+        of_decoder = [site for site in loaded.sites if site.stack != "encoder"]
+        every = list(grouped(of_decoder, lambda site: site.layer).values())
     for i, sites in enumerate(every):
         where = f"{'decoder ' if len(sites) > 1 else ''}layer {sites[0].layer}"
         behind = seen.inputs[every[i + 1][0].row].x_q if i + 1 < len(every) else seen.last
-        found = _layer(loaded, seen, sites, state, behind)
-        if isinstance(found, str):
-            raise _refused(loaded, where, found)
-        if state is not None and not near(state, seen.at(found.enters).x):
+        layer = _layer(loaded, seen, sites, state, behind)
+        if isinstance(layer, str):
+            raise _refused(loaded, where, layer)
+        if state is not None and not near(state, seen.at(layer.enters).x):
             why = "something between it and the layer before changes the state"
             raise _refused(loaded, where, why)
-        state = seen.at(found.leaves).y
-        layers.append(found)
+        state = seen.at(layer.leaves).y
+        layers.append(layer)
     if state is None:
         raise _refused(loaded, "the layers", "no attention was seen running")
     if near(state, seen.last):
@@ -114,17 +123,6 @@ def take_apart(loaded: LoadedModel) -> Anatomy:
         why = "what follows the last layer is neither nothing nor one norm"
         raise _refused(loaded, "the end", why)
     return Anatomy(tuple(layers), norms[-1].place)
-
-
-def _sites_by_layer(loaded: LoadedModel) -> list[tuple[AttentionSite, ...]]:
-    """Group the sites whose writes one layer adds up; of an encoder-decoder, the decoder's."""
-    if not {"decoder", "cross"} <= set(loaded.stacks):
-        return [(site,) for site in loaded.sites]
-    layers: dict[int, list[AttentionSite]] = defaultdict(list)
-    for site in loaded.sites:
-        if site.stack != "encoder":
-            layers[site.layer].append(site)
-    return [tuple(sites) for _, sites in sorted(layers.items())]
 
 
 def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError:
@@ -137,7 +135,7 @@ def _refused(loaded: LoadedModel, where: str, why: str) -> UnsupportedModelError
 def _layer(
     loaded: LoadedModel,
     seen: Seen,
-    sites: tuple[AttentionSite, ...],
+    sites: Sequence[AttentionSite],
     state: Tensor | None,
     behind: Tensor,
 ) -> Layer | str:
@@ -153,18 +151,21 @@ def _layer(
         return "its states have their channels before their positions"
     reads = [seen.inputs[site.row].x_q for site in sites]
     around = seen.around(sites)
+    # Calls that may be the layer: the first, what leaves it, and the calls inside.
     spans = [(call, call.y, [c for c in seen.calls if call.encloses(c)]) for call in around]
     if (span := _without_module(seen, sites, around, state, behind)) is not None:
         spans.append(span)
-    for call, y, own in spans:
+    for call, y, inside in spans:
         x = call.x
         if x is None or not x.shape == y.shape == writes[0].y.shape:
             continue
-        if (found := _parts(x, y, own, writes, reads)) is not None:
-            leaves = call if near(call.y, y) else next(c for c in own if near(c.y, y))
-            return Layer(sites, call.place, leaves.place, *found)
-    if any(_reads(call.x, reads[0], own) for call, _, own in spans[-1:]):
-        return "what it adds besides attention is not what one feed-forward network puts out"
+        if (parts := _parts(x, y, inside, writes, reads)) is not None:
+            leaves = call if near(call.y, y) else next(c for c in inside if near(c.y, y))
+            return Layer(tuple(sites), call.place, leaves.place, *parts)
+    if spans and (x := spans[-1][0].x) is not None:
+        norms = [call for call in spans[-1][2] if call.is_norm]
+        if near(x, reads[0]) or _norm(norms, x, reads[0]) is not None:
+            return "what it adds besides attention is not what one feed-forward network puts out"
     return "its attention reads another state than the one that the layer adds to"
 
 
@@ -180,22 +181,16 @@ def _without_module(
     first = next((call for call in around if call.place.module in modules), None)
     if first is None or (state is not None and not near(state, first.x)):
         return None
-    own = [call for call in seen.calls if call.start >= first.start]
-    last = next((call for call in own if call.is_norm and near(call.y, behind)), None)
-    return None if last is None else (first, last.y, [c for c in own if c.end <= last.end])
-
-
-def _reads(x: Tensor | None, read: Tensor, own: Sequence[Call]) -> bool:
-    """Whether attention reads the stream or its norm."""
-    norms = [call for call in own if call.is_norm]
-    return x is not None and (near(x, read) or _norm(norms, x, read) is not None)
+    calls = [call for call in seen.calls if call.start >= first.start]
+    last = next((call for call in calls if call.is_norm and near(call.y, behind)), None)
+    return None if last is None else (first, last.y, [c for c in calls if c.end <= last.end])
 
 
 def _parts(
-    x: Tensor, y: Tensor, own: Sequence[Call], writes: Sequence[Call], reads: Sequence[Tensor]
+    x: Tensor, y: Tensor, inside: Sequence[Call], writes: Sequence[Call], reads: Sequence[Tensor]
 ) -> tuple[tuple[Sublayer, ...], Sublayer] | None:
     """Find the sublayers that lead from the stream ``x`` to ``y``; None if there are none."""
-    norms = [call for call in own if call.is_norm]
+    norms = [call for call in inside if call.is_norm]
     for passes in (True, False):  # the stream passes norms after its sums, or it does not
         state, start, attention = x, 0, list[Sublayer]()
         for write, read in zip(writes, reads, strict=True):
@@ -213,8 +208,8 @@ def _parts(
             out = y if end is None else end.x
             assert out is not None
             # A call that holds a norm of the stream is more than the network.
-            held = [norm for norm in norms if near(state, norm.x)]
-            plain = [c for c in own if c.start > start and not any(map(c.encloses, held))]
+            of_stream = [norm for norm in norms if near(state, norm.x)]
+            plain = [c for c in inside if c.start > start and not any(map(c.encloses, of_stream))]
             network = _network(plain, norms, out, state)
             if network is not None:
                 return tuple(attention), replace(network, after=_place(end))
@@ -222,18 +217,18 @@ def _parts(
 
 
 def _network(
-    own: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
+    calls: Sequence[Call], norms: Sequence[Call], out: Tensor, state: Tensor
 ) -> Sublayer | None:
     """Find the calls that turn the stream into what is missing from ``out``, and repeat them."""
     goal = out - state
-    for last in (call for call in own if near(goal, call.y, out)):
+    for last in (call for call in calls if near(goal, call.y, out)):
         chain = [last]
         while (read := chain[0].x) is not None:
             before = _norm(norms, state, read, end=chain[0].start)
             reads = before is not None or near(state, read)
             if reads and near(goal, _again(chain, read), out):
                 return Sublayer(_place(before), None, tuple(call.place for call in chain))
-            source = next((c for c in own if c.end < chain[0].start and near(c.y, read)), None)
+            source = next((c for c in calls if c.end < chain[0].start and near(c.y, read)), None)
             if source is None:
                 break
             chain.insert(0, source)

@@ -9,19 +9,22 @@ their scale, max pooling its winners, and normalising divides by the whole vecto
 holds at this run, with f(0), biases and shifts in the constant. Nothing is known of any family's
 head: it runs as it is, and the functions that it calls are exchanged. Where it calls one that is
 not known here, the sum differs from the output, and the caller's check says so.
+
+:func:`token_maps` finds the embedding and the unembedding, W_E and W_U.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from headscope.core.errors import InputError
 from headscope.models.run.hooks import hooked, replaced_forwards
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
@@ -57,7 +60,8 @@ class Held(TorchFunctionMode):
             return func(*args, **kwargs)
         if func in _ELEMENTWISE:
             u, *rest = args
-            return self.secant(lambda x: func(x, *rest, **_own(kwargs)), u)
+            kwargs = {name: value for name, value in kwargs.items() if name != "inplace"}
+            return self.secant(lambda x: func(x, *rest, **kwargs), u)
         if func is F.layer_norm:
             return self._layer_norm(*args, **kwargs)
         if func is F.normalize:
@@ -102,10 +106,6 @@ class Held(TorchFunctionMode):
             return self._kept[-1]
         self._next += 1
         return self._kept[self._next - 1]
-
-
-def _own(kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name != "inplace"}
 
 
 def _slope(function: Callable[[Tensor], Tensor], u: Tensor, zero: Tensor) -> Tensor:
@@ -166,40 +166,98 @@ def task_head(
     states, and from there on functions are held. ``select`` picks one position of each row;
     ``decoder`` is what a decoder reads, and ``read`` a linear map of the logits to (batch, d).
     """
+    # Some activations are written as products of their input, which no function stands for.
+    activations = [
+        module
+        for module in loaded.network.modules()
+        if type(module).__module__ == "transformers.activations"
+    ]
 
     def logits(hidden: Tensor, held: Held) -> Tensor:
-        with _exchanged(loaded, end, hidden, held):
-            found = loaded.run(ids, real, types, **(decoder or {}), select=select)[1]
-        assert found is not None
-        return read(found)
+        turns, behind = 0, False
+        with ExitStack() as stack:
+
+            def swap(module: nn.Module, args: Any, output: Any) -> Any:
+                nonlocal turns, behind
+                turns += 1
+                if turns != end.turn + 1:
+                    return output
+                stack.enter_context(held)
+                behind = True
+                return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+
+            def activation(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+                return lambda x: held.secant(forward, x) if behind else forward(x)
+
+            exchanged = {module: activation(module.forward) for module in activations}
+            stack.enter_context(replaced_forwards(exchanged))
+            stack.enter_context(hooked([end.module.register_forward_hook(swap)]))
+            output = loaded.run(ids, real, types, **(decoder or {}), select=select)[1]
+        assert output is not None
+        return read(output)
 
     return logits
 
 
-@contextmanager
-def _exchanged(loaded: LoadedModel, end: Place, hidden: Tensor, held: Held) -> Iterator[None]:
-    turns = 0
-    with ExitStack() as stack:
-        inside = False
+# --- the embedding and the unembedding ------------------------------------------------------------
 
-        def swap(module: nn.Module, args: Any, output: Any) -> Any:
-            nonlocal turns, inside
-            turns += 1
-            if turns != end.turn + 1:
-                return output
-            stack.enter_context(held)
-            inside = True
-            return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+_ROWS = 1 << 14  # Tokens of a vocabulary that are widened to float64 at a time.
 
-        def activation(forward: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-            return lambda x: held.secant(forward, x) if inside else forward(x)
 
-        # Some activations are written as products of their input, which no function stands for.
-        written_out = {
-            module: activation(module.forward)
-            for module in loaded.network.modules()
-            if type(module).__module__ == "transformers.activations"
-        }
-        stack.enter_context(replaced_forwards(written_out))
-        stack.enter_context(hooked([end.module.register_forward_hook(swap)]))
-        yield
+class TokenMaps(NamedTuple):
+    """W_E and W_U of the stack that predicts tokens, both (vocabulary, d_model)."""
+
+    embedding: Tensor
+    unembedding: Tensor
+    #: Whether the model has an unembedding; else W_E stands for it, as the configuration ties them.
+    own: bool
+
+    def product(self) -> Tensor:
+        """Return W_U W_E with W_U centred, (d_model, d_model) in float64 on the CPU.
+
+        What all tokens' logits share cannot change a probability, so each column of W_U (d_model,
+        vocabulary) has its mean over tokens taken off.
+        """
+        d_model, n = self.embedding.shape[1], len(self.embedding)
+        total = torch.zeros(d_model, d_model, dtype=torch.float64)
+        sums = torch.zeros(2, d_model, dtype=torch.float64)
+        for first in range(0, n, _ROWS):
+            rows = slice(first, first + _ROWS)
+            read, write = (
+                table[rows].detach().cpu().double() for table in (self.embedding, self.unembedding)
+            )
+            total += write.T @ read
+            sums += torch.stack([write.sum(0), read.sum(0)])
+        return total - torch.outer(sums[0], sums[1]) / n
+
+
+def token_maps(loaded: LoadedModel) -> TokenMaps:
+    """Find W_E and W_U.
+
+    Raises
+    ------
+    InputError
+        If there is no unembedding, or it has another width than the states.
+    """
+    network = loaded.network
+    base = network.get_decoder() if loaded.encoder_decoder else loaded.model
+    read = getattr(base.get_input_embeddings(), "weight", None)
+    head: Any = getattr(network, "get_output_embeddings", lambda: None)()
+    write = getattr(head, "weight", None)
+    own = write is not None
+    if not own and getattr(network.config, "tie_word_embeddings", False):
+        write = read
+    if read is None or write is None:
+        raise InputError(
+            f"{loaded.name} has no unembedding, so it is not known which tokens its heads write; "
+            "copying scores need a masked language model, a decoder, or a model that ties its "
+            "embeddings."
+        )
+    widths = {read.shape[1], write.shape[1], loaded.sites[0].weights().W_V.shape[1]}
+    if len(widths) > 1 or len(read) != len(write):
+        raise InputError(
+            f"{loaded.name} ({loaded.family}) has embeddings of another size than its states or "
+            "its unembedding, with a map between them, so W_E W_V W_O W_U is not what its heads "
+            "do; leave copying out."
+        )
+    return TokenMaps(read, write, own)

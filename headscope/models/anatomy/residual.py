@@ -82,46 +82,33 @@ class Contributions:
     #: token at each position, where tokens are told apart.
     cross: Tensor | None = None
 
-    def total(self) -> Tensor:
-        """Sum of all of them, (batch,)."""
-        heads, forward = self.heads.sum((1, 2, 3)), self.feed_forward.sum((1, 2))
-        return self.embeddings.sum(1) + heads + forward + self.biases
 
-    def absolute(self) -> Tensor:
-        """Sum of the parts' absolute values, each layer's and head's for itself, (batch,)."""
-        heads, forward = self.heads.sum(3).abs().sum((1, 2)), self.feed_forward.sum(2).abs().sum(1)
-        return self.embeddings.sum(1).abs() + heads + forward + self.biases.abs()
-
-
-@dataclass
-class _Heads:
-    """What the heads of one site wrote, before W_O."""
+@dataclass(frozen=True)
+class HeadsWrite:
+    """What the heads of one site write to the stream: ``z_h W_O,h`` each, and b_O."""
 
     site: AttentionSite
     z: Tensor  # (batch, n_heads, pos, d_head)
-    #: (batch, n_heads, query_pos, key_pos) and v, where tokens are told apart
-    pattern: Tensor | None
-    v: Tensor | None
     W_O: Tensor  # (n_heads, d_head, d_model)
     b_O: Tensor  # (d_model,)
+    #: The pattern, (batch, n_heads, query_pos, key_pos), and v, where tokens are told apart
+    sources: tuple[Tensor, Tensor] | None
 
     def by_source(self) -> tuple[Tensor, Tensor]:
-        """Return the pattern and v that the run has kept."""
-        assert self.pattern is not None
-        assert self.v is not None
-        return self.pattern, self.v
+        """Return the pattern and v of a run that kept its patterns."""
+        assert self.sources is not None
+        return self.sources
 
 
-@dataclass
-class _Written:
-    """What one layer wrote."""
+@dataclass(frozen=True)
+class NetworkWrite:
+    """What a feed-forward network writes to the stream."""
 
-    attention: list[_Heads]  # One site, or a decoder's self-attention and cross-attention
-    feed_forward: Tensor  # (batch, pos, d_model)
-    norms: list[HeldNorm]  # One after each of them, or none
+    row: int  # Of the first site of its layer
+    out: Tensor  # (batch, pos, d_model)
 
 
-@dataclass
+@dataclass(frozen=True)
 class RecordedRun:
     """One batch in the model's own run with our attention, ready to be taken apart."""
 
@@ -129,8 +116,8 @@ class RecordedRun:
     logits: Tensor | None
     real: Tensor  # (batch, pos)
     start: Tensor = field(repr=False)  # What enters the first layer
-    layers: list[_Written] = field(repr=False)
-    last: HeldNorm | None
+    #: What happens to the stream from there to the last states, in order.
+    stream: list[HeadsWrite | NetworkWrite | HeldNorm] = field(repr=False)
     n_layers: int  # Rows of sites, those included that write nothing to this stream
     n_heads: int
 
@@ -141,40 +128,29 @@ class RecordedRun:
         the run kept its patterns, by the token read: P_ij (v_j + b_V) W_O.
         """
         g = readout * self.real[..., None].to(readout)
-        biases = g.new_zeros(len(g))
-        heads: dict[int, Tensor] = {}
-        forward: dict[int, Tensor] = {}
-        cross = None
-        if self.last is not None:
-            biases = biases + (g * self.last.shift).sum((1, 2))
-            g = self.last.back(g)
-        for written in reversed(self.layers):
-            norms = list(written.norms)
-            if norms:
-                biases, g = biases + (g * norms[-1].shift).sum((1, 2)), norms.pop().back(g)
-            forward[written.attention[0].site.row] = (g * written.feed_forward).sum(-1)
-            for wrote in reversed(written.attention):
-                if norms:
-                    biases, g = biases + (g * norms[-1].shift).sum((1, 2)), norms.pop().back(g)
-                biases = biases + (g * wrote.b_O).sum((1, 2))
-                read = torch.einsum("bqm,hdm->bhqd", g, wrote.W_O)
+        biases, heads, cross = g.new_zeros(len(g)), dict[int, Tensor](), None
+        feed_forward = g.new_zeros(len(g), self.n_layers, g.shape[1])
+        for step in reversed(self.stream):
+            if isinstance(step, HeldNorm):
+                biases, g = biases + (g * step.shift).sum((1, 2)), step.back(g)
+            elif isinstance(step, NetworkWrite):
+                feed_forward[:, step.row] = (g * step.out).sum(-1)
+            else:
+                biases = biases + (g * step.b_O).sum((1, 2))
+                read = torch.einsum("bqm,hdm->bhqd", g, step.W_O)
                 if by_source:
-                    pattern, v = wrote.by_source()
-                    found = pattern * (read @ v.transpose(-1, -2))  # (batch, heads, query, key)
-                    if wrote.site.stack == "cross":
-                        cross = found.sum(1) if cross is None else cross + found.sum(1)
-                    heads[wrote.site.row] = found.sum(2)
+                    pattern, v = step.by_source()
+                    pairs = pattern * (read @ v.transpose(-1, -2))  # (batch, heads, query, key)
+                    if step.site.stack == "cross":
+                        cross = pairs.sum(1) if cross is None else cross + pairs.sum(1)
+                    heads[step.site.row] = pairs.sum(2)
                 else:
-                    heads[wrote.site.row] = (wrote.z * read).sum(-1)
-        longest = max(found.shape[-1] for found in heads.values())
+                    heads[step.site.row] = (step.z * read).sum(-1)
+        longest = max(parts.shape[-1] for parts in heads.values())
         all_heads = g.new_zeros(len(g), self.n_layers, self.n_heads, longest)
-        all_forward = g.new_zeros(len(g), self.n_layers, g.shape[1])
-        for row, found in heads.items():  # layers differ once heads are removed
-            all_heads[:, row, : found.shape[1], : found.shape[2]] = found
-        for row, found in forward.items():
-            all_forward[:, row] = found
-        embeddings = (g * self.start).sum(-1)
-        return Contributions(embeddings, all_heads, all_forward, biases, cross)
+        for row, parts in heads.items():  # layers differ once heads are removed
+            all_heads[:, row, : parts.shape[1], : parts.shape[2]] = parts
+        return Contributions((g * self.start).sum(-1), all_heads, feed_forward, biases, cross)
 
     def source_states(self) -> tuple[Tensor, Tensor]:
         """Split the last states by source token: (batch, pos, source_pos, d_model), and biases.
@@ -183,22 +159,18 @@ class RecordedRun:
         b_O and the shifts of norms are apart, (batch, pos, d_model).
         """
         n = self.start.shape[1]
-        own = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
-        states, biases = own * self.start[:, :, None], torch.zeros_like(self.start)
-        for written in self.layers:
-            (wrote,) = written.attention  # of one stack: a decoder's heads read two texts
-            pattern, v = wrote.by_source()
-            values = v @ wrote.W_O  # (batch, n_heads, key_pos, d_model)
-            states = states + torch.einsum("bhqk,bhkm->bqkm", pattern, values)
-            biases = biases + wrote.b_O
-            for i in range(max(1, len(written.norms))):
-                if i == len(written.norms) - 1 or not written.norms:
-                    states = states + own * written.feed_forward[:, :, None]
-                if written.norms:
-                    norm = written.norms[i]
-                    states, biases = norm.linear(states), norm.linear(biases) + norm.shift
-        if self.last is not None:
-            states, biases = self.last.linear(states), self.last.linear(biases) + self.last.shift
+        here = torch.eye(n, dtype=self.start.dtype, device=self.start.device)[None, :, :, None]
+        states, biases = here * self.start[:, :, None], torch.zeros_like(self.start)
+        for step in self.stream:
+            if isinstance(step, HeldNorm):
+                states, biases = step.linear(states), step.linear(biases) + step.shift
+            elif isinstance(step, NetworkWrite):
+                states = states + here * step.out[:, :, None]
+            else:
+                pattern, v = step.by_source()
+                values = v @ step.W_O  # (batch, n_heads, key_pos, d_model)
+                states = states + torch.einsum("bhqk,bhkm->bqkm", pattern, values)
+                biases = biases + step.b_O
         return states, biases
 
 
@@ -237,14 +209,14 @@ def record(
     ``decoder`` is what the decoder of an encoder-decoder reads, by name of the argument; ``select``
     picks what the task head gets.
     """
-    heads: dict[int, tuple[Tensor, Tensor | None, Tensor | None]] = {}
+    heads: dict[int, tuple[Tensor, tuple[Tensor, Tensor] | None]] = {}
 
     def attend(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         pattern = attention_pattern(q, k, scale=scale, mask=mask)
         z = pattern @ v
-        heads[site.row] = (z, pattern, v) if patterns else (z, None, None)
+        heads[site.row] = z, (pattern, v) if patterns else None
         return z
 
     norms = [part.after for layer in anatomy.layers for part in layer.sublayers if part.after]
@@ -253,35 +225,33 @@ def record(
     watching = kept((*norms, *ends, anatomy.end))
     with watching as seen, intervene(loaded, attention=attend) as router:
         hidden, logits = router.checked(loaded.run, ids, real, types, **more)
-    layers = []
+
+    def held(norm: Place | None) -> list[HeldNorm]:
+        if norm is None:
+            return []
+        if (at_its_scale := HeldNorm.of(norm.module, *seen[norm])) is None:
+            raise UnsupportedModelError(
+                f"{loaded.name} ({loaded.family}) has a {type(norm.module).__name__} that is "
+                "neither a LayerNorm nor an RMSNorm, so attribute cannot hold its scale."
+            )
+        return [at_its_scale]
+
+    stream: list[HeadsWrite | NetworkWrite | HeldNorm] = []
     for layer in anatomy.layers:
-        attention, state = list[_Heads](), seen[layer.enters][0]
+        state = seen[layer.enters][0]
         for site, part in zip(layer.sites, layer.attention, strict=True):
-            weights = site.weights()
+            weights, (z, sources) = site.weights(), heads[site.row]
             W_O, b_O = (w.detach().to(hidden) for w in (weights.W_O, weights.b_O))
-            wrote = _Heads(site, *heads[site.row], W_O, b_O)
-            attention.append(wrote)
+            stream += [HeadsWrite(site, z, W_O, b_O, sources), *held(part.after)]
             if part.after is None:
-                state = state + torch.einsum("bhqd,hdm->bqm", wrote.z, W_O) + b_O
+                state = state + torch.einsum("bhqd,hdm->bqm", z, W_O) + b_O
             else:
                 state = seen[part.after][1]
         end = layer.network.after
         out = seen[layer.leaves][1] if end is None else seen[end][0]
-        held = [_held(loaded, p.after, *seen[p.after]) for p in layer.sublayers if p.after]
-        layers.append(_Written(attention, out - state, held))
-    last = None if anatomy.last is None else _held(loaded, anatomy.last, *seen[anatomy.last])
+        stream += [NetworkWrite(layer.sites[0].row, out - state), *held(end)]
+    stream += held(anatomy.last)
     start = seen[anatomy.layers[0].enters][0]
     if decoder is not None:
         real = decoder["decoder_attention_mask"]
-    sizes = loaded.n_layers, loaded.n_heads
-    return RecordedRun(hidden, logits, real, start, layers, last, *sizes)
-
-
-def _held(loaded: LoadedModel, place: Place, x: Tensor, y: Tensor) -> HeldNorm:
-    held = HeldNorm.of(place.module, x, y)
-    if held is None:
-        raise UnsupportedModelError(
-            f"{loaded.name} ({loaded.family}) has a {type(place.module).__name__} that is neither "
-            "a LayerNorm nor an RMSNorm, so attribute cannot hold its scale."
-        )
-    return held
+    return RecordedRun(hidden, logits, real, start, stream, loaded.n_layers, loaded.n_heads)

@@ -45,16 +45,13 @@ _TERMS = ("c2p", "p2c")
 class DisentangledLayout(Layout):
     """DeBERTa-v2 and v3: separate maps, and scores with terms by relative position."""
 
+    needs: str = "pos_att_type"  # Its list of position terms
     #: Attributes of the attention module: the maps of relative positions, where they are not k's
     #: and q's own.
     pos_k: str = "pos_key_proj"
     pos_q: str = "pos_query_proj"
 
     bypasses = True
-
-    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules that also have a list of position terms."""
-        return super().match(module, parent) if hasattr(module, "pos_att_type") else None
 
     def stored(self, module: nn.Module, projections: Projections, d_head: int) -> list[HeadRows]:
         """Add the maps of relative positions."""
@@ -140,7 +137,7 @@ class InterleavedLayout(DisentangledLayout):
         fused, output = getattr(module, "in_proj", None), getattr(parent, "output", None)
         out = getattr(output, "dense", None)
         known = isinstance(fused, nn.Linear) and isinstance(out, nn.Linear)
-        if not (known and hasattr(module, "pos_att_type")):
+        if not (known and hasattr(module, self.needs)):
             return None
         if getattr(module, "talking_head", False):
             raise UnsupportedModelError(

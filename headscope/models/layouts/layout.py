@@ -47,6 +47,8 @@ class Layout:
     v: str = "value"
     #: Dotted path from the attention module, or from its parent when it starts with ``..``.
     out: str = "..output.dense"
+    #: An attribute of its modules, or an argument of their forward, that other families lack.
+    needs: str = ""
 
     #: Whether its modules never ask transformers for their attention: their own forward is
     #: exchanged for :meth:`run` while a model is routed.
@@ -57,7 +59,8 @@ class Layout:
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
         """Return the four maps if ``module``, which lies in ``parent``, has this layout."""
         kind: Any = type(module)
-        if asks_interface(kind) == self.bypasses:
+        known = not self.needs or hasattr(module, self.needs) or self.needs in parameters_of(kind)
+        if not known or asks_interface(kind) == self.bypasses:
             return None
         start = parent if self.out.startswith("..") else module
         found = [getattr(module, name, None) for name in (self.q, self.k, self.v)]
@@ -200,8 +203,11 @@ class AttentionSite(AttentionModule):
     def weights(self) -> AttentionWeights:
         """Return the canonical weights (views where possible), biases as zeros where absent."""
         p = self.projections
-        W_Q, W_K, W_V = map(self._split_in, (p.q, p.k, p.v))
-        b_Q, b_K, b_V = map(self._split_bias, (p.q, p.k, p.v))
+        maps = (p.q, p.k, p.v)
+        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
+        stored = (split(each.weight, 0, self.d_head).transpose(1, 2) for each in maps)
+        W_Q, W_K, W_V = map(self._shared, stored)
+        b_Q, b_K, b_V = (self._shared(split(bias_of(each), 0, self.d_head)) for each in maps)
         # (d_model, n_heads * d_head) -> (n_heads, d_head, d_model)
         W_O = self.output_weight.t().reshape(self.n_heads, self.d_head, p.out.out_features)
         return AttentionWeights(W_Q, W_K, W_V, b_Q, b_K, b_V, W_O, bias_of(p.out))
@@ -243,14 +249,6 @@ class AttentionSite(AttentionModule):
         """Split by head: (batch, pos, heads * d_head) -> (batch, heads, pos, d_head)."""
         return split(projected, -1, self.d_head).transpose(1, 2)
 
-    def _split_in(self, linear: LinearMap) -> Tensor:
-        # nn.Linear keeps (out, in): (n_heads * d_head, d_model) -> (n_heads, d_model, d_head)
-        by_head = split(linear.weight, 0, self.d_head).transpose(1, 2)
-        return self._shared(by_head)
-
-    def _split_bias(self, linear: LinearMap) -> Tensor:
-        return self._shared(split(bias_of(linear), 0, self.d_head))
-
     def _shared(self, by_head: Tensor) -> Tensor:
         """Give every head its keys or values where several heads share them."""
         places = self.layout.shared_by(self.module, self.head_ids)
@@ -287,11 +285,9 @@ def _signature(kind: Any) -> inspect.Signature:
     """Return the signature of the family's own forward, which others may extend with ``*args``."""
     theirs = (base for base in kind.__mro__ if not hasattr(base, "headscope_extends"))
     found = [inspect.signature(base.forward) for base in theirs if hasattr(base, "forward")]
-    return next(filter(_names_all, found), found[0])
-
-
-def _names_all(signature: inspect.Signature) -> bool:
-    return all(part.kind is not part.VAR_POSITIONAL for part in signature.parameters.values())
+    kinds = ({part.kind for part in each.parameters.values()} for each in found)
+    pairs = zip(found, kinds, strict=True)
+    return next((s for s, k in pairs if inspect.Parameter.VAR_POSITIONAL not in k), found[0])
 
 
 def parameters_of(kind: Any) -> tuple[str, ...]:
@@ -312,6 +308,31 @@ def extend(module: nn.Module, extension: type) -> None:
 @functools.cache
 def _extended(kind: Any, extension: type) -> Any:
     return type(kind.__name__, (extension, kind), {"headscope_extends": True})
+
+
+class WithoutHeads:
+    """An attention module without any head, which still counts what its cache holds.
+
+    transformers counts the tokens of earlier steps by the keys of a decoder's first layer, and
+    counts empty keys as no token: every step of generating would begin at position 0.
+    """
+
+    headscope_extends = True
+    layer_idx: int = 0
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module's own forward; let the cache of its layer count tokens without keys."""
+        output = super().forward(*args, **kwargs)  # type: ignore[misc]
+        cache = kwargs.get("past_key_values")
+        layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+        for layer in layers[self.layer_idx :][:1]:
+            vars(layer)["get_seq_length"] = functools.partial(_tokens, layer)
+        return output
+
+
+def _tokens(layer: Any) -> int:
+    """Return how many tokens one layer of a cache holds, whatever its number of heads."""
+    return int(layer.keys.shape[-2]) if layer.is_initialized and layer.keys.dim() > 1 else 0
 
 
 def follow(module: nn.Module, path: str) -> object:

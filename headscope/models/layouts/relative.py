@@ -29,19 +29,15 @@ from headscope.models.layouts.layout import (
     Layout,
     arguments_of,
     extend,
-    parameters_of,
 )
-from headscope.models.layouts.maps import AttentionInput, Heads, Projections
+from headscope.models.layouts.maps import AttentionInput, Heads
 
 
 @dataclass(frozen=True)
 class T5Layout(Layout):
     """Scores without a scale, and with a bias by relative position."""
 
-    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules that also have T5's attribute for the width of a head."""
-        known = hasattr(module, "key_value_proj_dim")
-        return super().match(module, parent) if known else None
+    needs: str = "key_value_proj_dim"  # T5's attribute for the width of a head
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return the bias that was handed over, or what the first layer computes."""
@@ -69,10 +65,7 @@ class T5Layout(Layout):
 class UMT5Layout(T5Layout):
     """T5 with a bias in every layer, and another name for what cross-attention reads."""
 
-    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules with UMT5's name for the encoder's states."""
-        known = "encoder_hidden_states" in parameters_of(type(module))
-        return super().match(module, parent) if known else None
+    needs: str = "encoder_hidden_states"
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -96,12 +89,9 @@ class UMT5Layout(T5Layout):
 class MPNetLayout(Layout):
     """Scaled scores, and a bias that the encoder hands to every layer."""
 
-    bypasses = True
+    needs: str = "position_bias"
 
-    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules that also have an argument for the bias."""
-        known = "position_bias" in parameters_of(type(module))
-        return super().match(module, parent) if known else None
+    bypasses = True
 
     def bias(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Tensor | None:
         """Return these heads' part of the bias that was handed over."""

@@ -187,13 +187,12 @@ class EsmLayout(Layout):
     positions rotate nothing.
     """
 
+    needs: str = "position_embedding_type"
+
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules that also have a scale of 1 and ESM's name for the kind of positions."""
-        scaling = getattr(module, "scaling", None)
-        if scaling != 1.0 or not hasattr(module, "position_embedding_type"):
-            return None
+        """Match modules that also have a scale of 1."""
         found = super().match(module, parent)
-        if found is None:
+        if found is None or getattr(module, "scaling", None) != 1.0:
             return None
         factor = self.d_head(module, found) ** -0.5
         return dataclasses.replace(found, q=ScaledMap(found.q.module, factor=factor))

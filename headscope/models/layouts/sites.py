@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headscope.models.layouts.layout import AttentionModule, AttentionSite, Layout
-from headscope.models.layouts.maps import Projections
+from headscope.models.layouts.layout import AttentionModule, AttentionSite
 from headscope.models.layouts.registry import LAYOUTS
 
 #: Attributes of an attention module whose heads were removed: the original indices of the rest,
@@ -47,7 +46,7 @@ def find_sites(
             notes.enter_context(module.register_forward_pre_hook(note, with_kwargs=True))
         run()
     return numbered(
-        AttentionSite(**_fields(item), stack=stack, layer=getattr(item.module, LAYER, place), row=0)
+        AttentionSite(**vars(item), stack=stack, layer=getattr(item.module, LAYER, place), row=0)
         for stack in STACKS
         for place, item in enumerate(found[stack])
     )
@@ -56,10 +55,6 @@ def find_sites(
 def numbered(sites: Iterator[AttentionSite] | Sequence[AttentionSite]) -> tuple[AttentionSite, ...]:
     """Give sites their rows."""
     return tuple(dataclasses.replace(site, row=row) for row, site in enumerate(sites))
-
-
-def _fields(item: AttentionModule) -> dict[str, Any]:
-    return {part.name: getattr(item, part.name) for part in dataclasses.fields(AttentionModule)}
 
 
 def attention_modules(model: nn.Module) -> list[AttentionModule]:
@@ -72,15 +67,10 @@ def attention_modules(model: nn.Module) -> list[AttentionModule]:
         parent = model.get_submodule(name.rpartition(".")[0])
         for layout in LAYOUTS:
             if (projections := layout.match(module, parent)) is not None:
-                found.append(_module(name, module, layout.under(config), projections))
+                own, d_head = layout.under(config), layout.d_head(module, projections)
+                every = tuple(range(projections.q.out_features // d_head))
+                ids = getattr(module, HEAD_IDS, every)
+                before = getattr(module, HEADS_BEFORE, len(every))
+                found.append(AttentionModule(name, module, own, projections, d_head, ids, before))
                 break
     return found
-
-
-def _module(
-    name: str, module: nn.Module, layout: Layout, projections: Projections
-) -> AttentionModule:
-    d_head = layout.d_head(module, projections)
-    every = tuple(range(projections.q.out_features // d_head))
-    before, ids = getattr(module, HEADS_BEFORE, len(every)), getattr(module, HEAD_IDS, every)
-    return AttentionModule(name, module, layout, projections, d_head, ids, before)

@@ -24,7 +24,6 @@ from headscope.models.layouts.layout import (
     arguments_of,
     extend,
     follow,
-    parameters_of,
 )
 from headscope.models.layouts.maps import (
     AttentionInput,
@@ -56,10 +55,7 @@ class MobileBertLayout(Layout):
     state itself, so that W_V has more inputs than W_Q and W_K.
     """
 
-    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules with the argument that the other families lack."""
-        fits = "value_tensor" in parameters_of(type(module))
-        return super().match(module, parent) if fits else None
+    needs: str = "value_tensor"
 
     def read(
         self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -78,9 +74,7 @@ class RoFormerLayout(RemBertLayout):
     and cosines come as one argument, ``sinusoidal_pos``.
     """
 
-    def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules with the setting that says whether values are rotated too."""
-        return super().match(module, parent) if hasattr(module, "rotary_value") else None
+    needs: str = "rotary_value"  # Whether values are rotated too
 
     def place(self, site: AttentionSite, heads: Heads, inputs: AttentionInput) -> Heads:
         """Rotate q, k and perhaps v (batch, n_heads, pos, d_head)."""
@@ -164,13 +158,13 @@ class ConvBertLayout(RemBertLayout):
     rows of W_K and W_V and its columns of W_O, while W_Q stays whole.
     """
 
+    needs: str = "conv_kernel_layer"
+
     def match(self, module: nn.Module, parent: nn.Module) -> Projections | None:
-        """Match modules that also have a convolution; read W_Q of the heads that are left."""
+        """Read W_Q of the heads that are left."""
         found = super().match(module, parent)
-        if found is None or not hasattr(module, "conv_kernel_layer"):
-            return None
         kept: tuple[int, ...] | None = getattr(module, "headscope_kept", None)
-        if kept is None:
+        if found is None or kept is None:
             return found
         width = self.d_head(module, found)
         return replace(found, q=_SomeHeads(found.q.module, heads=kept, width=width))

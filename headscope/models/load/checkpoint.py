@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pickle
 import re
 import zipfile
 from collections import Counter
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.core.errors import CheckpointError
@@ -35,6 +37,21 @@ _WEIGHT = re.compile(r"(.*\.)?q?weight(_packed)?")
 #: Weights that torch does not read.
 _OTHERS = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.gguf", "model.ckpt.index")
 _POINTER = b"version https://git-lfs"
+
+#: Settings that say how often a part is built.
+_REPEATS = re.compile(r"layer|heads?$|head_num|blocks?$|groups?$|depth|num_experts|n_memory")
+#: Settings that say how large a part is.
+_EXTENTS = re.compile(
+    r"size|dim|positions?|position_embeddings|d_model|d_ff|d_kv|ffn|n_embd|n_inner|n_ctx|width"
+    r"|buckets|kernel|stride|length|window|labels|num_|^n_"
+)
+#: Numbers with such a name that are not sizes.
+_NO_SIZES = re.compile(r"theta|param|step|sample|seed|_id$")
+#: Sizes that any config may state, whatever the weights.
+_REPEATS_AT_LEAST, _EXTENT_AT_LEAST = 1000, 1 << 20
+#: A network may be at most this many times as large as what is stored (tied, shared, computed or
+#: pruned weights are stored once or never), and this many numbers larger.
+_TIMES, _MORE = 16, 1 << 24
 
 
 class Checkpoint:
@@ -65,7 +82,7 @@ class Checkpoint:
         """Type, such as ``float16``, and shape of every stored tensor, by its name."""
         if self.pickled:
             held = self._unpickled.items()
-            return {name: (_type_of(tensor), tuple(tensor.shape)) for name, tensor in held}
+            return {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in held}
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
         for file in self.weight_files:
             with safe_open(file, framework="numpy") as tensors:
@@ -132,10 +149,6 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         if tensor.numel() * tensor.itemsize > tensor.untyped_storage().nbytes():
             raise CheckpointError(f"{path} holds {name} larger than it is stored; it is damaged.")
     return dict(named)
-
-
-def _type_of(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def refuse_pointer(path: Path) -> None:
@@ -274,3 +287,60 @@ def check_safetensors(path: Path) -> None:
         ) from None
     if empty:
         raise CheckpointError(f"{path} holds no tensor at all; download it again.")
+
+
+# --- sizes that a config.json states --------------------------------------------------------------
+#
+# A few bytes of a config can ask for terabytes: a network is built as the config says, and what the
+# checkpoint lacks is filled at random. Neither is done where weights cannot belong to such a model.
+
+
+def check_stated(checkpoint: Checkpoint) -> None:
+    """Refuse a config.json that states a size no weights of this folder can have."""
+    shapes = [shape for _, shape in checkpoint.stored.values()]
+    longest = max(itertools.chain(*shapes), default=0)
+    most = {
+        _REPEATS: max(_REPEATS_AT_LEAST, len(shapes)),
+        _EXTENTS: max(_EXTENT_AT_LEAST, 4 * longest),
+    }
+    path = checkpoint.folder / "config.json"
+    for key, value in _numbers(checkpoint.stated):
+        named = [] if _NO_SIZES.search(key) else [kind for kind in most if kind.search(key)]
+        limit = most[named[0]] if named else None
+        if limit is not None and abs(value) > limit:
+            raise _too_large(path, f"{key} is {value:.3g}")
+
+
+def check_built(checkpoint: Checkpoint, build: Callable[[], nn.Module]) -> None:
+    """Refuse a config.json whose network is far larger than the weights of the folder."""
+    shapes = [shape for _, shape in checkpoint.stored.values()]
+    try:
+        with torch.device("meta"):
+            network = build()
+    except Exception:  # building it for real reports what is wrong
+        return
+    tensors = itertools.chain(network.parameters(), network.buffers())
+    needed = sum(tensor.numel() for tensor in tensors)
+    stored = sum(map(math.prod, shapes))
+    if needed > _TIMES * stored + _MORE:
+        path = checkpoint.folder / "config.json"
+        raise _too_large(path, f"its network has {needed:.3g} numbers, the weights {stored:.3g}")
+
+
+def _too_large(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} does not belong to the weights beside it ({what}); download the model again."
+    )
+
+
+def _numbers(values: object) -> Iterator[tuple[str, float]]:
+    """Yield every number of a config with its key, those of nested objects and lists too."""
+    pending: list[tuple[str, Any]] = [("", values)]
+    while pending:
+        key, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(str(name), item) for name, item in value.items()]
+        elif isinstance(value, list):
+            pending += [(key, item) for item in value]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield key, value

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from headscope.core.errors import CheckpointError
 from headscope.models.layouts.families import refuse
-from headscope.models.load.checkpoint import Checkpoint
-from headscope.models.load.manifest import kept_parts
+from headscope.models.load.checkpoint import Checkpoint, check_stated
+from headscope.models.load.manifest import kept_parts, recall_rows
 from headscope.models.load.network import (
     check_finite,
     load_network,
@@ -19,15 +20,12 @@ from headscope.models.load.network import (
     read_config,
 )
 from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
-from headscope.models.load.sizes import check_stated
 from headscope.models.load.source import find_source
-from headscope.models.load.vocabulary_record import recall_rows
 from headscope.models.run.devices import dtype_on, pick_device
-from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint
+from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
 from headscope.models.run.pooling import chosen
 from headscope.models.run.routing import quiet_transformers
 from headscope.models.run.task_heads import HeadWeights
-from headscope.models.run.wrap import wrap
 
 
 def load(
@@ -83,7 +81,9 @@ def load(
             f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
             "beside it with tokenizer.save_pretrained."
         )
-    with quiet_transformers(), warnings.catch_warnings():
+    # Hashing needs no Python, and there is more than one core.
+    with ThreadPoolExecutor(1) as pool, quiet_transformers(), warnings.catch_warnings():
+        hashing = pool.submit(lambda: source.sha256 or checkpoint.weights_sha256())
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         check_stated(checkpoint)
@@ -102,8 +102,7 @@ def load(
         kept.check_networks(loaded)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
-    sha256 = source.sha256 or checkpoint.weights_sha256()
-    loaded.file = FileWeights(sha256, fingerprint(network))
+    loaded.file = FileWeights(hashing.result(), fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)

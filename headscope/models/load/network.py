@@ -17,17 +17,19 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from headscope.core.errors import CheckpointError
 from headscope.core.saved_config import is_ours
-from headscope.models.layouts.maps import HeadRows
 from headscope.models.layouts.sites import attention_modules
-from headscope.models.load.checkpoint import TOKENIZER_FILES, Checkpoint, refuse_pointer
+from headscope.models.load.checkpoint import (
+    TOKENIZER_FILES,
+    Checkpoint,
+    check_built,
+    refuse_pointer,
+)
 from headscope.models.load.manifest import KeptParts
-from headscope.models.load.sizes import check_built
 from headscope.models.load.source import Source
 from headscope.models.run.task_heads import HeadWeights, class_for, missing_task_head, task_head_of
-from headscope.models.surgery.cutting import cut_modules
+from headscope.models.surgery.cutting import cut_modules, with_rows
 from headscope.models.surgery.layers import count_layers, drop_layers, lists_of
 from headscope.models.surgery.neurons import cut_neurons, whole_neurons
-from headscope.models.surgery.stored_rows import with_rows
 
 #: Parts that a base model may lack in the checkpoint of a model with another task head.
 _OPTIONAL_PARTS = ("pooler.",)
@@ -189,57 +191,39 @@ def _load_state(
         if kept.kept_layers is not None:
             drop_layers(shell, kept.kept_layers)
         kept.check_neurons(base)
-        _fill_heads(state, base, kept)
-        _fill_neurons(state, base, kept)
+        _fill_parts(state, base, kept)
         if kept.kept_layers is not None:
             state = _fill_layers(state, whole, kept.kept_layers)
     network, info = type(shell).from_pretrained(None, config=config, state_dict=state, **options)
     return network, info
 
 
-def _fill_heads(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
-    """Bring the tensors of every attention module to their full shape."""
+def _fill_parts(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
+    """Put zeros where tensors lack heads or neurons, so that they have their full shape."""
     modules = attention_modules(base)
     kept.check(modules)
+    parts = [(m.stored(), m.heads_before, kept.of(i, m)) for i, m in enumerate(modules)]
+    for name, neurons in kept.neurons.items():
+        network = whole_neurons(base, name, neurons)
+        assert network is not None
+        parts.append((network.stored(), neurons.before, neurons.kept))
     name_of = {module: name for name, module in base.named_modules()}
-    for i, item in enumerate(modules):
-        there = kept.of(i, item)
-        every = range(item.heads_before)
-        missing = [head for head in every if head not in there]
-        for stored in dict.fromkeys(item.stored()):
-            name = f"{name_of[stored.module]}.{stored.name}"
-            _fill(state, name, stored, stored.rows(every, missing), kept)
-
-
-def _fill_neurons(state: dict[str, Tensor], base: nn.Module, kept: KeptParts) -> None:
-    """Bring the tensors of every feed-forward network to their full shape."""
-    name_of = {module: name for name, module in base.named_modules()}
-    for name, own in kept.neurons.items():
-        item = whole_neurons(base, name, own)
-        assert item is not None
-        every, there = range(own.before), set(own.kept)
-        missing = [number for number in every if number not in there]
-        for stored in item.stored():
-            place = f"{name_of[stored.module]}.{stored.name}"
-            _fill(state, place, stored, stored.rows(every, missing), kept)
-
-
-def _fill(
-    state: dict[str, Tensor], name: str, stored: HeadRows, rows: Tensor, kept: KeptParts
-) -> None:
-    """Put zeros into one tensor, where its module lacks rows."""
-    # A task head may have put a prefix before the base model's names.
-    for key in [key for key in state if key == name or key.endswith(f".{name}")]:
-        tensor, whole = state[key], stored.tensor
-        assert whole is not None
-        expected = whole.shape[stored.axis] - len(rows)
-        n = tensor.shape[stored.axis] if tensor.dim() > stored.axis else None
-        if n != expected:
-            raise CheckpointError(
-                f"{kept.path} says that {expected} {('rows', 'columns')[stored.axis]} of "
-                f"{key} are kept, but the weights have {n}; the two do not belong together."
-            )
-        state[key] = with_rows(tensor, rows, stored.axis).contiguous()
+    for stored, before, there in parts:
+        missing = sorted(set(range(before)).difference(there))
+        for part in dict.fromkeys(stored):
+            rows, name = part.rows(range(before), missing), f"{name_of[part.module]}.{part.name}"
+            # A task head may have put a prefix before the base model's names.
+            for key in [key for key in state if key == name or key.endswith(f".{name}")]:
+                tensor, whole = state[key], part.tensor
+                assert whole is not None
+                expected = whole.shape[part.axis] - len(rows)
+                n = tensor.shape[part.axis] if tensor.dim() > part.axis else None
+                if n != expected:
+                    raise CheckpointError(
+                        f"{kept.path} says that {expected} {('rows', 'columns')[part.axis]} of "
+                        f"{key} are kept, but the weights have {n}; the two do not belong together."
+                    )
+                state[key] = with_rows(tensor, rows, part.axis).contiguous()
 
 
 def _fill_layers(state: dict[str, Tensor], whole: Any, kept: Sequence[int]) -> dict[str, Tensor]:

@@ -28,9 +28,10 @@ The same holds for :func:`watch_inputs` and :func:`watch_outputs`, which change 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -39,16 +40,18 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from headscope.attention import Mask, attention_pattern, default_scale, stream_attention
+from headscope.core.widest import exact
 from headscope.data.token_rows import Padded
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
 from headscope.models.run.hooks import grouped, hooked
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import LastSiteSeen, Mechanism, Router, routed
+from headscope.models.run.routing import Mechanism, Router, routed
 
 #: Runs one batch: hidden state and logits, as :meth:`LoadedModel.run`.
 Run = Callable[..., tuple[Tensor, Tensor | None]]
-#: What each head of a site puts out on average, (n_heads, d_head), by the site's row.
+#: What takes the place of removed heads, by the row of their site: (n_heads, d_head) such as a mean
+#: over texts, or (batch or 1, n_heads, pos, d_head).
 Means = Mapping[int, Tensor]
 #: Factors L and R of the scores, each (n_heads, d_model, width), by the site's row.
 Factors = Mapping[int, tuple[Tensor, Tensor]]
@@ -62,12 +65,8 @@ def intervene(
     scores: Factors | None = None,
     z: Callable[[AttentionSite, Tensor], Tensor] | None = None,
     gradients: bool = False,
-    start: int = 0,
 ) -> Iterator[Router]:
-    """Run ``loaded`` through our attention, changed; yields the router that counts its calls.
-
-    Sites before the row ``start`` run unchanged, or not at all where their layers are played back.
-    """
+    """Run ``loaded`` through our attention, changed; yields the router that counts its calls."""
     change = z
 
     def attend(
@@ -86,11 +85,8 @@ def intervene(
             attention = replaced = _Scores(loaded, scores)
             stack.enter_context(watch_inputs(loaded.sites, replaced.see))
         plain = attention is None and change is None and not gradients
-        router = Router(
-            loaded.sites[start:],
-            others=(*loaded.others, *loaded.sites[:start]),
-            mechanism=None if plain else attend,
-        )
+        mechanism = None if plain else attend
+        router = Router(loaded.sites, others=loaded.others, mechanism=mechanism)
         if gradients:
             stack.enter_context(_frozen(loaded.network))
         stack.enter_context(routed(loaded.network, router, gradients=gradients))
@@ -110,7 +106,7 @@ def _frozen(network: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(True)
 
 
-# --- gates: z_h = m_h + xi_h (pattern_h v_h - m_h) ------------------------------------------------
+# --- gates: z_h = xi_h pattern_h v_h + (1 - xi_h) m_h ---------------------------------------------
 
 
 @contextmanager
@@ -120,7 +116,6 @@ def gated(
     *,
     gradients: bool = False,
     means: Means | None = None,
-    start: int = 0,
 ) -> Iterator[Run]:
     """Yield a function that runs ``loaded`` and its task head with gated heads, called as ``run``.
 
@@ -128,12 +123,12 @@ def gated(
     pass is checked to run our attention once at every site.
     """
     change = None if gates is None else (lambda site, z: gate(z, site, gates, means))
-    with intervene(loaded, z=change, gradients=gradients, start=start) as router:
+    with intervene(loaded, z=change, gradients=gradients) as router:
         yield lambda *args, **options: router.checked(loaded.run, *args, **options)
 
 
 def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = None) -> Tensor:
-    """Multiply a site's z (batch, n_heads, pos, d_head), or its deviation from the mean, by gates.
+    """Mix a site's z (batch, n_heads, pos, d_head) with zeros or means: all z where a gate is one.
 
     Gates are (n_layers, n_heads), (batch, n_layers, n_heads) or (batch, n_layers, n_heads, pos),
     where ``pos`` has room for the queries of every stack: one backward pass then gives every
@@ -144,8 +139,9 @@ def gate(z: Tensor, site: AttentionSite, gates: Tensor, means: Means | None = No
     own = gates[..., site.row, : site.n_heads, : z.shape[2], None].to(z)
     if means is None:
         return z * own
-    mean = means[site.row][:, None].to(z)
-    return mean + (z - mean) * own
+    mean = means[site.row].to(z)
+    mean = mean[:, None] if mean.dim() == 2 else mean
+    return z * own + mean * (1 - own)  # exact at gates of one and of zero
 
 
 def shared_layers(sites: Sequence[AttentionSite]) -> tuple[tuple[int, ...], ...]:
@@ -278,31 +274,30 @@ def watch_outputs(
     return hooked(hook(*item) for item in grouped(sites, lambda site: site.module).items())
 
 
-def capture_layers(
+def sums_of_z(
     loaded: LoadedModel,
-    batch: Padded,
-    gates: Tensor,
-    layers: Sequence[int],
-    see: Callable[[AttentionSite, Tensor, Tensor], None],
-) -> None:
-    """Run one gated batch up to the last of ``layers``; show their inputs and ungated z.
+    batches: Iterable[tuple[Padded, Mapping[str, Sequence[Tensor]]]],
+    kinds: int = 1,
+) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """Add up every head's z over positions of so many kinds, in the unchanged model.
 
-    ``see`` gets (site, x, z): what queries are made from, x (batch, pos, d_model), and z (batch,
-    n_heads, pos, d_head).
+    Each batch comes with a mask (batch, query_pos) of every kind, by stack. Returns sums (kinds,
+    n_heads, d_head) and counts (kinds,), float64 on the CPU, by row of the site.
     """
-    last = max(layers)
-    entered: dict[int, Tensor] = {}
+    sums = {s.row: torch.zeros(kinds, s.n_heads, s.d_head).double() for s in loaded.sites}
+    counts = {site.row: torch.zeros(kinds).double() for site in loaded.sites}
+    masks: Mapping[str, Sequence[Tensor]] = {}
 
-    def change(site: AttentionSite, z: Tensor) -> Tensor:
-        if site.row in layers:
-            see(site, entered[site.row], z)
-        if site.row == last:
-            raise LastSiteSeen
-        return gate(z, site, gates)
+    def add(site: AttentionSite, z: Tensor) -> Tensor:
+        for kind, mask in enumerate(masks[site.stack]):
+            of_tokens = exact(z.transpose(1, 2)[mask]).cpu()  # (tokens, n_heads, d_head)
+            sums[site.row][kind] += of_tokens.sum(dim=0)
+            counts[site.row][kind] += len(of_tokens)
+        return z
 
-    watching = watch_inputs(
-        loaded.sites, lambda site, inputs: entered.update({site.row: inputs.x_q})
-    )
-    run: Run = loaded.run
-    with intervene(loaded, z=change), watching, suppress(LastSiteSeen):
-        run(*batch.inputs, **batch.decoder_inputs)
+    with intervene(loaded, z=add) as router:
+        run: Run = loaded.run
+        for batch, of_batch in batches:
+            masks = of_batch
+            router.run(partial(run, *batch.inputs, **batch.decoder_inputs))
+    return sums, counts

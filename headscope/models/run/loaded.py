@@ -1,7 +1,11 @@
-"""A model that is ready to be measured: network, tokenizer, attention sites, origin."""
+"""A model that is ready to be measured: network, tokenizer, attention sites, origin.
+
+:func:`wrap` makes a network in memory one, a new one or a changed copy of a model.
+"""
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,13 +16,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from headscope.core.errors import InputError
+from headscope.core.errors import HeadscopeError, InputError, UnsupportedModelError
 from headscope.core.once import once
 from headscope.data.token_rows import Ends
+from headscope.models.layouts.families import refuse
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.layouts.sites import numbered
+from headscope.models.layouts.sites import find_sites, numbered
 from headscope.models.run.pooling import Pooling, chosen
-from headscope.models.run.task_heads import HeadWeights, Select, last_state, run_with_task_head
+from headscope.models.run.task_heads import (
+    HeadWeights,
+    Select,
+    last_state,
+    run_with_task_head,
+    task_head_of,
+)
 
 _NO_LIMIT = 10**9  # Tokenizers without a limit of their own report an astronomically large one.
 
@@ -252,6 +263,65 @@ class LoadedModel:
         ids = pad_sequence(rows, batch_first=True, padding_value=self.pad_id)
         mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         return ids.to(self.device), mask.to(self.device)
+
+
+def wrap(network: Any, tokenizer: Any | None = None, *, name: str = "in memory") -> LoadedModel:
+    """Make a transformers model that is already in memory ready to be measured.
+
+    Raises
+    ------
+    UnsupportedModelError
+        If it is of a family that cannot be covered, wants more than text, or is no model of text.
+    """
+    config = network.config
+    refuse(config.model_type, name)
+    whole, network = network.eval(), getattr(network, "base_model", network)
+    task_head = task_head_of(type(whole).__name__)
+    if getattr(network.get_input_embeddings(), "num_embeddings", None) is None:
+        raise UnsupportedModelError(f"{name} ({config.model_type}) is not a model of text.")
+    parameter = next(network.parameters())
+    dtype, device = str(parameter.dtype).removeprefix("torch."), str(parameter.device)
+    outer = whole if task_head else network
+    loaded = LoadedModel(name, network, outer, tokenizer, (), task_head, dtype, device)
+    encoder = network.get_encoder() if loaded.encoder_decoder else None
+    try:
+        loaded.sites = find_sites(network, loaded.run_tiny, encoder)
+    except HeadscopeError:
+        raise
+    except Exception as error:  # whatever a family raises that wants more than token ids
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UnsupportedModelError(
+            f"{name} ({config.model_type}) does not run on token ids alone, and headscope feeds "
+            f"nothing else; transformers says: {said}"
+        ) from error
+    return loaded
+
+
+def copied_network(loaded: LoadedModel, *, share: bool) -> Any:
+    """Copy a model's network; with ``share`` the copy uses the model's own weights."""
+    weights = (*loaded.network.parameters(), *loaded.network.buffers()) if share else ()
+    return copy.deepcopy(loaded.network, {id(tensor): tensor for tensor in weights})
+
+
+def as_before(changed: LoadedModel, loaded: LoadedModel) -> LoadedModel:
+    """Give a changed copy of a model the model's history, and its view of one stack."""
+    copied = replace(
+        changed,
+        revision=loaded.revision,
+        folder=loaded.folder,
+        pooling=loaded.pooling,
+        origin=origin_of(loaded),
+    )
+    return copied if loaded.whole is None else copied.only(loaded.stacks[0])
+
+
+def origin_of(loaded: LoadedModel) -> dict[str, Any]:
+    """Return id, revision and weights of the model that this one is, or was made from."""
+    return loaded.origin or {
+        "id": loaded.name,
+        "revision": loaded.revision,
+        "weights_sha256": loaded.weights_sha256,
+    }
 
 
 def ends_of(loaded: LoadedModel) -> Ends:

@@ -8,7 +8,7 @@ needs one real token or more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -257,11 +257,4 @@ def chosen(mode: str, text: Pooling | None = None) -> Pooling:
     if mode not in CHOICES:
         raise InputError(f"There is no pooling {mode!r}; choose {', '.join(CHOICES)}.")
     text = text or Pooling()
-    return Pooling(
-        (mode,),
-        origin="option",
-        prompt=text.prompt,
-        max_length=text.max_length,
-        skipped=text.skipped,
-        notes=text.notes,
-    )
+    return replace(text, modes=(mode,), steps=(), origin="option", files=(), problem=None)

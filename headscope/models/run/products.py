@@ -13,7 +13,6 @@ model than the one whose type it states.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,12 +39,13 @@ PACKED = 1 << 28
 
 
 @contextmanager
-def fast_products(model: nn.Module) -> Iterator[None]:
+def fast_products(model: nn.Module, *, training: bool = False) -> Iterator[None]:
     """Let float32 linear maps on a CPU run through oneDNN while the block runs.
 
-    Where autograd records, only maps whose weights are frozen do. Does nothing where torch lacks
-    the operation, on other devices and for other dtypes. An outer block
-    around many short ones serves them all, so weights are brought into oneDNN's order only once.
+    Where autograd records, maps whose weights are frozen do, and with ``training`` all of them, in
+    the backward pass too. Does nothing where torch lacks the operation, on other devices and for
+    other dtypes. An outer block around many short ones serves them all, so weights are brought into
+    oneDNN's order only once.
     """
     product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if product is None:
@@ -53,9 +53,9 @@ def fast_products(model: nn.Module) -> Iterator[None]:
         return
     linears = list(filter(_is_plain_float32, model.modules()))
     pack = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
-    if sum(linear.weight.nbytes for linear in linears) > PACKED:
+    if training or sum(linear.weight.nbytes for linear in linears) > PACKED:
         pack = None
-    with replaced_forwards({m: _FastLinear(m, product, pack) for m in linears}):
+    with replaced_forwards({m: _FastLinear(m, product, pack, training) for m in linears}):
         yield
 
 
@@ -63,26 +63,32 @@ class _FastLinear:
     """What runs in place of the forward of one linear map."""
 
     def __init__(
-        self, linear: nn.Linear, product: Product, pack: Callable[[Tensor], Tensor] | None
+        self,
+        linear: nn.Linear,
+        product: Product,
+        pack: Callable[[Tensor], Tensor] | None,
+        training: bool,
     ) -> None:
-        self._linear, self._product, self._pack = linear, product, pack
+        self._linear, self._product, self._pack, self._training = linear, product, pack, training
         self._packed: Tensor | None = None  # The weight in oneDNN's order.
         self._seen: tuple[int, int, int] | None = None  # What the weight was when it last ran.
-        self._transposed: Tensor | None = None  # As a backward pass wants it.
+        self._transposed: Tensor | None = None  # A frozen weight as a backward pass wants it.
 
     def __call__(self, x: Tensor) -> Tensor:
         """Multiply."""
         weight, bias = self._linear.weight, self._linear.bias
-        if torch.is_grad_enabled() and weight.requires_grad:
+        trained = torch.is_grad_enabled() and weight.requires_grad
+        if trained and not self._training:
             return functional.linear(x, weight, bias)
-        if not (torch.is_grad_enabled() and x.requires_grad):
+        if not (trained or (torch.is_grad_enabled() and x.requires_grad)):
             return self._product(x, self._weight(x), bias, "none", [], "")
-        if self._transposed is None:
+        if not trained and self._transposed is None:
             self._transposed = weight.detach().t().contiguous()
-        wanted: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            x, self._product, weight, bias, self._transposed
+        transposed = None if trained else self._transposed
+        out: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            x, self._product, weight, bias, transposed
         )
-        return wanted
+        return out
 
     def _weight(self, x: Tensor) -> Tensor:
         """Return the weight, from its second use on in oneDNN's own order: the same products."""
@@ -100,62 +106,32 @@ class _FastLinear:
 
 
 class _Product(torch.autograd.Function):
-    """``x W^T + b`` with a gradient for x: the gradient of the output times W."""
+    """``x W^T + b`` with gradients for x and, where they are trained, for W and b."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, product: Product, W: Tensor, b: Tensor | None, transposed: Tensor
+        ctx: Any,
+        x: Tensor,
+        product: Product,
+        W: Tensor,
+        b: Tensor | None,
+        transposed: Tensor | None,
     ) -> Tensor:
         ctx.product, ctx.transposed = product, transposed
+        ctx.save_for_backward(*(() if transposed is not None else (x, W)))
         return product(x, W, b, "none", [], "")
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """Give x its gradient; the weights are frozen."""
-        x = ctx.product(grads[0].contiguous(), ctx.transposed, None, "none", [], "")
-        return x, None, None, None, None
-
-
-@contextmanager
-def fast_training(model: nn.Module) -> Iterator[None]:
-    """Do as :func:`fast_products` while float32 weights are trained, in the backward pass too."""
-    product: Product | None = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    if product is None:
-        yield
-        return
-
-    def forward(linear: nn.Linear, x: Tensor) -> Tensor:
-        if not torch.is_grad_enabled():
-            out: Tensor = product(x, linear.weight, linear.bias, "none", [], "")
-            return out
-        trained: Tensor = _Trained.apply(  # type: ignore[no-untyped-call]
-            x, product, linear.weight, linear.bias
-        )
-        return trained
-
-    linears = filter(_is_plain_float32, model.modules())
-    with replaced_forwards({m: functools.partial(forward, m) for m in linears}):
-        yield
-
-
-class _Trained(torch.autograd.Function):
-    """``x W^T + b`` with gradients for x, W and b."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, product: Product, W: Tensor, b: Tensor | None) -> Tensor:
-        ctx.product, ctx.biased = product, b is not None
-        ctx.save_for_backward(x, W)
-        return product(x, W, b, "none", [], "")
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, Tensor, Tensor | None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Multiply the gradient by W for x, and by x for W."""
-        x, W = ctx.saved_tensors
         g = grads[0].contiguous()
+        if ctx.transposed is not None:  # the weights are frozen
+            return ctx.product(g, ctx.transposed, None, "none", [], ""), None, None, None, None
+        x, W = ctx.saved_tensors
         rows, inputs = g.flatten(0, -2), x.flatten(0, -2)
         by_x = ctx.product(g, W.t().contiguous(), None, "none", [], "")
         by_W = ctx.product(rows.t().contiguous(), inputs.t().contiguous(), None, "none", [], "")
-        return by_x, None, by_W, rows.sum(dim=0) if ctx.biased else None
+        return by_x, None, by_W, rows.sum(dim=0) if ctx.needs_input_grad[3] else None, None
 
 
 def _is_plain_float32(module: nn.Module) -> TypeGuard[nn.Linear]:
@@ -189,8 +165,8 @@ def _needed() -> Iterator[tuple[Any, str, Any]]:
     """Yield (owner, attribute, value) of each setting, when all those before it have been made."""
     backends = torch.backends
     # The old way first: torch refuses to read it once the new one has said something else.
-    if _read(_AllBackends, "precision") not in (None, "highest"):
-        yield _AllBackends, "precision", "highest"
+    if _read(every := _AllBackends(), "precision") not in (None, "highest"):
+        yield every, "precision", "highest"
     if _read(backends.cudnn, "allow_tf32"):
         yield backends.cudnn, "allow_tf32", False
     mkldnn = backends.mkldnn
@@ -212,17 +188,13 @@ def _read(owner: Any, name: str) -> Any:
         return None
 
 
-class _Precision(type):
+class _AllBackends:
     """torch's one setting for all backends, as an attribute."""
 
     @property
-    def precision(cls) -> str:
+    def precision(self) -> str:
         return torch.get_float32_matmul_precision()
 
     @precision.setter
-    def precision(cls, value: str) -> None:
+    def precision(self, value: str) -> None:
         torch.set_float32_matmul_precision(value)
-
-
-class _AllBackends(metaclass=_Precision):
-    pass

@@ -1,14 +1,19 @@
-"""Layers that come before a change need not run again: what they returned is played back.
+"""Layers before a change need not run again: what they returned is played back.
 
-:class:`Replay` serves many changes at one site over many batches, :class:`Prefix` many sites on
-one batch.
+One pass is recorded, and later passes that differ from some site on get the recorded output of
+every layer that had returned before that site ran. :class:`Replay` records and plays back single
+passes; :class:`Rerun` runs versions of a model over many batches.
+
+A layer is the outermost member of a list of modules that an attention site lies in. Where a model
+keeps its sites in no list, or calls its layers past hooks (SqueezeBERT), nothing is recorded, and
+every pass runs whole. A module that serves several layers (ALBERT) answers each call in its turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -19,180 +24,180 @@ from headscope.models.layouts.layout import AttentionSite
 from headscope.models.run.hooks import hooked, replaced_forwards
 from headscope.models.run.intervene import Run, gated
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.routing import Router
+from headscope.models.run.routing import current_router
 from headscope.models.run.task_heads import Select
-from headscope.models.run.watched import watch
 
-#: The batch that runs, by the identity of its token ids: each thread has one of its own.
-_now: ContextVar[int] = ContextVar("headscope_replayed")
+#: Bytes of states that :class:`Rerun` records at most; beyond, every layer runs every time.
+RECORDED = 1 << 28
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """What one call of a layer returned, and the sites, as (stack, layer), that had run by then."""
+
+    seen: frozenset[tuple[str, int]]
+    output: Any
+    chained: bool  # Whether the layer was given the very tensor that the call before returned
+
+
+@dataclass
+class Recorded:
+    """One recorded pass."""
+
+    calls: list[LayerCall] = field(default_factory=list)  # In their order
+    #: Outputs of W_Q, W_K and W_V, with the number of layers and the sites that had run before.
+    projected: list[tuple[int, frozenset[tuple[str, int]], Any]] = field(default_factory=list)
+
+    def before(self, site: AttentionSite) -> int:
+        """Count the layers that had returned before a site ran."""
+        return sum((site.stack, site.layer) not in call.seen for call in self.calls)
+
+    def only_before(self, site: AttentionSite) -> Recorded:
+        """Return what changes from this site on need: less memory, for many batches.
+
+        A layer whose state only the next layer reads may return that one's state.
+        """
+        calls = self.calls[: self.before(site)]
+        for i in reversed(range(len(calls) - 1)):
+            if calls[i + 1].chained:
+                state = _first(calls[i + 1].output)
+                calls[i] = replace(calls[i], output=_with_first(calls[i].output, state))
+        return Recorded(calls)
 
 
 class Replay:
-    """Runs a model again and again on the same batches, with changes from some site on.
+    """Records passes of one model, and plays back the layers before a change.
 
-    A model without a single list of layers (an encoder-decoder model), or with one module in
-    several layers (ALBERT), runs as a whole. What is played back is first compared with the model
-    itself, bit by bit; ``select`` picks the little that the task head gets in this comparison.
+    The model runs through our attention in the block, as in
+    :func:`~headscope.models.run.intervene.intervene`.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, batches: Iterable[Padded], select: Select | None = None
-    ) -> None:
-        self._loaded, self.batches, self._select = loaded, list(batches), select
-        self._below = _layers_below(loaded)
-        self._kept: dict[int, Any] = {}
-
-    @contextmanager
-    def before(self, row: int) -> Iterator[int]:
-        """Play back the layers before a site's while the block runs.
-
-        Yields the first row that runs, for ``start`` of
-        :func:`~headscope.models.run.intervene.gated`: 0 where everything has to. What runs in the
-        block goes through :meth:`following`.
-        """
-        start = self.keep(row)
-        with self.answering(self._loaded, start):
-            yield start
-
-    def keep(self, row: int) -> int:
-        """Keep what the layers before a site's return; gives the first row that has to run."""
-        return row if self._below and row and self._recorded(row) else 0
-
-    @contextmanager
-    def playing(
-        self, start: int, changed: LoadedModel, gates: Tensor | None = None
-    ) -> Iterator[Run]:
-        """Yield a function that runs the model or a copy, changed from the row ``start`` on."""
-        with self.answering(changed, start), gated(changed, gates, start=start) as run:
-            yield self.following(run)
-
-    def answering(self, changed: LoadedModel, start: int) -> AbstractContextManager[None]:
-        """Play back the layers before a row of the model, or of a copy of it, in the block.
-
-        ``start`` is what :meth:`keep` gave last. What runs goes through :meth:`following`.
-        """
-        answer: Callable[..., Any] = lambda *_, **__: self._kept[_now.get()]  # noqa: E731
-        layers = self._below[start] if start else []
-        return replaced_forwards(dict.fromkeys(map(changed.model.get_submodule, layers), answer))
-
-    def following(self, run: Run) -> Run:
-        """Return ``run``, wrapped so that it notes which batch it runs."""
-
-        def noted(*args: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
-            _now.set(id(args[0]))
-            return run(*args, **options)
-
-        return noted
-
-    def _recorded(self, row: int) -> bool:
-        """Keep the output of the layer before a row; return whether it can replace all before."""
-
-        def keep(_: nn.Module, args: object, output: object) -> None:
-            self._kept[_now.get()] = output
-
-        self._kept.clear()
-        last = self._loaded.model.get_submodule(self._below[row][-1])
-        with hooked([last.register_forward_hook(keep)]):
-            wanted = [self._last_states(batch, 0) for batch in self.batches]
-        same = len(self._kept) == len(self.batches)  # SqueezeBERT calls its layers past hooks
-        if same:
-            with self.answering(self._loaded, row):
-                again = [self._last_states(batch, row) for batch in self.batches]
-            same = all(map(torch.equal, wanted, again))
-        if not same:
-            self._below = []
-        return same
-
-    def _last_states(self, batch: Padded, start: int) -> Tensor:
-        with gated(self._loaded, start=start) as run:
-            options = {**batch.decoder_inputs, "select": self._select}
-            return self.following(run)(*batch.inputs, **options)[0]
-
-
-def _layers_below(loaded: LoadedModel) -> list[list[str]]:
-    """Return the names of the layers before each site's; none where they are not a single list."""
-    if loaded.encoder_decoder:
-        return []
-    seen, names = watch(loaded), {module: name for name, module in loaded.model.named_modules()}
-    layers = [names[seen.around([site])[-1].place.module] for site in loaded.sites]
-    one_row = len(set(layers)) == len(layers)
-    return [layers[:row] for row in range(len(layers))] if one_row else []
-
-
-class Prefix:
-    """What the layers of a base model returned in one pass, in the order of their calls.
-
-    A layer is the innermost member of a list of modules that an attention site lies in. Where a
-    model keeps its sites in no list, nothing is kept, and every pass runs whole. Queries, keys and
-    values of the first layer that runs again are kept too.
-    """
-
-    def __init__(self, model: nn.Module, sites: Sequence[AttentionSite]) -> None:
-        #: Each layer's output, and the sites, as (stack, layer), that had run when it returned.
-        self._outputs: list[tuple[set[tuple[str, int]], Any]] = []
-        #: Projected queries, keys and values, with the layers and sites that had run before.
-        self._projected: list[tuple[int, set[tuple[str, int]], Any]] = []
-        self._sites = sites
+    def __init__(self, loaded: LoadedModel) -> None:
+        self._sites = loaded.sites
         layers: dict[nn.Module, None] = {}
-        names = {module: name for name, module in model.named_modules()}
-        for site in sites:
+        names = {module: name for name, module in loaded.model.named_modules()}
+        for site in loaded.sites:
             parts = names[site.module].split(".")
-            for end in range(len(parts) - 1, 0, -1):
-                if isinstance(model.get_submodule(".".join(parts[: end - 1])), nn.ModuleList):
-                    layers[model.get_submodule(".".join(parts[:end]))] = None
+            for end in range(1, len(parts)):
+                parent = loaded.model.get_submodule(".".join(parts[: end - 1]))
+                if isinstance(parent, nn.ModuleList):
+                    layers[loaded.model.get_submodule(".".join(parts[:end]))] = None
                     break
         self._layers = list(layers)
-        maps = [getattr(site.projections, name).module for site in sites for name in "qkv"]
+        maps = [getattr(site.projections, name).module for site in loaded.sites for name in "qkv"]
         self._maps = list(dict.fromkeys(maps))
 
     @contextmanager
-    def recording(self, router: Router) -> Iterator[None]:
-        """Keep what the layers return while the block runs one pass of the unchanged model."""
-        self._outputs, self._projected = [], []
+    def recording(self) -> Iterator[Recorded]:
+        """Keep what the layers return while the block runs one pass."""
+        recorded = Recorded()
 
-        def keep(_: nn.Module, args: object, output: Any) -> None:
-            self._outputs.append((set(router.calls), output))
+        def keep(_: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+            before = _first(recorded.calls[-1].output) if recorded.calls else None
+            chained = before is not None and _first((*args, *kwargs.values())) is before
+            recorded.calls.append(LayerCall(frozenset(current_router().calls), output, chained))
 
         def keep_projected(_: nn.Module, args: object, output: Any) -> None:
-            self._projected.append((len(self._outputs), set(router.calls), output))
+            seen = frozenset(current_router().calls)
+            recorded.projected.append((len(recorded.calls), seen, output))
 
-        hooks = [layer.register_forward_hook(keep) for layer in self._layers]
+        hooks = [layer.register_forward_hook(keep, with_kwargs=True) for layer in self._layers]
         hooks += [linear.register_forward_hook(keep_projected) for linear in self._maps]
         with hooked(hooks):
-            yield
-
-    def before(self, row: int) -> int:
-        """Count the layers that had returned before the site of this row ran."""
-        site = self._sites[row]
-        return sum((site.stack, site.layer) not in seen for seen, _ in self._outputs)
+            yield recorded
 
     @contextmanager
-    def replaying(self, router: Router, row: int, copies: int = 1) -> Iterator[None]:
-        """Play back what the layers before the site of this row returned, for one pass.
+    def playing(self, recorded: Recorded, row: int, copies: int = 1) -> Iterator[None]:
+        """Play back, for one pass, what the layers before the site of this row returned.
 
-        The sites in them count as called. The batch must be that of :meth:`recording`, or so many
-        copies of it, one after the other.
+        The sites in them count as called. The batch must be the recorded one, or so many copies of
+        it, one after the other.
         """
-        before = self._outputs[: self.before(row)]
-        skipped = before[-1][0] if before else set()
-        router.skip(skipped)
-        kept = iter([_repeated(output, copies) for _, output in before])
+        before = recorded.calls[: recorded.before(self._sites[row])]
+        skipped = before[-1].seen if before else frozenset()
+        outputs = iter([_repeated(call.output, copies) for call in before])
         # Positions are projected too, in some families: these have no copies.
         at = (len(before), skipped)
-        projected = iter([x for *seen, x in self._projected if (*seen,) == at and copies == 1])
+        same = [x for *where, x in recorded.projected if (*where,) == at and copies == 1]
+        projected = iter(same)
 
-        def kept_or(kept: Iterator[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded_or(outputs: Iterator[Any], forward: Callable[..., Any]) -> Callable[..., Any]:
             def answer(*args: Any, **kwargs: Any) -> Any:
-                for output in kept:
+                for output in outputs:
                     return output
                 return forward(*args, **kwargs)
 
             return answer
 
-        answers = {layer: kept_or(kept, layer.forward) for layer in self._layers}
-        answers |= {linear: kept_or(projected, linear.forward) for linear in self._maps}
-        with replaced_forwards(answers):
+        answers = {layer: recorded_or(outputs, layer.forward) for layer in self._layers if before}
+        answers |= {m: recorded_or(projected, m.forward) for m in self._maps if same}
+        with current_router().skipping(skipped), replaced_forwards(answers):
             yield
+
+
+class Rerun:
+    """Runs versions of a model again and again on the same batches, changed from some site on.
+
+    What is played back is first compared, on one batch, with the model itself, bit by bit.
+    ``select`` picks the little that the task head gets in recorded passes.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, batches: Iterable[Padded], select: Select | None = None
+    ) -> None:
+        self.loaded, self.batches, self._select = loaded, list(batches), select
+        self._replay, self._row = Replay(loaded), 0
+        self._recorded: dict[int, Recorded] = {}  # By the identity of a batch's token ids
+        like = loaded.model.get_input_embeddings().weight
+        read = [batch.inputs[0] for batch in self.batches]
+        read += [batch.hidden_mask for batch in self.batches if batch.decoder_inputs]
+        states = sum(ids.numel() for ids in read)
+        self._fits = states * like.shape[-1] * like.element_size() <= RECORDED
+
+    def start_at(self, row: int) -> None:
+        """Continue with versions that equal the model before the site of this row."""
+        self._row, self._recorded = row, {}
+        if not (row and self._fits):
+            return
+        recorded = {}
+        with gated(self.loaded) as run:
+            for batch in self.batches:
+                with self._replay.recording() as whole:
+                    states = self._last_states(run, batch)
+                needed = whole.only_before(self.loaded.sites[row])
+                recorded[id(batch.inputs[0])] = needed
+                if len(recorded) == 1:
+                    with self._replay.playing(needed, row):
+                        if not torch.equal(self._last_states(run, batch), states):
+                            return
+        self._recorded = recorded
+
+    def again(self, run: Run, version: LoadedModel) -> Run:
+        """Let ``run``, of the model or of a changed copy, play back layers for its batches."""
+        replay = self._replay if version is self.loaded else Replay(version)
+
+        def played(*inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+            with replay.playing(self._recorded.get(id(inputs[0]), Recorded()), self._row):
+                return run(*inputs, **options)
+
+        return played
+
+    def _last_states(self, run: Run, batch: Padded) -> Tensor:
+        return run(*batch.inputs, **batch.decoder_inputs, select=self._select)[0]
+
+
+def _first(value: Any) -> Tensor | None:
+    """Return the first tensor of what a layer returned, or is called with."""
+    items = value if isinstance(value, tuple) else (value,)
+    return next((item for item in items if isinstance(item, Tensor)), None)
+
+
+def _with_first(output: Any, state: Tensor | None) -> Any:
+    """Exchange the first tensor of what a layer returned; a bias by position may follow it."""
+    first = _first(output)
+    if isinstance(output, tuple):
+        return tuple(state if part is first else part for part in output)
+    return state
 
 
 def _repeated(output: Any, copies: int) -> Any:

@@ -71,24 +71,35 @@ class Router:
         self._mechanism = mechanism
         self.calls: Counter[tuple[str, int]] = Counter()
         self.masks_seen = 0
-        self._sites_in_order = tuple(sites)
+        self.sites = tuple(sites)
         self._sites = grouped(sites, lambda site: site.module)
         self._unseen = {site.module for site in others}
         self._turn: Counter[nn.Module] = Counter()
         self._stop_at: int | None = None
+        self._skipped: Collection[tuple[str, int]] = ()
 
     def begin(self) -> None:
         """Forget the calls of the pass before; every forward pass starts with this."""
         self.calls.clear()
         self._turn.clear()
         self.masks_seen = 0
+        self.skip(self._skipped)
 
     def skip(self, sites: Collection[tuple[str, int]]) -> None:
         """Count some sites, as (stack, layer), as called: their layers are not run again."""
-        for site in self._sites_in_order:
+        for site in self.sites:
             if (site.stack, site.layer) in sites:
                 self.calls[site.stack, site.layer] += 1
                 self._turn[site.module] += 1
+
+    @contextmanager
+    def skipping(self, sites: Collection[tuple[str, int]]) -> Iterator[None]:
+        """Skip some sites in every pass of the block."""
+        self._skipped = sites
+        try:
+            yield
+        finally:
+            self._skipped = ()
 
     def checked(
         self, forward: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
@@ -123,11 +134,6 @@ class Router:
                         f"Our attention ran {calls} times instead of once in {site.stack} layer "
                         f"{site.layer}; the model bypasses it, so nothing can be measured."
                     )
-
-    @property
-    def every_site(self) -> tuple[AttentionSite, ...]:
-        """All sites where our attention may run."""
-        return (*self._sites_in_order, *self.others)
 
     def attend(
         self,
@@ -190,6 +196,16 @@ class Router:
         return sites[min(turn, len(sites) - 1)]
 
 
+def current_router() -> Router:
+    """Return the router of the innermost block of :func:`routed` that this thread runs in."""
+    router = _active.get()
+    if router is None:
+        raise UnsupportedModelError(
+            "the attention implementation 'headscope' runs only inside headscope.models.routed"
+        )
+    return router
+
+
 def _attention(
     module: nn.Module,
     query: Tensor,
@@ -201,11 +217,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Answer transformers' AttentionInterface: q, k, v (batch, n_heads, pos, d_head)."""
-    router = _active.get()
-    if router is None:
-        raise UnsupportedModelError(
-            "the attention implementation 'headscope' runs only inside headscope.models.routed"
-        )
+    router = current_router()
     unknown = [name for name in _SCORE_CHANGING if kwargs.get(name) is not None]
     if unknown or dropout > 0:
         what = ", ".join(unknown) or "dropout"
@@ -287,7 +299,8 @@ def _forward(router: Router, site: AttentionSite, *args: Any, **kwargs: Any) -> 
 def routed(model: Any, router: Router, *, gradients: bool = False) -> Iterator[Router]:
     """Route every attention of ``model`` through ours while the block runs."""
     # Modules that never ask for a custom attention get another forward.
-    bypassing = {site.module: site for site in router.every_site if site.layout.bypasses}
+    every_site = (*router.sites, *router.others)
+    bypassing = {site.module: site for site in every_site if site.layout.bypasses}
     forwards = {module: partial(_forward, router, site) for module, site in bypassing.items()}
     token = _active.set(router)
     try:

@@ -20,13 +20,7 @@ TASK_HEADS = {
     "token-classification": "ForTokenClassification",
     "question-answering": "ForQuestionAnswering",
 }
-_NAMES = {
-    "mlm": "masked-language-model",
-    "classification": "classification",
-    "seq2seq": "sequence-to-sequence",
-    "token-classification": "token-classification",
-    "question-answering": "question-answering",
-}
+_NAMES = {"mlm": "masked-language-model", "seq2seq": "sequence-to-sequence"}
 #: Classes of other names, by their endings.
 _OTHER_NAMES = {"MTModel": "seq2seq", "WithLMHeadModel": "mlm"}
 #: The auto class that builds a model with the head, where it is called otherwise.
@@ -107,8 +101,9 @@ def missing_task_head(
         why, remedy = broken, "give a checkpoint that holds them"
     elif weights.lacking:
         why += f", without {weights}"
+    head = _NAMES.get(task_head, task_head)
     return InputError(
-        f"{folder} has no {_NAMES[task_head]} head: {why}; choose a task that fits it, or {remedy}."
+        f"{folder} has no {head} head: {why}; choose a task that fits it, or {remedy}."
     )
 
 

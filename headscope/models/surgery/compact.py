@@ -14,8 +14,7 @@ from headscope.models.anatomy.feed_forward import lost_neurons
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.sites import attention_modules
 from headscope.models.run.intervene import shared_layers
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import as_before, copied_network, wrap
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.surgery.cutting import cut_modules, fill_module
 from headscope.models.surgery.layers import (
     drop_layers,

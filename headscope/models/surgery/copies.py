@@ -10,9 +10,8 @@ import torch
 from headscope.core.memory import give_back
 from headscope.core.once import once
 from headscope.models.run.devices import DTYPES
-from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint
+from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.run.wrap import wrap
 from headscope.models.surgery.compact import cut_like
 from headscope.models.surgery.layers import restore, settings_before
 

@@ -1,14 +1,29 @@
-"""Cut attention modules of transformers down to some of their heads, or fill the gaps again."""
+r"""Take heads out of attention modules and their stored maps, in place, or put empty ones back.
+
+::
+
+    out = sum over h of (pattern_h (x W_V[h] + b_V[h])) W_O[h] + b_O
+
+Head h owns rows h d_head ... (h + 1) d_head - 1 of the query, key and value maps (with their
+biases) and the same columns of the output map. Leaving them out leaves its term out of the sum, and
+nothing else: the result equals a gate of zero. b_O belongs to no head and stays.
+
+References
+----------
+Michel et al. 2019, arXiv:1905.10650, section 2.3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from headscope.models.layouts.layout import AttentionModule, extend
+import torch
+from torch import Tensor, nn
+
+from headscope.models.layouts.layout import AttentionModule, WithoutHeads, extend
+from headscope.models.layouts.maps import HeadRows
 from headscope.models.layouts.sites import HEAD_IDS, HEADS_BEFORE, attention_modules
-from headscope.models.layouts.without_heads import WithoutHeads
-from headscope.models.surgery.stored_rows import replace_stored, with_rows, without_rows
 
 #: Attributes that hold a number of heads, and those that hold the width of all heads together.
 _COUNTS = ("num_attention_heads", "num_heads", "n_heads")
@@ -22,10 +37,7 @@ def cut_module(item: AttentionModule, kept: Collection[int]) -> None:
     """
     there = [head for head in item.head_ids if head in kept]
     gone = [head for head in item.head_ids if head not in kept]
-    for stored in dict.fromkeys(item.stored()):  # fused maps name theirs three times
-        if (tensor := stored.tensor) is not None:
-            rows = stored.rows(item.head_ids, gone)
-            replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
+    remove_rows(item.stored(), item.head_ids, gone)
     # b_O belongs to no head, but a repair changes it: a copy that shares weights needs its own.
     out = item.projections.out.module
     if out.bias is not None:
@@ -51,10 +63,7 @@ def fill_module(item: AttentionModule) -> None:
     """Give a module all its heads back, in place; those that it lacks are zeros."""
     every = range(item.heads_before)
     missing = [head for head in every if head not in item.head_ids]
-    for stored in dict.fromkeys(item.stored()):  # fused maps name theirs three times
-        if (tensor := stored.tensor) is not None:
-            full = with_rows(tensor, stored.rows(every, missing), stored.axis)
-            replace_stored(stored.module, stored.name, full)
+    fill_rows(item.stored(), every, missing)
     _mark(item, list(every))
     item.layout.fit(item.module, every, item.heads_before)
 
@@ -66,3 +75,68 @@ def _mark(item: AttentionModule, ids: Sequence[int]) -> None:
     for name, size in sizes.items():
         if isinstance(getattr(module, name, None), int):
             setattr(module, name, size)
+
+
+# --- stored tensors -------------------------------------------------------------------------------
+
+
+def head_rows(heads: Sequence[int], d_head: int) -> Tensor:
+    """Return the rows that heads own in a map of (n_heads * d_head) outputs, in their order."""
+    starts = torch.tensor(list(heads), dtype=torch.long) * d_head
+    return (starts[:, None] + torch.arange(d_head)).flatten()
+
+
+def remove_rows(stored: Iterable[HeadRows], there: Sequence[int], gone: Sequence[int]) -> None:
+    """Take what some heads (or neurons) of those that are there own out of stored tensors."""
+    for part in dict.fromkeys(stored):  # fused maps name theirs three times
+        if (tensor := part.tensor) is not None:
+            left = torch.ones(tensor.shape[part.axis], dtype=torch.bool)
+            left[part.rows(there, gone)] = False
+            places = left.nonzero().flatten().to(tensor.device)
+            replace_stored(part.module, part.name, tensor.detach().index_select(part.axis, places))
+
+
+def fill_rows(stored: Iterable[HeadRows], every: Sequence[int], missing: Sequence[int]) -> None:
+    """Put zeros where some of ``every`` head (or neuron) are missing in stored tensors."""
+    for part in dict.fromkeys(stored):
+        if (tensor := part.tensor) is not None:
+            full = with_rows(tensor, part.rows(every, missing), part.axis)
+            replace_stored(part.module, part.name, full)
+
+
+def with_rows(tensor: Tensor, rows: Tensor, axis: int = 0) -> Tensor:
+    """Return a copy of a stored tensor, of any shape, with rows of zeros put in.
+
+    ``rows`` (k,) says where the new rows lie on the longer axis, each once.
+    """
+    left = torch.ones(tensor.shape[axis] + len(rows), dtype=torch.bool)
+    left[rows] = False
+    shape = [*tensor.shape[:axis], len(left), *tensor.shape[axis + 1 :]]
+    full = tensor.new_zeros(shape)
+    return full.index_copy(axis, left.nonzero().flatten().to(tensor.device), tensor.detach())
+
+
+def replace_stored(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Put another tensor in the place of a parameter, and let the module know its new sizes."""
+    trained = getattr(module, name).requires_grad
+    setattr(module, name, nn.Parameter(tensor.clone(), requires_grad=trained))
+    if name != "weight":
+        return
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = tensor.shape
+    elif hasattr(module, "nf"):  # GPT-2's maps, which are kept transposed
+        vars(module)["nx"], vars(module)["nf"] = tensor.shape
+
+
+def scale_heads(W_O: Tensor, factors: Tensor, d_head: int) -> None:
+    """Multiply each head's part of the output map by a factor, in place: a gate made permanent.
+
+    Parameters
+    ----------
+    W_O : Tensor, (d_model, n_heads * d_head)
+        The output map as ``nn.Linear`` keeps it, or a view of it.
+    factors : Tensor, (n_heads,)
+        The gates.
+    """
+    with torch.no_grad():
+        W_O *= factors.to(W_O).repeat_interleave(d_head)

@@ -26,9 +26,8 @@ from headscope.core.heads import layer_name
 from headscope.models.layouts.layout import AttentionModule, AttentionSite
 from headscope.models.layouts.sites import LAYER, attention_modules
 from headscope.models.run.hooks import replaced_forwards
-from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.run.routing import quiet_transformers
-from headscope.models.run.wrap import as_before, copied_network, wrap
 
 #: Attributes of a base model that has lost layers: how many each side had, and its settings then.
 _BEFORE, _SETTINGS = "headscope_layers_before", "headscope_settings_before"
@@ -55,6 +54,8 @@ class _Side:
     """The layers of an encoder, or of a decoder."""
 
     stack: str
+    start: int  # Number of its first layer in the one row of all
+    one_of_two: bool  # Whether the model has an encoder and a decoder
     part: nn.Module  # What they lie in
     lists: list[nn.ModuleList]  # Of equal length
     attentions: list[AttentionModule]  # Those of one layer after the other
@@ -65,10 +66,14 @@ class _Side:
 
     @property
     def numbers(self) -> list[int]:
-        """Original numbers of the layers."""
+        """Original numbers of the layers, in the one row of all."""
         each = len(self.attentions) // max(1, self.n_layers)
         modules = [item.module for item in self.attentions[:: max(1, each)]]
-        return [getattr(module, LAYER, place) for place, module in enumerate(modules)]
+        return [self.start + getattr(module, LAYER, i) for i, module in enumerate(modules)]
+
+    def named(self, number: int) -> Layer:
+        """Return a layer as :func:`remove_layers` takes it, by its number in the one row."""
+        return (self.stack, number - self.start) if self.one_of_two else number
 
     def of_layer(self, place: int) -> list[AttentionModule]:
         each = len(self.attentions) // self.n_layers
@@ -143,12 +148,7 @@ def _checked(whole: LoadedModel) -> list[_Side]:
 
 def _gone(whole: LoadedModel, sides: Sequence[_Side], layers: Sequence[Layer]) -> set[int]:
     """Check the layers that are to go; returns their numbers in the one row of all."""
-    starts = _starts(whole.model, sides)
-    named = {
-        number if len(sides) == 1 else (side.stack, number): starts[side.stack] + number
-        for side in sides
-        for number in side.numbers
-    }
+    named = {side.named(number): number for side in sides for number in side.numbers}
     wanted = [tuple(layer) if isinstance(layer, list) else layer for layer in layers]
     for layer in wanted:
         if layer not in named:
@@ -162,7 +162,7 @@ def _gone(whole: LoadedModel, sides: Sequence[_Side], layers: Sequence[Layer]) -
             raise InputError(f"{whole.name} has no layer {layer!r}{how}; it has {it_has}.")
     gone = {named[layer] for layer in wanted}
     for side in sides:
-        if all(starts[side.stack] + number in gone for number in side.numbers):
+        if gone.issuperset(side.numbers):
             of = f"the {side.stack} of " if len(sides) > 1 else ""
             raise InputError(
                 f"That would remove every layer of {of}{whole.name}; keep at least one."
@@ -171,7 +171,7 @@ def _gone(whole: LoadedModel, sides: Sequence[_Side], layers: Sequence[Layer]) -
 
 
 def _unsupported(whole: LoadedModel, gone: Collection[int], why: str) -> UnsupportedModelError:
-    named = map(_by_number(whole.model, _sides(whole.model)), sorted(gone))
+    named = map(_namer(_sides(whole.model)), sorted(gone))
     numbers = ", ".join(str(n) if isinstance(n, int) else layer_words(n) for n in named)
     what = f"Layer {numbers}" if len(gone) == 1 else f"Layers {numbers}"
     said = " ".join(why.split())[:200]
@@ -193,16 +193,13 @@ def removed_layers(loaded: LoadedModel) -> tuple[Layer, ...]:
     base = (loaded.whole or loaded).model
     if not (before := layers_before(loaded)):
         return ()
-    there, named = set(kept_layers(loaded)), _by_number(base, _sides(base))
+    there, named = set(kept_layers(loaded)), _namer(_sides(base))
     return tuple(named(n) for n in range(before) if n not in there)
 
 
 def kept_layers(loaded: LoadedModel) -> list[int]:
     """List the original numbers of the layers that are left, those of a decoder counted on."""
-    base = (loaded.whole or loaded).model
-    sides = _sides(base)
-    starts = _starts(base, sides)
-    return [starts[side.stack] + number for side in sides for number in side.numbers]
+    return [number for side in _sides((loaded.whole or loaded).model) for number in side.numbers]
 
 
 def layers_before(loaded: LoadedModel) -> int:
@@ -215,24 +212,9 @@ def count_layers(base: nn.Module) -> int:
     return sum(side.n_layers for side in _sides(base))
 
 
-def _starts(base: nn.Module, sides: Sequence[_Side]) -> dict[str, int]:
-    """Return the number of each side's first layer in the one row of all."""
-    before = vars(base).get(_BEFORE, {side.stack: side.n_layers for side in sides})
-    first, *others = (side.stack for side in sides)
-    return {first: 0, **dict.fromkeys(others, before[first])}
-
-
-def _by_number(base: nn.Module, sides: Sequence[_Side]) -> Callable[[int], Layer]:
+def _namer(sides: Sequence[_Side]) -> Callable[[int], Layer]:
     """Return a function that names a layer by its number in the one row of all."""
-    starts = _starts(base, sides)
-
-    def named(number: int) -> Layer:
-        if len(starts) == 1:
-            return number
-        stack = max((stack for stack in starts if starts[stack] <= number), key=starts.__getitem__)
-        return stack, number - starts[stack]
-
-    return named
+    return lambda number: next(s for s in reversed(sides) if s.start <= number).named(number)
 
 
 def settings_before(base: nn.Module) -> dict[str, Any]:
@@ -250,20 +232,18 @@ def drop_layers(network: Any, kept: Collection[int]) -> None:
     """Leave only the layers ``kept``, by original number in the one row of all, in place."""
     base: Any = getattr(network, "base_model", network)
     sides, marks = _sides(base), vars(base)
-    starts = _starts(base, sides)
     marks.setdefault(_BEFORE, {side.stack: side.n_layers for side in sides})
     marks.setdefault(_SETTINGS, {})
     for side in sides:
-        numbers, start = side.numbers, starts[side.stack]
-        _drop(network, side, [start + number in kept for number in numbers], len(sides) > 1)
+        _drop(network, side, [number in kept for number in side.numbers])
 
 
-def _drop(network: Any, side: _Side, stays: Sequence[bool], one_of_two: bool) -> None:
+def _drop(network: Any, side: _Side, stays: Sequence[bool]) -> None:
     """Leave only some layers of one side."""
-    numbers, before = side.numbers, side.n_layers
-    for place, number in enumerate(numbers):
+    before, one_of_two = side.n_layers, side.one_of_two
+    for place, number in enumerate(side.numbers):
         for item in side.of_layer(place):
-            vars(item.module)[LAYER] = number
+            vars(item.module)[LAYER] = number - side.start
     if any(stays):
         _move_table(side.of_layer(0)[0].module, side.of_layer(stays.index(True))[0].module)
     for layers in side.lists:
@@ -313,11 +293,8 @@ def _set_numbers(module: nn.Module, names: Iterable[str], old: int | None, new: 
 def lists_of(base: nn.Module, kept: Sequence[int]) -> dict[str, list[int]]:
     """Name the lists that hold the layers of a whole base model, each with those that are kept."""
     found, name_of = {}, {module: name for name, module in base.named_modules()}
-    sides = _sides(base)
-    starts = _starts(base, sides)
-    for side in sides:
-        start = starts[side.stack]
-        own = [n - start for n in kept if start <= n < start + side.n_layers]
+    for side in _sides(base):
+        own = [n - side.start for n in kept if side.start <= n < side.start + side.n_layers]
         found.update({name_of[layers]: own for layers in side.lists})
     return found
 
@@ -326,12 +303,15 @@ def _sides(base: Any) -> list[_Side]:
     """Find the layers of a base model: one list, or those of encoder and decoder."""
     config = getattr(base, "config", None)
     if not getattr(config, "is_encoder_decoder", False) or base.get_encoder() is base:
-        return [_side("encoder", base)]
-    return [_side("encoder", base.get_encoder()), _side("decoder", base.get_decoder())]
+        return [_Side("encoder", 0, False, base, *_lists(base))]
+    encoder, decoder = base.get_encoder(), base.get_decoder()
+    first = _Side("encoder", 0, True, encoder, *_lists(encoder))
+    before = vars(base).get(_BEFORE, {}).get("encoder", first.n_layers)
+    return [first, _Side("decoder", before, True, decoder, *_lists(decoder))]
 
 
-def _side(stack: str, part: nn.Module) -> _Side:
-    """Find the list of layers, and others of its length beside it; none where there is none."""
+def _lists(part: nn.Module) -> tuple[list[nn.ModuleList], list[AttentionModule]]:
+    """Find the list of layers, others of its length beside it, and the layers' attention."""
     attentions = attention_modules(part)
     for parent in part.modules():
         lists = [child for child in parent.children() if isinstance(child, nn.ModuleList)]
@@ -340,9 +320,8 @@ def _side(stack: str, part: nn.Module) -> _Side:
             inside = [set(layer.modules()) for layer in layers]
             places = ((item.module, place // max(1, each)) for place, item in enumerate(attentions))
             if each and not rest and all(module in inside[place] for module, place in places):
-                beside = [other for other in lists if len(other) == len(layers)]
-                return _Side(stack, part, beside, attentions)
-    return _Side(stack, part, [], attentions)
+                return [other for other in lists if len(other) == len(layers)], attentions
+    return [], attentions
 
 
 # --- the proof ------------------------------------------------------------------------------------
@@ -350,7 +329,6 @@ def _side(stack: str, part: nn.Module) -> _Side:
 
 def _bypassed(whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int]) -> Tensor:
     """Run a model with some layers returning their input."""
-    starts = _starts(whole.model, sides)
 
     def bypass(module: Any, returns: bool) -> Callable[..., Any]:
         own = module.forward
@@ -363,9 +341,8 @@ def _bypassed(whole: LoadedModel, sides: Sequence[_Side], gone: Collection[int])
 
     forwards = {}
     for side in sides:
-        own = [starts[side.stack] + number for number in side.numbers]
         for layers in side.lists:
-            for layer in (layers[place] for place, number in enumerate(own) if number in gone):
+            for layer in (x for x, n in zip(layers, side.numbers, strict=True) if n in gone):
                 # of lists side by side, norms return what they are given, the rest adds nothing
                 norm = len(side.lists) == 1 or isinstance(layer, nn.LayerNorm)
                 forwards[layer] = bypass(layer, norm)

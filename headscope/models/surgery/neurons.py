@@ -24,9 +24,8 @@ from headscope.models.anatomy.feed_forward import (
     feed_forwards,
     lost_neurons,
 )
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import as_before, copied_network, wrap
-from headscope.models.surgery.stored_rows import replace_stored, with_rows, without_rows
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
+from headscope.models.surgery.cutting import fill_rows, remove_rows, replace_stored
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,7 @@ def keep_neurons(item: Neurons, kept: Collection[int]) -> None:
     chosen = set(kept)
     there = {number: place for place, number in enumerate(item.neuron_ids)}
     gone = [place for number, place in there.items() if number not in chosen]
-    for stored in item.stored():
-        if (tensor := stored.tensor) is not None:
-            rows = stored.rows(range(len(there)), gone)
-            replace_stored(stored.module, stored.name, without_rows(tensor, rows, stored.axis))
+    remove_rows(item.stored(), range(len(there)), gone)
     second = item.second
     if second.bias is not None:  # a repair changes it: a copy that shares weights needs its own
         replace_stored(second, "bias", second.bias.detach())
@@ -58,11 +54,7 @@ def fill_neurons(item: Neurons) -> None:
     """Give a network all its neurons back, in place; those that it lacks are zeros."""
     every = range(item.width_before)
     missing = sorted(set(every).difference(item.neuron_ids))
-    stored_of = item.stored()  # before the widths change
-    for stored in stored_of:
-        if (tensor := stored.tensor) is not None:
-            full = with_rows(tensor, stored.rows(every, missing), stored.axis)
-            replace_stored(stored.module, stored.name, full)
+    fill_rows(item.stored(), every, missing)
     vars(item.second)[NEURON_IDS] = tuple(every)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import bias_of
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.surgery.stored_rows import head_rows, scale_heads
+from headscope.models.surgery.cutting import head_rows, scale_heads
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from headscope.core.errors import (
 )
 from headscope.data.frequencies import COMMON_WORDS, common_words
 from headscope.data.pieces import encodings_of, tokenise
-from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.wrap import as_before, copied_network, wrap
+from headscope.models.run.loaded import LoadedModel, as_before, copied_network, wrap
 from headscope.models.surgery.output_rows import cut_outputs
 from headscope.models.surgery.tokenizer_file import KINDS, TokenizerFile
 
@@ -90,11 +89,6 @@ class RemovedTokens:
     def share_texts(self) -> float | None:
         """Share of the texts; None where there is none."""
         return self.texts_affected / self.texts if self.texts else None
-
-    @property
-    def share_tokens(self) -> float | None:
-        """Share of the tokens; None where there is none."""
-        return self.tokens_affected / self.tokens if self.tokens else None
 
     def __str__(self) -> str:
         if not self.texts or not self.tokens:
@@ -155,13 +149,10 @@ def plan_vocabulary(
             "which; give pairs of source and target."
         )
     groups = [_named(loaded, file), file.spelling()]
-    words = [*keep, *(_spellings(common_words(language, common), old) if common else ())]
-    if loaded.pooling.prompt:
-        words.append(loaded.pooling.prompt)
     both = chain(tokenise(loaded, kept, special=False), tokenise(loaded, written, targets=True))
     read = (encoding.ids for encoding in both)
-    spoken = _read_words(loaded, _with_spaces(words, file))
-    groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, spoken)]
+    words = _words(loaded, keep, common, language, file)
+    groups += [file.with_steps(chain.from_iterable(ids)) for ids in (read, words)]
     counts, stay = list[int](), set[int]()
     for rows in groups:
         before = len(stay)
@@ -216,7 +207,10 @@ def cut_vocabulary(
     table = loaded.model.get_input_embeddings()
     network = copied_network(loaded, share=share)
     ids = vars(table).get(ROW_IDS, range(plan.rows_before))
-    cut = {id(old): _without_rows(old, plan) for old in _input_tables(loaded, network)}
+    cut = {}
+    for old in _input_tables(loaded, network):
+        left = old.detach()[torch.tensor(plan.kept, device=old.device)]
+        cut[id(old)] = nn.Parameter(left, requires_grad=old.requires_grad)
     cut_outputs(network, plan.kept, plan.rows_before, cut)
     for module in network.modules():
         if isinstance(module, nn.Embedding) and id(module.weight) in cut:
@@ -354,22 +348,19 @@ def _renumber(settings: Any, plan: VocabularyPlan) -> None:
             setattr(settings, name, plan.rows)
 
 
-def _spellings(words: list[str], backend: Any) -> list[str]:
-    """Add to each word its form with a capital, where the tokenizer tells the two apart."""
-    if backend.encode("The").ids == backend.encode("the").ids:
-        return words
-    return [form for word in words for form in dict.fromkeys((word, word[:1].upper() + word[1:]))]
-
-
-def _with_spaces(words: list[str], file: TokenizerFile) -> list[str]:
-    """Add to each word its form after a space, where a tokenizer spells the space with it."""
-    if file.kind == "WordPiece":
-        return words
-    return [form for word in words for form in (word, f" {word}")]
-
-
-def _read_words(loaded: LoadedModel, words: list[str]) -> Iterator[list[int]]:
-    """Yield the ids of each word; those that the tokenizer does not know do no harm."""
+def _words(
+    loaded: LoadedModel, keep: Iterable[str], common: int, language: str, file: TokenizerFile
+) -> Iterator[list[int]]:
+    """Yield the ids of each word to keep; those that the tokenizer does not know do no harm."""
+    words, backend = [*keep], loaded.tokenizer.backend_tokenizer
+    listed = common_words(language, common) if common else []
+    if backend.encode("The").ids != backend.encode("the").ids:  # it tells upper from lower case
+        listed = [x for w in listed for x in dict.fromkeys((w, w[:1].upper() + w[1:]))]
+    words += listed
+    if loaded.pooling.prompt:
+        words.append(loaded.pooling.prompt)
+    if file.kind != "WordPiece":  # others spell the space before a word with it
+        words = [form for word in words for form in (word, f" {word}")]
     for start in range(0, len(words), _AT_ONCE):
         chunk = words[start : start + _AT_ONCE]
         yield from (e.ids for e in encodings_of(loaded, chunk, add_special_tokens=False))
@@ -395,11 +386,6 @@ def _input_tables(loaded: LoadedModel, network: Any) -> list[nn.Parameter]:
             "only one that both share can lose rows; leave the vocabulary whole."
         )
     return list(tables.values())
-
-
-def _without_rows(weight: nn.Parameter, plan: VocabularyPlan) -> nn.Parameter:
-    rows = weight.detach()[torch.tensor(plan.kept, device=weight.device)].clone()
-    return nn.Parameter(rows, requires_grad=weight.requires_grad)
 
 
 def _check_ids(

@@ -14,7 +14,6 @@ from torch import Tensor
 import headscope
 from headscope.analyses.depth.measure import (
     COMPARISONS,
-    TRENDS,
     VARIANTS,
     DepthSums,
     collapsed_after,
@@ -75,32 +74,40 @@ def filled(values: np.ndarray, *cuts: int) -> DepthSums:
     return sums
 
 
-def test_moments_are_those_of_all_windows():
+def array(curve: tuple[float | None, ...]) -> np.ndarray:
+    return np.array(curve, dtype=float)
+
+
+def test_curves_are_those_of_all_windows():
     values = ratios(23)
-    sums = filled(values, 4, 5, 17)
-    moments, found, _ = sums.moments()
-    np.testing.assert_allclose(moments.mean, values.mean(axis=-1), rtol=1e-12)
-    np.testing.assert_allclose(moments.std, values.std(axis=-1, ddof=1), rtol=1e-9)
-    low, high = stats.t.interval(0.95, 22, values.mean(axis=-1), stats.sem(values, axis=-1))
-    np.testing.assert_allclose(moments.low, low, rtol=1e-6, atol=1e-12)
-    np.testing.assert_allclose(moments.high, high, rtol=1e-6)
+    curves = filled(values, 4, 5, 17).curves()
+    bare = "attention-without-layernorm"
+    means = {**curves.variants, bare: curves.attention_without_layernorm}
+    stds = {**curves.std, bare: curves.attention_without_layernorm_std}
     by_name = dict(zip(NAMES, values, strict=True))
-    for i, comparison in enumerate(COMPARISONS):  # of variants, window by window
+    assert set(means) == set(stds) == set(by_name)
+    for name, expected in by_name.items():
+        np.testing.assert_allclose(array(means[name]), expected.mean(axis=-1), rtol=1e-12)
+        np.testing.assert_allclose(array(stds[name]), expected.std(axis=-1, ddof=1), rtol=1e-9)
+    for found, comparison in zip(curves.protected, COMPARISONS, strict=True):  # window by window
         shares = (by_name[comparison.having] - by_name[comparison.lacking]) / by_name["full"]
-        np.testing.assert_allclose(found.mean[i], shares.mean(axis=-1), rtol=1e-12)
+        np.testing.assert_allclose(array(found.mean), shares.mean(axis=-1), rtol=1e-12)
         # A spread of 1e-13 around a share of 1 keeps as many digits as the share itself has left.
         spread = shares.std(axis=-1, ddof=1)
-        np.testing.assert_allclose(found.std[i], spread, rtol=1e-6, atol=1e-15)
+        np.testing.assert_allclose(array(found.std), spread, rtol=1e-6, atol=1e-15)
+        low, high = stats.t.interval(0.95, 22, shares.mean(axis=-1), stats.sem(shares, axis=-1))
+        np.testing.assert_allclose(array(found.low), low, rtol=1e-6, atol=1e-12)
+        np.testing.assert_allclose(array(found.high), high, rtol=1e-6, atol=1e-12)
     # One window has no spread.
-    ratios_of_one, _, trends_of_one = filled(ratios(1)).moments()
-    assert np.isfinite(ratios_of_one.mean).all()
-    for unknown in (ratios_of_one.std, ratios_of_one.low, trends_of_one.low):
-        assert np.isnan(unknown).all()
+    of_one = filled(ratios(1)).curves()
+    assert np.isfinite(array(of_one.variants["full"])).all()
+    for unknown in (of_one.std["full"], of_one.protected[0].low, of_one.trends["ffn_gain"].low):
+        assert set(unknown) == {None}
 
 
 def trend(sums: DepthSums, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    moments, i = sums.moments()[2], TRENDS.index(name)
-    return moments.mean[i], moments.low[i], moments.windows[i]
+    found = sums.curves().trends[name]
+    return array(found.mean), array(found.low), np.array(found.windows)
 
 
 def test_trends_are_taken_window_by_window():

@@ -9,7 +9,7 @@ from tiny_models import tiny_bert
 
 import headscope
 from headscope.data.examples import sample_texts
-from headscope.tasks import calibration
+from headscope.models.run import replay
 from headscope.tasks.calibration import HeadByHead
 from headscope.tasks.making import make_task
 
@@ -26,9 +26,9 @@ def first_layer_runs(loaded: Any) -> list[int]:
     return runs
 
 
-@pytest.mark.parametrize("room", [calibration.KEPT, 0])
+@pytest.mark.parametrize("room", [replay.RECORDED, 0])
 def test_outputs_are_those_of_whole_passes(tiny, room, monkeypatch):
-    monkeypatch.setattr(calibration, "KEPT", room)
+    monkeypatch.setattr(replay, "RECORDED", room)
     task = make_task("fidelity", sample_texts().pick(range(40)), tiny)
     shorter, batches = HeadByHead(task, tiny), len(list(task.batches(tiny)))
     for row, site in enumerate(tiny.sites):
@@ -38,7 +38,7 @@ def test_outputs_are_those_of_whole_passes(tiny, room, monkeypatch):
         cut = headscope.remove_heads(tiny, [(site.layer, 1)])
         whole = task.outputs(tiny, gates), task.outputs(cut)
         runs = first_layer_runs(cut)
-        found = shorter.gated(gates), shorter.cut(cut)
+        found = shorter.outputs(gates=gates), shorter.outputs(cut)
         assert len(runs) == (0 if row and room else batches)
         for ours, theirs in zip(found, whole, strict=True):
             assert ours.keys() == theirs.keys()

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headscope.analyses.depth.measure import TRENDS, VARIANTS, DepthSums, collapsed_after
-from headscope.analyses.depth.result import Decomposition, DepthResult, Trend
-from headscope.core.accumulator import Array
+from headscope.analyses.depth.measure import VARIANTS, DepthSums, collapsed_after
+from headscope.analyses.depth.result import Decomposition, DepthResult
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.reports.claims.rule import Evidence
 from headscope.reports.claims.run import decide
@@ -43,23 +42,12 @@ def depth_result(
     means = np.array([curves.get(v.name, [1.0, *[0.9] * (n - 1)]) for v in VARIANTS])
     sums = DepthSums(n - 1, floor)
     sums.update(means[..., None] * noise)
-    _, _, moments = sums.moments()
-
-    def curve(values: Array) -> tuple[float | None, ...]:
-        return tuple(float(x) if np.isfinite(x) else None for x in values)
-
     variants = {v.name: tuple(row.tolist()) for v, row in zip(VARIANTS, means, strict=True)}
     without = variants.pop("attention-without-layernorm")
     return DepthResult(
         variants=variants,
         std=dict.fromkeys(variants, (0.0,) * n),
-        trends={
-            name: Trend(
-                *(curve(ends[i]) for ends in (moments.mean, moments.low, moments.high)),
-                tuple(moments.windows[i]),
-            )
-            for i, name in enumerate(TRENDS)
-        },
+        trends=sums.curves().trends,
         attention_without_layernorm=without,
         attention_without_layernorm_std=(0.0,) * n,
         protected=(),

@@ -19,7 +19,7 @@ import headscope
 from headscope.analyses.rank.measure import copying_scores
 from headscope.analyses.rank.view import VIEW
 from headscope.core.errors import InputError
-from headscope.models.anatomy.unembedding import TokenMaps
+from headscope.models.anatomy.readout import TokenMaps
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 

@@ -20,9 +20,9 @@ from transformers import (
 
 import headscope
 from headscope.core.errors import CheckpointError, InputError
+from headscope.core.saved_config import from_spans
 from headscope.data.frequencies import common_words
 from headscope.models.anatomy.feed_forward import feed_forwards
-from headscope.models.load.vocabulary_record import as_ranges, from_ranges
 from headscope.models.surgery.neurons import remove_neurons
 from headscope.models.surgery.tokenizer_file import TokenizerFile
 from headscope.models.surgery.vocabulary import tokens_removed
@@ -87,7 +87,7 @@ def test_wordpiece_keeps_what_is_used_and_every_character(tmp_path):
     assert (heldout.tokens, heldout.tokens_affected) == (8, 3)
     assert "66.7% of 3 texts (37.50% of their tokens)" in str(heldout)
     nothing = tokens_removed(whole, plan, [])
-    assert (nothing.share_texts, nothing.share_tokens) == (None, None)
+    assert nothing.share_texts is None
 
 
 def test_logits_of_a_task_head_stay(tmp_path):
@@ -340,7 +340,7 @@ def test_saved_it_opens_everywhere(demo, small, tmp_path):
     assert config["model_type"] == "bert"
     record = _record(folder)
     assert record["rows"] == 30522
-    assert from_ranges(record["kept"]) == plan.kept
+    assert from_spans(record["kept"], record["rows"]) == plan.kept
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text in (*REAL, *OTHER):
         assert tokenizer(text).input_ids == cut.tokenizer(text).input_ids
@@ -360,7 +360,10 @@ def test_what_is_cut_twice_names_the_rows_of_the_first_model(tmp_path):
     record = _record(headscope.save_dense(twice, tmp_path / "twice"))
     left = headscope.plan_vocabulary(whole, TEXTS[:1], common=0)
     assert left.rows < plan.rows
-    assert (record["rows"], from_ranges(record["kept"])) == (len(VOCABULARY), left.kept)
+    assert (record["rows"], from_spans(record["kept"], record["rows"])) == (
+        len(VOCABULARY),
+        left.kept,
+    )
     assert AutoModel.from_pretrained(tmp_path / "twice").config.vocab_size == left.rows
 
 
@@ -381,7 +384,7 @@ def test_rows_heads_and_neurons_go_in_any_order(tmp_path):
     without = headscope.remove_heads(headscope.cut_vocabulary(whole, plan), heads)
     saved = headscope.load(str(headscope.save(without, tmp_path / "saved")))
     torch.testing.assert_close(states(saved, TEXTS), states(without, TEXTS), atol=1e-6, rtol=0)
-    assert from_ranges(_record(tmp_path / "saved")["kept"]) == plan.kept
+    assert from_spans(_record(tmp_path / "saved")["kept"], whole.vocab_size) == plan.kept
 
 
 def _record(folder: Path) -> Any:
@@ -398,12 +401,6 @@ def test_a_manifest_that_belongs_to_other_weights_is_refused(tmp_path):
         path.write_text(json.dumps({**data, "vocabulary": {"rows": 90, "kept": kept}}))
         with pytest.raises(CheckpointError, match=r"does not list the .* rows of the vocabulary"):
             headscope.load(str(path.parent))
-
-
-def test_ranges():
-    assert as_ranges([3, 4, 5, 9, 11, 12, 0]) == "3-5,9,11-12,0"
-    rows = tuple(sorted(random.Random(0).sample(range(500), 300)))
-    assert from_ranges(as_ranges(rows)) == rows
 
 
 # ------------------------------------------------------------------------------------------------
