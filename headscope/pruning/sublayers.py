@@ -41,21 +41,13 @@ class Sublayer:
     """One output map, and the heads that own its rows."""
 
     name: str  # Dotted path of the attention module
-    stack: str
-    layer: int  # The first that runs it, by its original number
-    uses: int  # How many layers run it (ALBERT shares one)
     module: Any  # The map: ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps it transposed
-    units: tuple[int, ...]  # Original numbers
+    n_units: int  # Heads
     size: int  # Rows of the map that one head owns: d_head
 
     @property
-    def n_units(self) -> int:
-        """Units that it has now."""
-        return len(self.units)
-
-    @property
     def transposed(self) -> bool:
-        """Whether the map is kept as (rows of the units, d_model)."""
+        """Whether the map is kept as (rows of the heads, d_model)."""
         return not isinstance(self.module, nn.Linear)
 
     def weights(self) -> Tensor:
@@ -98,7 +90,7 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
     UnsupportedModelError
         If there is a map that headscope cannot overwrite.
     """
-    found: list[Sublayer] = []
+    maps: list[Sublayer] = []
     for site in (site for site in loaded.sites if site.n_heads):
         own = site.projections.out
         if not _holds_heads_alone(site):
@@ -106,11 +98,9 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
                 f"surgeon cannot refit the output map of {loaded.name} ({loaded.family}), into "
                 "which attention writes more than heads; choose another method and repair."
             )
-        if all(item.module is not own.module for item in found):
-            uses = sum(other.module is site.module for other in loaded.sites)
-            where = site.name, site.stack, site.layer
-            found.append(Sublayer(*where, uses, own.module, site.head_ids, site.d_head))
-    return tuple(found)
+        if all(item.module is not own.module for item in maps):
+            maps.append(Sublayer(site.name, own.module, site.n_heads, site.d_head))
+    return tuple(maps)
 
 
 def can_refit(loaded: LoadedModel) -> bool:
