@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from headscope.removal.metric_words import (
     percent,
     span,
 )
+from headscope.stats.estimate import Estimate
 
 #: How a folder is opened, by what opens it; FOLDER stands for its path.
 _OPEN = {
@@ -82,17 +83,20 @@ def _header(
 ) -> str:
     """Write what the hub reads, with everything that the metric's value rests on."""
 
-    def ends(ci: Sequence[float] | None) -> list[float] | None:
-        return None if ci is None else [round(end, 4) for end in ci]
+    def ends(estimate: Estimate) -> list[float] | None:
+        return None if estimate.interval is None else [round(end, 4) for end in estimate.interval]
 
+    value, full = point.value.value, result.baseline.value.value
+    assert value is not None
+    assert full is not None
     certainty: dict[str, Any] = {
         "examples": result.measured_examples,
-        "interval": ends(point.ci),
-        "full_model": round(result.baseline.value, 4),
+        "interval": ends(point.value),
+        "full_model": round(full, 4),
     }
-    if point.difference is not None:
-        certainty["difference"] = round(point.difference, 4)
-        certainty["difference_interval"] = ends(point.difference_ci)
+    if point.difference is not None and point.difference.value is not None:
+        certainty["difference"] = round(point.difference.value, 4)
+        certainty["difference_interval"] = ends(point.difference)
         certainty["difference_level"] = round(point.level, 4)
     if (search := result.max_drop) is not None:
         certainty["max_drop"] = search.wanted
@@ -108,7 +112,7 @@ def _header(
         if search is not None and search.left_out
         else None,
         metric_type=result.metric,
-        metric_value=round(point.value, 4),
+        metric_value=round(value, 4),
         metric_name=METRIC_NAMES.get(result.metric, result.metric),
         metric_args=certainty,
     )
@@ -133,21 +137,22 @@ def _answer(result: PruneResult, point: Point) -> str:
     if (speed := result.speed) is not None:
         saved = 1 - speed.parameters_pruned / speed.parameters_full
         parts += [f"{saved:.0%} smaller", f"{number_of_times(speed.speed)} times as fast"]
-    metric, full = result.metric, result.baseline.value
+    metric = result.metric
     name = METRIC_NAMES.get(metric, metric).partition(" (")[0]
-    parts.append(f"{name} {number(full, metric)} -> {number(point.value, metric)}")
+    full, value = result.baseline.value.value, point.value.value
+    parts.append(f"{name} {number(full, metric)} -> {number(value, metric)}")
     text = ", ".join(parts)
     return f"**{text[0].upper()}{text[1:]}.**"
 
 
 def _what(result: PruneResult, point: Point) -> str:
     made_by = "Made by [headscope](https://pypi.org/project/headscope/)."
-    metric, full = result.metric, result.baseline.value
-    change = change_words(metric, point.difference, point.difference_ci, point.level)
+    metric, full = result.metric, result.baseline.value.value
+    change = change_words(metric, point.difference, point.level)
     text = (
         f"{len(point.heads_removed)} of {result.n_heads} attention heads ({point.fraction:.0%}) "
         f"are gone from the weights. {_name(metric)}: {number(full, metric)} with all heads, "
-        f"{number(point.value, metric)} without these; {change}. "
+        f"{number(point.value.value, metric)} without these; {change}. "
     )
     if (search := result.max_drop) is not None:
         text += (
@@ -182,22 +187,22 @@ def _heads_table(point: Point, loaded: LoadedModel) -> Iterator[str]:
 def _metric_table(result: PruneResult, point: Point) -> Iterator[str]:
     metric = result.metric
     yield f"| {_name(metric)} | value | interval (95% unless said) |\n|---|---|---|"
-    full, interval = number(result.baseline.value, metric), span(result.baseline.ci, metric)
-    if result.task == "fidelity":  # a model's distance to itself
-        interval = "by definition"
-    yield f"| all {result.n_heads} heads | {full} | {interval} |"
-    yield f"| this model | {number(point.value, metric)} | {span(point.ci, metric)} |"
+    whole, value = result.baseline.value, point.value
+    # Fidelity is a model's distance to itself.
+    interval = "by definition" if result.task == "fidelity" else span(whole, metric)
+    yield f"| all {result.n_heads} heads | {number(whole.value, metric)} | {interval} |"
+    yield f"| this model | {number(value.value, metric)} | {span(value, metric)} |"
     if point.difference is not None:
-        change = number(point.difference, metric, signed=True)
+        change = number(point.difference.value, metric, signed=True)
         level = "" if point.level == 0.95 else f" ({percent(point.level)})"
-        ends = span(point.difference_ci, metric, signed=True)
+        ends = span(point.difference, metric, signed=True)
         yield f"| change (paired) | {change} | {ends}{level} |"
     if result.max_drop is not None:
         yield f"| loss that was allowed | {number(result.max_drop.wanted, metric)} | |"
     if result.saved is not None:
         yield f"| this folder, opened again | {number(result.saved.measured, metric)} | |"
-    whole = result.measured_examples == result.data.examples
-    used = "" if whole else f"{result.measured_examples:,} tested of "
+    all_used = result.measured_examples == result.data.examples
+    used = "" if all_used else f"{result.measured_examples:,} tested of "
     drawn = f"; {result.data.drawn}" if result.data.drawn else ""
     yield (
         f"\nMeasured on {_data(result.data.name, result.data.sha256)}: {used}"

@@ -141,7 +141,7 @@ def measure(
     Examples
     --------
     >>> import headscope
-    >>> headscope.measure("demo", limit=20, without="L5H*").value < 1.0
+    >>> headscope.measure("demo", limit=20, without="L5H*").value.value < 1.0
     True
     """
     examples = read_examples(task, data, limit, seed)
@@ -158,5 +158,4 @@ def measure(
         removed = units_by_hand(loaded, units, without, {}, ())
         gates = Repaired.bare(units, removed).gates.to(loaded.device)
     outputs = job.outputs(loaded, gates, all_metrics=True)
-    value = job.interval(outputs, seed=seed)
-    return Baseline(value.value, value.ci, job.metrics(outputs))
+    return Baseline(job.interval(outputs, seed=seed).estimate(), job.metrics(outputs))

@@ -96,12 +96,12 @@ def _metric(percent: int | None, *, drop: bool = False) -> Check:
     """
 
     def check(prune: PruneResult, limit: float) -> str:
-        metric, whole = visible(prune.metric), prune.baseline.value
+        metric, whole = visible(prune.metric), prune.baseline.value.value or 0.0
         value, text = whole, f"{metric} is {whole:.4g}"
         if percent is not None:
             near = 0.5 / max(prune.n_heads, 1)  # half a head
             points = [
-                (curve.name, point.value)
+                (curve.name, point.value.value or 0.0)
                 for curve in prune.curves
                 for point in curve.points
                 if curve.method != "random" and abs(point.fraction - percent / 100) <= near

@@ -56,7 +56,7 @@ def _change(result: ShrinkResult, model: MeasuredModel) -> str:
         f"{SHORT_NAMES.get(result.metric, result.metric)} "
         f"{number(model.value.value, result.metric)} after "
         f"{number(result.whole.value.value, result.metric)}; "
-        f"{change_words(result.metric, model.change.value, model.change.interval)}"
+        f"{change_words(result.metric, model.change)}"
     )
 
 

@@ -227,16 +227,21 @@ def _flow(figure: Any, data: Json) -> Checks:
         assert drawn in points or not drawn, target
 
 
+def band_of(estimate: Json) -> list[float]:
+    ends = [estimate["low"], estimate["high"]]
+    return 2 * [estimate["value"]] if ends[0] is None else ends
+
+
 @of("prune", "curves")
 def _curves(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
     for i, curve in enumerate(data["curves"]):
         x = [point["fraction"] for point in curve["points"]]
-        yield from has_lines(axes, (x, [point["value"] for point in curve["points"]]))
-        ends = ((p["fraction"], p["ci"] or 2 * [p["value"]]) for p in curve["points"])
+        yield from has_lines(axes, (x, [point["value"]["value"] for point in curve["points"]]))
+        ends = ((p["fraction"], band_of(p["value"])) for p in curve["points"])
         corners = [(fraction, end) for fraction, both in ends for end in both]
         yield band(axes, i), np.unique(np.round(corners, 9), axis=0)
-    assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]
+    assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]["value"]
 
 
 @of("attribute", "attribute_heads")
