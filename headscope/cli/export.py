@@ -52,7 +52,7 @@ def export(
     if not folder.is_dir():
         raise BadParameter(f"there is no folder {folder}", param_hint="'FOLDER'")
 
-    from headscope.shrinking.export import write_beside
+    from headscope.shrinking.saving import write_beside
 
     runtime = "openvino" if kind is Kind.openvino else "onnxruntime"
     said = write_beside(folder, runtime, precision.value.replace("-", " "), text)

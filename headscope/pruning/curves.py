@@ -15,6 +15,8 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.integrate import trapezoid
+from scipy.interpolate import make_interp_spline
 
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import HeadResult
@@ -42,7 +44,6 @@ from headscope.tasks.head_by_head import HeadByHead
 from headscope.tasks.units import Head, Units, parse_heads
 
 Q = 0.05  # False discovery rate of the tables of single heads.
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,6 @@ class Swept:
     shares: tuple[float, ...]  # of heads removed, from 0 to 1
     means: tuple[float, ...]  # the metric at each
     values: Array  # (points, resamples of the examples or draws of random heads)
-    random: bool
 
 
 class Outcome(NamedTuple):
@@ -242,7 +242,7 @@ def swept(pruner: Pruner, curves: Sequence[Curve]) -> tuple[Swept, ...]:
             else pruner.measure.resamples(point)
             for point, mean in zip(curve.points, means, strict=True)
         ]
-        item = Swept(curve.method, curve.repair, shares, tuple(means), np.stack(values), random)
+        item = Swept(curve.method, curve.repair, shares, tuple(means), np.stack(values))
         whole.append(item)
     return tuple(whole)
 
@@ -270,64 +270,47 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
     for stack, curves in swept.items():
         for curve in curves:
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
-    areas, gaps = [], []
-    for (method, repair), of_stack in by_name.items():
+    areas, gaps = list[Area](), list[AreaGap]()
+    for name, of_stack in by_name.items():
         # From the first to the last head removed, as far as all curves go.
         shares = [[s for s in curve.shares if 0.0 < s < 1.0] for curve in of_stack.values()]
         low, high = (
             max(min(s, default=2.0) for s in shares),
             min(max(s, default=-1.0) for s in shares),
         )
-        inner = (low, high) if low <= high else None
-
-        def whole_and_inner(
-            curve: Swept, other: Swept | None = None, inner: Interval | None = inner
-        ) -> tuple[Estimate, Estimate | None]:
-            return _area(curve, other), None if inner is None else _area(curve, other, inner)
-
-        areas += [
-            Area(stack, method, repair, *whole_and_inner(curve))
-            for stack, curve in of_stack.items()
-        ]
-        gaps += [
-            AreaGap(
-                stack, other, method, repair, *whole_and_inner(of_stack[stack], of_stack[other])
-            )
-            for stack, other in permutations(of_stack, 2)
-        ]
+        spans = [(0.0, 1.0), (low, high)] if low <= high else [(0.0, 1.0)]
+        random = name[0] == "random"
+        values = {s: [_area(curve, *span) for span in spans] for s, curve in of_stack.items()}
+        for stack, own in values.items():
+            areas.append(Area(stack, *name, *(_interval(area, random) for area in own)))
+        for stack, other in permutations(values, 2):
+            pairs = zip(values[stack], values[other], strict=True)
+            gaps.append(AreaGap(stack, other, *name, *(_interval(a - b, random) for a, b in pairs)))
     return tuple(areas), tuple(gaps)
 
 
-def _area(curve: Swept, other: Swept | None, between: Interval | None = None) -> Estimate:
-    """Return the area under a curve, less that under another, with its 95% interval.
+def _area(curve: Swept, low: float, high: float) -> Array:
+    """Return the mean of a curve over the shares from ``low`` to ``high``, by the trapezoidal rule.
+
+    (1 + resamples,): of the metric itself first. Both ends may lie between points; over one share
+    alone it is the curve's value there.
+    """
+    shares = np.asarray(curve.shares)
+    x = np.unique([low, *shares[(shares > low) & (shares < high)], high])
+    values = np.column_stack([curve.means, curve.values])
+    y = make_interp_spline(shares, values, k=1)(x)
+    area: Array = y[0] if len(x) == 1 else trapezoid(y, x, axis=0) / (high - low)
+    return area
+
+
+def _interval(area: Array, random: bool) -> Estimate:
+    """Return a number, first of its resamples, with its 95% interval.
 
     Bootstrap quantiles, or Student's t for the mean of random draws.
     """
-    weights = area_weights(curve.shares, between)
-    value, values = float(weights @ np.asarray(curve.means)), weights @ curve.values
-    if other is not None:
-        weights = area_weights(other.shares, between)
-        value -= float(weights @ np.asarray(other.means))
-        values = values - weights @ other.values
-    if curve.random:
+    value, values = float(area[0]), area[1:]
+    if random:
         n, mean = len(values), float(values.mean())
         half = float(t_half_width(standard_error(values.sum(), (values**2).sum(), n), n))
         return Estimate(value, mean - half, mean + half)
     return Estimate(value, *np.quantile(values, (0.025, 0.975)).tolist())
-
-
-def area_weights(shares: Sequence[float], between: Interval | None = None) -> Array:
-    """Return what each of two or more points counts in the area by the trapezoidal rule, (points,).
-
-    ``shares`` ascend from 0 on. ``between`` leaves only the area between two shares, which may lie
-    between points; of one share alone it is the curve's value. The weights sum to 1: the area is a
-    mean over the shares, however far they go.
-    """
-    points = np.asarray(shares, dtype=float)
-    low, high = between or (points[0], points[-1])
-    grid = np.unique([low, *points[(points > low) & (points < high)], high])
-    steps = np.diff(grid) if len(grid) > 1 else np.ones(1)
-    counts = np.append(steps, 0.0) + np.insert(steps, 0, 0.0) if len(grid) > 1 else steps
-    of_points = np.array([np.interp(grid, points, unit) for unit in np.eye(len(points))])
-    weights: Array = of_points @ (counts / counts.sum())
-    return weights

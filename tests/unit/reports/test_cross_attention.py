@@ -94,7 +94,7 @@ def test_losses_and_curves_that_decide_nothing():
 def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
     examples = np.random.default_rng(0).normal(scale=0.5, size=200)  # one for all: paired
     values = np.asarray(means)[:, None] + examples
-    return Swept(method, "none", shares, means, values, random=False)
+    return Swept(method, "none", shares, means, values)
 
 
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
