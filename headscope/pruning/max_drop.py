@@ -221,7 +221,9 @@ def find_most(
     measure = search.measure
     pruner = dataclasses.replace(pruner, counts=(0, number), measure=measure)
     made, change = search.model(candidate, number), search.judged[number].change
-    point = measure.judged(measure.point(made), change)
+    point = dataclasses.replace(
+        measure.point(made), difference=change.estimate(), level=change.level
+    )
     nothing = measure.point(pruner.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
     if random:
@@ -229,14 +231,15 @@ def find_most(
         curves.append(Curve("random", "none", points))
     one_more = None
     if stopped.refused is not None:
-        more = measure.point(search.model(candidate, stopped.refused), all_metrics=False)
+        next_made = search.model(candidate, stopped.refused)
+        more = measure.point(next_made, all_metrics=False)
         assert more.value.value is not None
         assert more.difference is not None  # only random draws have none
         one_more = RefusedNext(
             heads=len(more.heads_removed),
             value=more.value.value,
             difference=more.difference,
-            step=measure.change(point, more).estimate(),
+            step=measure.change_of(next_made, made).estimate(),
         )
     max_drop = MaxDrop(
         wanted=search.wanted,

@@ -62,8 +62,8 @@ class Measurer:
         #: By model: what it puts out, all metrics included or not. The models' maps are told apart
         #: by identity, so the models stay here too.
         self._outputs: dict[tuple[Any, ...], tuple[Repaired, Outputs]] = {}
-        #: By id(point): the point, what its model puts out, and its value in every resample.
-        self._measured: dict[int, tuple[Point, Outputs, Array]] = {}
+        #: By id(point): the point, and its value in every resample.
+        self._measured: dict[int, tuple[Point, Array]] = {}
 
     def on(self, examples: Array) -> Measurer:
         """Return a measurer of the same models on some of the examples only."""
@@ -114,7 +114,7 @@ class Measurer:
             roles_left=dict(sorted(left.items())) if self._roles else None,
             changed=task.changed(outputs),
         )
-        self._measured[id(point)] = (point, outputs, values)
+        self._measured[id(point)] = (point, values)
         return point
 
     def random_point(self, draws: Sequence[tuple[int, Repaired]]) -> Point:
@@ -136,29 +136,18 @@ class Measurer:
             spread=statistics.stdev(values),
         )
 
-    def change_of(self, repaired: Repaired) -> Change:
-        """Compare one pruned model with the full one."""
-        full, outputs = at(self.full, self._examples), self.outputs(repaired, False)
-        return self._task.change(
-            full, at(outputs, self._examples), seed=self._seed, drawn=self._drawn
-        )
-
-    def change(self, baseline: Point, point: Point) -> Change:
-        """Compare two points that :meth:`point` gave, on the same examples."""
-        (_, old, drawn), (_, new, values) = (self._measured[id(each)] for each in (baseline, point))
-        return self._task.change(old, new, seed=self._seed, drawn=drawn, values=values)
-
-    def judged(self, point: Point, change: Change) -> Point:
-        """Return a point with the change that it was judged by; its resamples stay known."""
-        judged = dataclasses.replace(point, difference=change.estimate(), level=change.level)
-        self._measured[id(judged)] = (judged, *self._measured[id(point)][1:])
-        return judged
+    def change_of(self, repaired: Repaired, baseline: Repaired | None = None) -> Change:
+        """Compare one pruned model with the full one, or with another pruned one."""
+        old = self.full if baseline is None else self.outputs(baseline, False)
+        full, outputs = (at(each, self._examples) for each in (old, self.outputs(repaired, False)))
+        drawn = self._drawn if baseline is None else None
+        return self._task.change(full, outputs, seed=self._seed, drawn=drawn)
 
     def resamples(self, point: Point) -> Array:
         """Return a point's value in every bootstrap resample, or in every draw of random heads."""
         if point.draws:
             return np.array([draw.value for draw in point.draws])
-        return self._measured[id(point)][2]
+        return self._measured[id(point)][1]
 
     def outputs(
         self,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -121,7 +121,8 @@ def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
     if not isinstance(served, LoadedModel):
         served.run(*batch.inputs)
         return
-    hidden, logits = served.run(*batch.inputs, **batch.decoder_inputs)
+    decoder: dict[str, Any] = {**batch.decoder_inputs}
+    hidden, logits = served.run(*batch.inputs, **decoder)
     if logits is None:
         served.pooling.embed(hidden, batch.hidden_mask)
     if hidden.device.type == "cuda":  # devices that work on their own finish first

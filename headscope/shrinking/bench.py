@@ -51,7 +51,8 @@ class Bench:
         self._outputs = task.outputs(whole, all_metrics=True)
         self._drawn = task.resampled(self._outputs, seed=seed)
         self._tasks: dict[int, Task] = {whole.vocab_size: task}
-        self._full: dict[str, tuple[Tensor, Tensor | None]] = {}
+        #: The whole model's outputs and nearest neighbours on text of another kind.
+        self._elsewhere: tuple[Tensor, Tensor | None] | None = None
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
         # lost by them is judged on others.
         n = len(texts.rows(whole))
@@ -170,30 +171,22 @@ class Bench:
         Embeddings by their cosine and by their nearest neighbours among these texts, classes by the
         share of equal guesses; of other heads nothing is said.
         """
-        head = self.whole.task_head
+        head, other = self.whole.task_head, self.texts.other
         compared = head in (None, "classification") and not self.whole.encoder_decoder
-        if not compared or served is self.whole:
+        if other is None or not compared or served is self.whole:
             return ()
-        by_text = []
-        for name in self.texts.other:
-            rows = self.texts.other_rows(name, model)
-            if name not in self._full:
-                theirs = _outputs(self.whole, self.whole, self.texts.other_rows(name, self.whole))
-                self._full[name] = theirs, nearest(theirs) if head is None else None
-            ours, (theirs, near) = _outputs(model, served, rows), self._full[name]
-            if near is None:
-                kept = (ours.argmax(-1) == theirs.argmax(-1)).double()
-                item = Elsewhere(name, len(rows), "classes", self._mean(kept), UNKNOWN)
-            else:
-                same = (
-                    (nearest(ours)[:, :, None] == near[:, None, :]).any(dim=2).double().mean(dim=1)
-                )
-                enough = len(rows) >= FEWEST_TEXTS
-                neighbours = self._mean(same) if enough else UNKNOWN
-                cosine = self._mean((ours * theirs).sum(-1))
-                item = Elsewhere(name, len(rows), "cosine", cosine, neighbours)
-            by_text.append(item)
-        return tuple(by_text)
+        rows = self.texts.other_rows(model)
+        if self._elsewhere is None:
+            theirs = _outputs(self.whole, self.whole, self.texts.other_rows(self.whole))
+            self._elsewhere = theirs, nearest(theirs) if head is None else None
+        ours, (theirs, near) = _outputs(model, served, rows), self._elsewhere
+        if near is None:
+            equal = (ours.argmax(-1) == theirs.argmax(-1)).double()
+            return (Elsewhere(other.name, len(rows), "classes", self._mean(equal), UNKNOWN),)
+        same = (nearest(ours)[:, :, None] == near[:, None, :]).any(dim=2).double().mean(dim=1)
+        neighbours = self._mean(same) if len(rows) >= FEWEST_TEXTS else UNKNOWN
+        cosine = self._mean((ours * theirs).sum(-1))
+        return (Elsewhere(other.name, len(rows), "cosine", cosine, neighbours),)
 
     def _mean(self, values: Tensor) -> Estimate:
         outputs = {"value": values.double().clamp(max=1.0).numpy()}
@@ -214,14 +207,14 @@ class _Stand:
 
 def _outputs(model: LoadedModel, served: Served, rows: Sequence[Row]) -> Tensor:
     """Return what :func:`output_of` gives of every row, in the order of the rows."""
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    by_row: list[Tensor] = [torch.empty(0)] * len(rows)
     with torch.no_grad(), fast_products(model.network):
         for part in buckets(rows):
             batch = padded(part, model.pad_id, model.device)
             outputs = output_of(as_model(model, served), batch)
             for i, each in zip(batch.index, outputs, strict=True):
-                found[i] = each
-    return torch.stack(found)
+                by_row[i] = each
+    return torch.stack(by_row)
 
 
 def nearest(embeddings: Tensor) -> Tensor:

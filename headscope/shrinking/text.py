@@ -34,26 +34,26 @@ class Texts:
     seed: int
     evaluation: Examples
     training: Examples  # Without any sentence of the evaluation data
-    other: dict[str, Examples]  # Text of another kind by its name, without a sentence of either
+    other: Examples | None  # Text of another kind, without a sentence of either
     names: tuple[str, ...]  # Of the files that train
     plain: bool  # Whether plain sentences train, not pairs or tagged words
     dropped: int  # Training sentences that were left out, since they are in the data
     warnings: list[str] = field(default_factory=list)
     _rows: dict[int, list[Row]] = field(default_factory=dict)
-    _other: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
+    _other_rows: dict[int, list[Row]] = field(default_factory=dict)
 
     def evaluation_task(self, model: LoadedModel) -> Task:
         """Tokenise the data that judge."""
         return make_task(self.task, self.evaluation, model, seed=self.seed, limit=self.limit)
 
-    def other_rows(self, name: str, model: LoadedModel) -> list[Row]:
+    def other_rows(self, model: LoadedModel) -> list[Row]:
         """Return text of another kind as a model reads it; what is too long for it is left out."""
-        key = name, model.vocab_size
-        if key not in self._other:
+        key, other = model.vocab_size, self.other
+        if key not in self._other_rows:
             prompt = "" if model.task_head else model.pooling.prompt
-            texts = [prompt + text for text in self.other[name].texts[:MOST]]
-            self._other[key], _ = tokenised(model, texts)
-        return self._other[key]
+            texts = [prompt + text for text in (other.texts[:MOST] if other else ())]
+            self._other_rows[key], _ = tokenised(model, texts)
+        return self._other_rows[key]
 
     def rows(self, model: LoadedModel) -> list[Row]:
         """Return the text that trains as a model reads it; the same places for every vocabulary."""
@@ -150,10 +150,9 @@ def read_all(
             f"Only {len(training):,} sentences to train on: give some thousand of the kind that "
             "the model will read (--text), without labels."
         )
-    other = [read_texts(other_text)] if other_text else [rest]
-    kept = [without_shared(without_shared(o, training).examples, evaluation) for o in other]
-    examples_left = (part.examples for part in kept if not part.same and len(part.examples) > 1)
-    others = {examples.name: examples for examples in examples_left}
+    other = without_shared(read_texts(other_text) if other_text else rest, training).examples
+    unseen = without_shared(other, evaluation)
+    others = None if unseen.same or len(unseen.examples) < 2 else unseen.examples
     return Texts(
         *(task, limit, seed, evaluation, training, others, names, plain, apart.dropped, warnings)
     )
