@@ -157,32 +157,32 @@ class Search:
         tested, tell = len(self.looks), self._pruner.tell
         tell("removing heads", tested, max(len(self.numbers), tested + 1))
         change = self.measure.change_of(self.model(candidate, number))
-        found = judged(change, 1 if self._pruner.evaluation.higher_is_better else -1, self.wanted)
-        self.judged[number] = found
+        sign = 1 if self._pruner.evaluation.higher_is_better else -1
+        self.judged[number] = result = judged(change, sign, self.wanted)
         self.looks.append(
             TestedCount(
                 *(candidate.method, candidate.repair.value, self.heads(candidate, number)),
-                lost=found.lost,
-                most_lost=found.most_lost,
+                lost=result.lost,
+                most_lost=result.most_lost,
                 level=change.level,
-                allowed=found.allowed,
+                allowed=result.allowed,
             )
         )
-        return found.allowed
+        return result.allowed
 
     def run(self, candidate: Candidate) -> Stopped:
         """Test the numbers in order; raise if already the first of them is refused."""
         stopped = last_confirmed(self.numbers, lambda number: self.allowed(candidate, number))
         if stopped.confirmed is not None:
             return stopped
-        found, heads = self.judged[self.numbers[0]], self.looks[0].heads
+        first, heads = self.judged[self.numbers[0]], self.looks[0].heads
         without = f"without {heads} {'head' if heads == 1 else 'heads'} ({candidate.name})"
-        needed = examples_needed(found, self.wanted)
+        needed = examples_needed(first, self.wanted)
         advice = "" if needed is None else f"about {needed:,} examples, or "
         raise InputError(
             f"No head can go for a loss of at most {self.wanted:g}: {without} the loss is "
-            f"{found.lost:.4g} on {found.change.examples:,} examples, and its "
-            f"{percent(found.change.level)} interval reaches {found.most_lost:.4g}; give "
+            f"{first.lost:.4g} on {first.change.examples:,} examples, and its "
+            f"{percent(first.change.level)} interval reaches {first.most_lost:.4g}; give "
             f"{advice}a larger max_drop."
         )
 

@@ -123,10 +123,10 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
             view = loaded.only(stack)
             of_stack = roles_of_stack(loaded, view, roles.by_place)
             one = prepare(view, evaluation, calibration, of_stack, tell=part_of(stack, tell))
-            found = run_curves(one, methods, repairs, normalise=normalise, random=random)
+            of_one = run_curves(one, methods, repairs, normalise=normalise, random=random)
             heads = sum(site.n_heads for site in view.sites)
-            stacks.append(StackResult(stack, heads, found.curves, found.scores))
-            whole_curves[stack] = swept(one, found.curves)
+            stacks.append(StackResult(stack, heads, of_one.curves, of_one.scores))
+            whole_curves[stack] = swept(one, of_one.curves)
         areas, gaps = areas_of(whole_curves)
 
     def describe(data: Task, labels: bool | None, dropped: int = 0) -> DataInfo:

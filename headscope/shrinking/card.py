@@ -101,19 +101,19 @@ def snippets(form: Form, *, sentences: bool, opened_by: str = "AutoModel") -> li
     ``opened_by`` is the class of transformers that opens the model with its head.
     """
     exact = form == Form("openvino", "float32")
-    found = []
+    codes = []
     if sentences:
         kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
-        found.append(
+        codes.append(
             "from sentence_transformers import SentenceTransformer\n\n"
             f"{_SENTENCES[form.runtime].replace('SETTING', kwargs)}\n"
             'print(model.encode(["A sentence."]).shape)'
         )
     if form.runtime in _ALONE:
         config = f", {_FLOAT32}" if exact else ""
-        found.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
+        codes.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
     else:
-        found.append(
+        codes.append(
             f'from transformers import {opened_by}\n\nmodel = {opened_by}.from_pretrained("FOLDER")'
         )
-    return found
+    return codes
