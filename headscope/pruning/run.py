@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from headscope import classify
@@ -108,8 +109,10 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
         outcome = remove_by_hand(pruner, removed, repairs, random=bool(keep_roles))
     else:
         outcome = run_curves(pruner, methods, repairs, normalise=normalise, random=random)
-    ablation, kept_alone = single_heads(pruner) if options.tables else ((), ())
-    measure = outcome.measure or pruner.measure
+    measure = outcome.measure or pruner.measure  # on the examples that were tested on
+    ablation, kept_alone = (), ()
+    if options.tables:
+        ablation, kept_alone = single_heads(replace(pruner, measure=measure))
     if (why := measure.degenerate()) is not None:
         warnings.append(
             f"The unpruned model {why}: what it loses with its heads says nothing about them, and "
