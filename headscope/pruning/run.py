@@ -110,9 +110,8 @@ def run(model: Model, options: PruneOptions) -> PruneResult:
     else:
         outcome = run_curves(pruner, methods, repairs, normalise=normalise, random=random)
     measure = outcome.measure or pruner.measure  # on the examples that were tested on
-    ablation, kept_alone = (), ()
-    if options.tables:
-        ablation, kept_alone = single_heads(replace(pruner, measure=measure))
+    judging = replace(pruner, measure=measure)
+    ablation, kept_alone = single_heads(judging) if options.tables else ((), ())
     if (why := measure.degenerate()) is not None:
         warnings.append(
             f"The unpruned model {why}: what it loses with its heads says nothing about them, and "
