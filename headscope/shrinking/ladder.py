@@ -260,16 +260,13 @@ class Ladder:
 
     def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:
         """Whether a model of this size, not yet trained, is fast or small enough."""
-        target = self.target
-        assert target is not None
-        served = files.served(form)
-        if target.name == "mb":
-            size = files.megabytes(form)
-            return size <= target.value, f"{size:.1f} MB"
+        assert self.target is not None
+        served, size = files.served(form), files.megabytes(form)
+        if self._for_size:
+            return size <= self.target.value, f"{size:.1f} MB"
         speed, ms, _ = self.bench.times(files.model, served)
-        if target.name == "ms":
-            return ms.high is not None and ms.high <= target.value, f"{ms.value:.2f} ms a text"
-        return (speed.low or 0.0) >= target.value, f"{speed.value:.2f} times the speed"
+        words = {"ms": f"{ms.value:.2f} ms a text", "speed": f"{speed.value:.2f} times the speed"}
+        return self.target.reached_by(speed, ms, size), words[self.target.name]
 
     def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
         """Choose which layers stay, and distil what is left."""

@@ -68,6 +68,7 @@ def nearest_subsets(
     n_subsets = math.prod(math.comb(len(stacks[name]), n) for name, n in leaving.items())
     refused: list[HeadscopeError] = []
     costs: dict[tuple[Any, ...], float] = {}
+    removed: tuple[Any, ...] = ()
 
     def cost(removed: tuple[Any, ...]) -> float:
         try:
@@ -83,14 +84,14 @@ def nearest_subsets(
             removed = tuple(chain.from_iterable(parts))
             costs[removed] = cost(removed)
     else:  # the layer that costs least goes, again and again; the last step's sets count
-        removed, steps = (), sum(leaving.values())
+        steps = sum(leaving.values())
         for step in range(steps):
             tell(step, steps)
             costs = {
                 (*removed, layer): cost((*removed, layer))
                 for name, layers in stacks.items()
                 for layer in layers
-                if layer not in removed and sum(r in layers for r in removed) < leaving[name]
+                if layer not in removed and sum(map(layers.__contains__, removed)) < leaving[name]
             }
             removed = min(costs, key=costs.__getitem__)
     even = spread_evenly(loaded, count)

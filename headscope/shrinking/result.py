@@ -50,6 +50,14 @@ class Target:
         unit = {"speed": "times the speed", "ms": "ms a text", "mb": "MB"}[self.name]
         return f"{self.value:g} {unit}"
 
+    def reached_by(self, speed: Estimate, ms: Estimate, megabytes: float) -> bool:
+        """Whether a model surely is as fast, or is as small: an interval's bad end counts."""
+        if self.name == "speed":
+            return speed.low is not None and speed.low >= self.value
+        if self.name == "ms":
+            return ms.high is not None and ms.high <= self.value
+        return megabytes <= self.value
+
 
 @dataclass(frozen=True)
 class MeasuredModel:
@@ -80,14 +88,8 @@ class MeasuredModel:
         return self.speed == Estimate(1.0)
 
     def reaches(self, target: Target | None) -> bool:
-        """Whether it is confirmed to be as fast, or is as small: an interval's bad end counts."""
-        if target is None:
-            return True
-        if target.name == "speed":
-            return self.speed.low is not None and self.speed.low >= target.value
-        if target.name == "ms":
-            return self.ms.high is not None and self.ms.high <= target.value
-        return self.megabytes <= target.value
+        """Whether it reaches a target, if there is one."""
+        return target is None or target.reached_by(self.speed, self.ms, self.megabytes)
 
     def keeps(self, max_drop: float | None) -> bool:
         """Whether it is confirmed to lose at most ``max_drop``."""
