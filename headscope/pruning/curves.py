@@ -27,8 +27,7 @@ from headscope.core.rounding import tied
 from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.measure import Measurer, Pruner, original_names
 from headscope.pruning.options import MANUAL, Repair
-from headscope.pruning.ranking import Ranking
-from headscope.pruning.repair import Repaired
+from headscope.pruning.ranking import Ranking, Repaired
 from headscope.pruning.result import (
     Area,
     AreaGap,

@@ -31,8 +31,7 @@ from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.curves import Outcome, Version, scores_of
 from headscope.pruning.measure import Pruner
 from headscope.pruning.options import FEWEST, Repair
-from headscope.pruning.ranking import Ranking
-from headscope.pruning.repair import Repaired
+from headscope.pruning.ranking import Ranking, Repaired
 from headscope.pruning.result import (
     CandidateDistance,
     Curve,

@@ -21,8 +21,7 @@ from headscope.models.surgery.compact import remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
 from headscope.pruning.methods import rank
 from headscope.pruning.options import Repair
-from headscope.pruning.ranking import Context, Ranking
-from headscope.pruning.repair import Repaired, scale_gates
+from headscope.pruning.ranking import Context, Ranking, Repaired, scale_gates
 from headscope.pruning.result import Baseline, Draw, Point
 from headscope.pruning.surgeon import refitted_maps
 from headscope.stats.estimate import Estimate

@@ -11,8 +11,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.curves import scores_of, units_by_hand
 from headscope.pruning.methods import rank
 from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check_methods
-from headscope.pruning.ranking import Context
-from headscope.pruning.repair import Repaired
+from headscope.pruning.ranking import Context, Repaired
 from headscope.pruning.result import Baseline, HeadScores
 from headscope.session.entry import public
 from headscope.session.opening import Model, open_for_tasks

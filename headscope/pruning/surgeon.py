@@ -33,8 +33,7 @@ from torch import Tensor
 
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import OutputMap
-from headscope.pruning.ranking import Context, Ranking
-from headscope.pruning.repair import Repaired
+from headscope.pruning.ranking import Context, Ranking, Repaired
 from headscope.pruning.sublayers import Moments, Sublayer, copied, moments, sublayers
 from headscope.tasks.base import Task
 

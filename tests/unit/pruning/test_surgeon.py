@@ -14,8 +14,7 @@ import headscope
 from headscope.data.examples import Examples
 from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.measure import compact_model
-from headscope.pruning.ranking import Context
-from headscope.pruning.repair import Repaired
+from headscope.pruning.ranking import Context, Repaired
 from headscope.pruning.surgeon import Elimination, exactly, refitted_maps, surgeon
 from headscope.tasks.encoder_tasks import Fidelity
 from headscope.tasks.units import units_of
