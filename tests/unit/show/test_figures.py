@@ -98,7 +98,7 @@ HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
     ("attribute", "attribute_direct"): (lambda row: 1000 * row["direct"]["value"], 0),
     ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
-    ("prune", "ablation"): (lambda row: row["difference"], 3),
+    ("prune", "ablation"): (lambda row: row["difference"]["value"], 3),
 }
 
 
