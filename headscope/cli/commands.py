@@ -221,7 +221,7 @@ def _export(options: ExportOptions) -> None:
     if not options.folder.is_dir():
         raise BadParameter(f"there is no folder {options.folder}", param_hint="'FOLDER'")
 
-    from headscope.shrinking.export import write_beside
+    from headscope.shrinking.saving import write_beside
 
     runtime = "openvino" if options.kind == "openvino" else "onnxruntime"
     precision = options.precision.replace("-", " ")

@@ -8,7 +8,6 @@ but one), and section 4 (encoder, decoder and cross-attention apart).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,8 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.integrate import trapezoid
+from scipy.interpolate import make_interp_spline
 
 from headscope.analyses.classify.known_roles import places
 from headscope.analyses.classify.result import HeadResult
@@ -24,29 +25,24 @@ from headscope.core.errors import InputError
 from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.models.run.loaded import LoadedModel
-from headscope.pruning.measure import original_names
-from headscope.pruning.methods import rank
-from headscope.pruning.options import MANUAL, PruneOptions, Repair
-from headscope.pruning.ranking import Ranking
-from headscope.pruning.repair import Repaired
+from headscope.pruning.measure import Measurer, Pruner, original_names
+from headscope.pruning.options import MANUAL, Repair
+from headscope.pruning.ranking import Ranking, Repaired
 from headscope.pruning.result import (
     Area,
     AreaGap,
-    Baseline,
     Curve,
     HeadEffect,
     HeadScores,
     MaxDrop,
     Point,
-    StackResult,
 )
-from headscope.pruning.setup import Inputs, Pruner, prepare
+from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, standard_error, t_half_width
 from headscope.tasks.calibration import HeadByHead
 from headscope.tasks.units import Head, Units, parse_heads
 
 Q = 0.05  # False discovery rate of the tables of single heads.
-Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -69,91 +65,60 @@ class Swept:
     shares: tuple[float, ...]  # of heads removed, from 0 to 1
     means: tuple[float, ...]  # the metric at each
     values: Array  # (points, resamples of the examples or draws of random heads)
-    random: bool
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run measured; most as :class:`PruneResult` has it."""
+class Outcome(NamedTuple):
+    """What was measured: the curves, and the models that may be kept."""
 
-    baseline: Baseline
     curves: tuple[Curve, ...]
-    scores: tuple[HeadScores, ...]
-    ablation: tuple[HeadEffect, ...]
-    kept_alone: tuple[HeadEffect, ...]
-    degenerate: str | None  # why the values mean nothing, if they do not
-    versions: tuple[Version, ...]  # the candidates, should a model be kept
-    swept: tuple[Swept, ...] = ()  # the curves that run from no head removed to all
+    versions: tuple[Version, ...]
+    scores: tuple[HeadScores, ...] = ()
     max_drop: MaxDrop | None = None
+    measure: Measurer | None = None  # on the examples of a search
 
 
-def run_curves(inputs: Inputs, options: PruneOptions) -> Outcome:
-    """Remove more and more heads by every method, or those that were named."""
-    pruner = prepare(inputs, options)
-    units, loaded = pruner.units, inputs.loaded
+def run_curves(
+    pruner: Pruner,
+    methods: Sequence[str],
+    repairs: Sequence[Repair],
+    *,
+    normalise: bool | None,
+    random: bool,
+) -> Outcome:
+    """Remove more and more heads by every method with every repair, and at random."""
+    rankings = pruner.rankings(methods, normalise)
+    ways = [(name, kind) for name in rankings for kind in repairs]
+    ways += [("random", Repair.none)] if random else []
     curves, versions = list[Curve](), list[Version]()
-    rankings = pruner.rankings()
-    ways = [(name, kind) for name in rankings for kind in options.repair_kinds]
-    ways += [("random", Repair.none)] if "random" in options.method_names else []
     for i, (name, kind) in enumerate(ways):
         points = []
         for j, count in enumerate(pruner.counts):
-            options.tell(
-                "removing heads", i * len(pruner.counts) + j, len(ways) * len(pruner.counts)
-            )
+            done, total = i * len(pruner.counts) + j, len(ways) * len(pruner.counts)
+            pruner.tell("removing heads", done, total)
             if name == "random":
-                points.append(random_point(pruner, count))
+                points.append(pruner.random_point(count))
                 continue
             made = pruner.repaired(kind, rankings[name].remove(count))
             points.append(pruner.measure.point(made))
             if count:
                 versions.append(Version(name, kind, made, points[-1]))
         curves.append(Curve(name, kind.value, tuple(points)))
-    if options.manual:
-        roles, keep = inputs.roles.by_place, options.keep_roles or ()
-        removed = units_by_hand(loaded, units, options.heads, roles, keep)
-        repaired = [(kind, pruner.repaired(kind, removed)) for kind in options.repair_kinds]
-        versions = [
-            Version(MANUAL, kind, made, pruner.measure.point(made)) for kind, made in repaired
-        ]
-        curves = [Curve(MANUAL, version.repair.value, (version.point,)) for version in versions]
-        if options.keep_roles:
-            curves.append(Curve("random", "none", (random_point(pruner, len(removed)),)))
-    ablation, kept_alone = tables(pruner)
-    swept = []
-    for curve in curves:
-        shares = tuple(point.fraction for point in curve.points)
-        if (shares[0], shares[-1]) != (0.0, 1.0):
-            continue
-        random = curve.method == "random"
-        values = [
-            # Where nothing or everything is removed, there is nothing to draw.
-            np.full(options.draws, point.value)
-            if random and not point.draws
-            else pruner.measure.resamples(point)
-            for point in curve.points
-        ]
-        means = tuple(point.value for point in curve.points)
-        swept.append(Swept(curve.method, curve.repair, shares, means, np.stack(values), random))
-    return Outcome(
-        baseline=pruner.measure.baseline(),
-        curves=tuple(curves),
-        scores=tuple(scores_of(*item, loaded, units) for item in rankings.items()),
-        ablation=ablation,
-        kept_alone=kept_alone,
-        degenerate=pruner.measure.degenerate(),
-        versions=tuple(versions),
-        swept=tuple(swept),
-    )
+    scores = (scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items())
+    return Outcome(tuple(curves), tuple(versions), tuple(scores))
 
 
-def random_point(pruner: Pruner, count: int) -> Point:
-    """Measure the model without ``count`` units, drawn at random several times."""
-    seed, made = pruner.options.seed, []
-    for draw in range(seed, seed + pruner.options.draws):
-        ranking = rank("random", dataclasses.replace(pruner.context, seed=draw))
-        made.append((draw, pruner.repaired(Repair.none, ranking.remove(count))))
-    return pruner.measure.random_point(made)
+def remove_by_hand(
+    pruner: Pruner, removed: tuple[int, ...], repairs: Sequence[Repair], *, random: bool
+) -> Outcome:
+    """Remove the units that were named, and as many at random where that is asked for."""
+    versions = []
+    for kind in repairs:
+        made = pruner.repaired(kind, removed)
+        versions.append(Version(MANUAL, kind, made, pruner.measure.point(made)))
+    curves = [Curve(MANUAL, version.repair.value, (version.point,)) for version in versions]
+    if random:
+        curves.append(Curve("random", "none", (pruner.random_point(len(removed)),)))
+    return Outcome(tuple(curves), tuple(versions))
 
 
 def scores_of(name: str, ranking: Ranking, loaded: LoadedModel, units: Units) -> HeadScores:
@@ -203,24 +168,22 @@ def units_by_hand(
 # --- tables of single heads -----------------------------------------------------------------------
 
 
-def tables(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
+def single_heads(pruner: Pruner) -> tuple[tuple[HeadEffect, ...], tuple[HeadEffect, ...]]:
     """Measure the model without each head, and with the best head of each layer alone."""
-    if not pruner.options.tables:
-        return (), ()
-    units, measure, loaded = pruner.units, pruner.measure, pruner.inputs.loaded
+    units, measure, loaded, tell = pruner.units, pruner.measure, pruner.loaded, pruner.tell
     by_layer = {
         layer: (units.layers == layer).nonzero().flatten().tolist()
         for layer in sorted(set(units.layers.tolist()))
     }
-    task, chosen_on = pruner.inputs.evaluation, pruner.context.calibration
-    evaluation, calibration = HeadByHead(task, loaded), HeadByHead(chosen_on.task, loaded)
+    chosen_on = pruner.context.calibration
+    evaluation = HeadByHead(pruner.evaluation, loaded)
+    calibration = HeadByHead(chosen_on.task, loaded)
     point = partial(measure.point, all_metrics=False, run=evaluation.outputs)
     without = list[Point]()
-    tell, n = pruner.options.tell, len(units)
     for layer, of_layer in by_layer.items():
         evaluation.start_at(layer)
         for unit in of_layer:
-            tell("single heads", len(without), n)
+            tell("single heads", len(without), len(units))
             without.append(point(Repaired.bare(units, [unit])))
     kept, names = list[Point](), list[tuple[Any, ...]]()
     for layer, of_layer in by_layer.items():
@@ -250,9 +213,7 @@ def _effects(names: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple
                 head,
                 stack=stack[0] if stack else "encoder",
                 value=point.value,
-                ci=point.ci,
                 difference=point.difference,
-                difference_ci=point.difference_ci,
                 p_value=p_value,
                 p_adjusted=adjusted,
                 significant=adjusted < Q,
@@ -264,36 +225,38 @@ def _effects(names: Sequence[tuple[Any, ...]], points: Sequence[Point]) -> tuple
 # --- stacks apart ---------------------------------------------------------------------------------
 
 
-class StacksApart(NamedTuple):
-    """Every stack pruned alone; nothing where there is only one, or heads were named."""
+def swept(pruner: Pruner, curves: Sequence[Curve]) -> tuple[Swept, ...]:
+    """Return the curves that run from no head removed to all, with the values of each resample."""
+    whole = []
+    for curve in curves:
+        shares = tuple(point.fraction for point in curve.points)
+        if (shares[0], shares[-1]) != (0.0, 1.0):
+            continue
+        random = curve.method == "random"
+        means = [point.value.value or 0.0 for point in curve.points]
+        values = [
+            # Where nothing or everything is removed, there is nothing to draw.
+            np.full(pruner.draws, mean)
+            if random and not point.draws
+            else pruner.measure.resamples(point)
+            for point, mean in zip(curve.points, means, strict=True)
+        ]
+        item = Swept(curve.method, curve.repair, shares, tuple(means), np.stack(values))
+        whole.append(item)
+    return tuple(whole)
 
-    stacks: tuple[StackResult, ...] = ()
-    areas: tuple[Area, ...] = ()
-    gaps: tuple[AreaGap, ...] = ()
 
-
-def run_stacks_apart(inputs: Inputs, options: PruneOptions) -> StacksApart:
-    """Prune each stack of a model alone, and compare the areas under their curves."""
-    results, swept = [], {}
-    stacks = inputs.loaded.stacks
-    if len(stacks) < 2 or options.manual or options.max_drop is not None:
-        return StacksApart()
-    for stack in stacks:
-        view = inputs.loaded.only(stack)
-        row_of = {(site.stack, site.layer): site.row for site in view.sites}
-        by_place = {}
-        for (row, head), roles in inputs.roles.by_place.items():
-            site = inputs.loaded.sites[row]
-            if site.stack == stack:
-                by_place[row_of[stack, site.layer], head] = roles
-        own_roles = dataclasses.replace(inputs.roles, by_place=by_place)
-        alone = dataclasses.replace(inputs, loaded=view, roles=own_roles)
-        outcome = run_curves(alone, options.of_one_stack(stack))
-        n_heads = sum(site.n_heads for site in view.sites)
-        curves, scores = outcome.curves, outcome.scores
-        results.append(StackResult(stack, n_heads, curves, scores=scores))
-        swept[stack] = outcome.swept
-    return StacksApart(tuple(results), *areas_of(swept))
+def roles_of_stack(
+    loaded: LoadedModel, view: LoadedModel, roles: Mapping[Head, HeadResult]
+) -> dict[Head, HeadResult]:
+    """Return the roles of the heads of one stack by their places in its view."""
+    row_of = {(site.stack, site.layer): site.row for site in view.sites}
+    names = {(row, head): loaded.sites[row] for row, head in roles}
+    return {
+        (row_of[site.stack, site.layer], place[1]): roles[place]
+        for place, site in names.items()
+        if (site.stack, site.layer) in row_of
+    }
 
 
 def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tuple[AreaGap, ...]]:
@@ -306,66 +269,47 @@ def areas_of(swept: dict[str, tuple[Swept, ...]]) -> tuple[tuple[Area, ...], tup
     for stack, curves in swept.items():
         for curve in curves:
             by_name.setdefault((curve.method, curve.repair), {})[stack] = curve
-    areas, gaps = [], []
-    for (method, repair), of_stack in by_name.items():
+    areas, gaps = list[Area](), list[AreaGap]()
+    for name, of_stack in by_name.items():
         # From the first to the last head removed, as far as all curves go.
         shares = [[s for s in curve.shares if 0.0 < s < 1.0] for curve in of_stack.values()]
         low, high = (
             max(min(s, default=2.0) for s in shares),
             min(max(s, default=-1.0) for s in shares),
         )
-        inner = (low, high) if low <= high else None
-
-        def whole_and_inner(
-            curve: Swept, other: Swept | None = None, inner: Interval | None = inner
-        ) -> tuple[float, Interval, float | None, Interval | None]:
-            whole = _area(curve, other, None)
-            return (*whole, *((None, None) if inner is None else _area(curve, other, inner)))
-
-        areas += [
-            Area(stack, method, repair, *whole_and_inner(curve))
-            for stack, curve in of_stack.items()
-        ]
-        gaps += [
-            AreaGap(
-                stack, other, method, repair, *whole_and_inner(of_stack[stack], of_stack[other])
-            )
-            for stack, other in permutations(of_stack, 2)
-        ]
+        spans = [(0.0, 1.0), (low, high)] if low <= high else [(0.0, 1.0)]
+        random = name[0] == "random"
+        values = {s: [_area(curve, *span) for span in spans] for s, curve in of_stack.items()}
+        for stack, own in values.items():
+            areas.append(Area(stack, *name, *(_interval(area, random) for area in own)))
+        for stack, other in permutations(values, 2):
+            pairs = zip(values[stack], values[other], strict=True)
+            gaps.append(AreaGap(stack, other, *name, *(_interval(a - b, random) for a, b in pairs)))
     return tuple(areas), tuple(gaps)
 
 
-def _area(curve: Swept, other: Swept | None, between: Interval | None) -> tuple[float, Interval]:
-    """Return the area under a curve, less that under another, with its 95% interval.
+def _area(curve: Swept, low: float, high: float) -> Array:
+    """Return the mean of a curve over the shares from ``low`` to ``high``, by the trapezoidal rule.
+
+    (1 + resamples,): of the metric itself first. Both ends may lie between points; over one share
+    alone it is the curve's value there.
+    """
+    shares = np.asarray(curve.shares)
+    x = np.unique([low, *shares[(shares > low) & (shares < high)], high])
+    values = np.column_stack([curve.means, curve.values])
+    y = make_interp_spline(shares, values, k=1)(x)
+    area: Array = y[0] if len(x) == 1 else trapezoid(y, x, axis=0) / (high - low)
+    return area
+
+
+def _interval(area: Array, random: bool) -> Estimate:
+    """Return a number, first of its resamples, with its 95% interval.
 
     Bootstrap quantiles, or Student's t for the mean of random draws.
     """
-    weights = area_weights(curve.shares, between)
-    value, values = float(weights @ np.asarray(curve.means)), weights @ curve.values
-    if other is not None:
-        weights = area_weights(other.shares, between)
-        value -= float(weights @ np.asarray(other.means))
-        values = values - weights @ other.values
-    if curve.random:
+    value, values = float(area[0]), area[1:]
+    if random:
         n, mean = len(values), float(values.mean())
         half = float(t_half_width(standard_error(values.sum(), (values**2).sum(), n), n))
-        return value, (mean - half, mean + half)
-    low, high = np.quantile(values, (0.025, 0.975)).tolist()
-    return value, (low, high)
-
-
-def area_weights(shares: Sequence[float], between: Interval | None = None) -> Array:
-    """Return what each of two or more points counts in the area by the trapezoidal rule, (points,).
-
-    ``shares`` ascend from 0 on. ``between`` leaves only the area between two shares, which may lie
-    between points; of one share alone it is the curve's value. The weights sum to 1: the area is a
-    mean over the shares, however far they go.
-    """
-    points = np.asarray(shares, dtype=float)
-    low, high = between or (points[0], points[-1])
-    grid = np.unique([low, *points[(points > low) & (points < high)], high])
-    steps = np.diff(grid) if len(grid) > 1 else np.ones(1)
-    counts = np.append(steps, 0.0) + np.insert(steps, 0, 0.0) if len(grid) > 1 else steps
-    of_points = np.array([np.interp(grid, points, unit) for unit in np.eye(len(points))])
-    weights: Array = of_points @ (counts / counts.sum())
-    return weights
+        return Estimate(value, mean - half, mean + half)
+    return Estimate(value, *np.quantile(values, (0.025, 0.975)).tolist())

@@ -31,9 +31,8 @@ from headscope.models.surgery.output_maps import replaced_outputs
 from headscope.pruning.card import model_card
 from headscope.pruning.curves import Version
 from headscope.pruning.measure import at, compact_model
-from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import Candidate, KeptModel, PruneResult, SavedModel, SpeedResult
-from headscope.pruning.setup import Inputs, Sources
+from headscope.pruning.sources import Sources
 from headscope.removal.card import CARD
 from headscope.removal.times import times
 from headscope.stats.metrics import Outputs
@@ -47,28 +46,37 @@ BATCH_SIZE = 8  # Texts of a batch that is timed
 TOLERANCES = {"float64": 1e-8, "float32": 1e-4, "bfloat16": 6e-2, "float16": 1e-2}
 
 
-def choose_version(versions: tuple[Version, ...], inputs: Inputs) -> tuple[Version, KeptModel]:
-    """Pick the candidate that is best on the calibration data; a single one is not measured.
+def choose_version(
+    versions: tuple[Version, ...], loaded: LoadedModel, task: Task
+) -> tuple[Version, KeptModel]:
+    """Pick the candidate that is best on the calibration task; a single one is not measured.
 
     The evaluation data are not used: their values would no longer be those of unseen data. Ties go
     to the first, in the order in which the user named methods and repairs.
     """
     best, candidates = versions[0], list[Candidate]()
     if len(versions) > 1:
-        # Several candidates come of methods or repairs, which read calibration data.
-        task, loaded = inputs.calibration or inputs.evaluation, inputs.loaded
         for version in versions:
             with replaced_outputs(loaded, version.made.maps):
                 value = task.value(task.outputs(loaded, version.made.gates.to(loaded.device)))
             candidates.append(Candidate(version.method, version.repair.value, value))
         sign = 1 if task.higher_is_better else -1
         best = versions[int((sign * tied([each.value for each in candidates])).argmax())]
-    kept = (best.method, best.repair.value, best.point.fraction, best.point.value)
+    worth = best.point.value.value
+    assert worth is not None
+    kept = (best.method, best.repair.value, best.point.fraction, worth)
     return best, KeptModel(*kept, tuple(candidates))
 
 
 def keep(
-    version: Version, kept: KeptModel, result: PruneResult, inputs: Inputs, options: PruneOptions
+    version: Version,
+    kept: KeptModel,
+    result: PruneResult,
+    loaded: LoadedModel,
+    task: Task,
+    sources: Sources,
+    save: str | Path,
+    seed: int,
 ) -> PruneResult:
     """Write the model of a version, open it again, compare, time and describe it.
 
@@ -78,36 +86,37 @@ def keep(
         If the folder could not be made; the error has the result with everything else. Nothing of
         the folder is left then, and what was there before is as it was.
     """
-    assert options.save is not None
-    folder, result = Path(options.save), dataclasses.replace(result, kept=kept)
-    compact = compact_model(inputs.loaded, units_of(inputs.loaded), version.made)
+    folder, result = Path(save), dataclasses.replace(result, kept=kept)
+    compact = compact_model(loaded, units_of(loaded), version.made)
     with _failure_with(result), whole_folder(folder) as path:
         opens = write_model(
             compact,
             path,
             COMPACT,
-            method=version.method,
-            repair=version.repair.value,
+            method=kept.method,
+            repair=kept.repair,
             provenance=result.provenance,
         )
-        task = inputs.evaluation
-        again = _opened(path, folder, inputs.loaded, inputs.sources, task)
+        again = _opened(path, folder, loaded, sources, task)
         outputs, largest = _same_outputs(task, compact, again, folder)
-        point = version.point
         saved = SavedModel(
             folder=str(folder),
-            method=version.method,
-            repair=version.repair.value,
-            heads_removed=point.heads_removed,
-            fraction=point.fraction,
-            value=point.value,
+            method=kept.method,
+            repair=kept.repair,
+            heads_removed=version.point.heads_removed,
+            fraction=kept.fraction,
+            value=kept.value,
             measured=task.value(at(outputs, version.examples)),
             opens=opens,
             max_difference=largest,
         )
-        speed = _speed(inputs.loaded, again, task, options)
+        sides = ((loaded, loaded, task.rows), (again, again, task.rows))
+        timed = times(*sides, batch_size=BATCH_SIZE, seed=seed)
+        parameters = [sum(p.numel() for p in m.network.parameters()) for m in (loaded, again)]
+        threads = torch.get_num_threads()
+        speed = SpeedResult(timed.speed, timed.ms, BATCH_SIZE, loaded.device, threads, *parameters)
         result = dataclasses.replace(result, saved=saved, speed=speed)
-        card = model_card(result, inputs.loaded, sentences=(path / MODULES).is_file())
+        card = model_card(result, loaded, sentences=(path / MODULES).is_file())
         (path / CARD).write_text(card, encoding="utf-8")
     return result
 
@@ -128,15 +137,6 @@ def _failure_with(result: PruneResult) -> Iterator[None]:
             f"The model could not be saved, and everything else that was found is kept: {reason}",
             result=result,
         ) from error
-
-
-def _speed(whole: LoadedModel, cut: LoadedModel, task: Task, options: PruneOptions) -> SpeedResult:
-    """Time the saved model in turns with the whole one."""
-    sides = ((whole, whole, task.rows), (cut, cut, task.rows))
-    found = times(*sides, batch_size=BATCH_SIZE, seed=options.seed)
-    parameters = [sum(p.numel() for p in model.network.parameters()) for model in (whole, cut)]
-    threads = torch.get_num_threads()
-    return SpeedResult(found.speed, found.ms, BATCH_SIZE, whole.device, threads, *parameters)
 
 
 def _opened(

@@ -16,7 +16,7 @@ sentence with what heads were chosen on are left out: on these the models are be
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,19 +26,21 @@ from headscope.core.accumulator import Array
 from headscope.core.errors import InputError
 from headscope.core.rounding import tied
 from headscope.data.token_rows import sentences_of
+from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.output_maps import replaced_outputs
-from headscope.pruning.curves import (
-    Outcome,
-    Version,
-    random_point,
-    scores_of,
-    tables,
+from headscope.pruning.curves import Outcome, Version, scores_of
+from headscope.pruning.measure import Pruner
+from headscope.pruning.options import FEWEST, Repair
+from headscope.pruning.ranking import Ranking, Repaired
+from headscope.pruning.result import (
+    CandidateDistance,
+    Curve,
+    DropPart,
+    MaxDrop,
+    RefusedNext,
+    TestedCount,
+    way,
 )
-from headscope.pruning.options import FEWEST, PruneOptions, Repair
-from headscope.pruning.ranking import Ranking
-from headscope.pruning.repair import Repaired
-from headscope.pruning.result import Curve, DropLook, DropPart, MaxDrop, Near, OneMore, way
-from headscope.pruning.setup import Inputs, Pruner, only_head, prepare
 from headscope.removal.metric_words import percent
 from headscope.stats.confirm import (
     Judged,
@@ -103,12 +105,12 @@ class Search:
     """
 
     def __init__(self, pruner: Pruner, wanted: float, examples: Array) -> None:
-        self._pruner, self.wanted, self._task = pruner, wanted, pruner.inputs.evaluation
+        self._pruner, self.wanted = pruner, wanted
         self.measure = pruner.measure.on(examples)
         #: The numbers that are tested, in this order; all leave a head.
         self.numbers = ascending(len(pruner.units))
-        self.near: list[Near] = []
-        self.looks: list[DropLook] = []
+        self.near: list[CandidateDistance] = []
+        self.looks: list[TestedCount] = []
         self.judged: dict[int, Judged] = {}
         self._models: dict[tuple[str, Repair, int], Repaired] = {}
 
@@ -132,55 +134,54 @@ class Search:
         """
         if len(candidates) == 1:
             return candidates[0]
-        half, tell = self.numbers[len(self.numbers) // 2], self._pruner.options.tell
+        half, tell = self.numbers[len(self.numbers) // 2], self._pruner.tell
         for i, candidate in enumerate(candidates):
             tell("comparing ways to prune", i, len(candidates))
             distance = self._distance(self.model(candidate, half))
             names, heads = (candidate.method, candidate.repair.value), self.heads(candidate, half)
-            self.near.append(Near(*names, heads, distance))
+            self.near.append(CandidateDistance(*names, heads, distance))
         return candidates[int(tied([near.distance for near in self.near]).argmin())]
 
     def _distance(self, made: Repaired) -> float:
         """Return the mean squared distance to the unpruned model's outputs on calibration data."""
         pruner = self._pruner
-        loaded, first = pruner.inputs.loaded, [heads[0] for heads in pruner.units.members]
-        gates = torch.stack([made.gates[place] for place in first])
-        with replaced_outputs(loaded, made.maps):
+        gates = torch.stack([made.gates[heads[0]] for heads in pruner.units.members])
+        with replaced_outputs(pruner.loaded, made.maps):
             return pruner.context.distance(gates)
 
     # --- tested -----------------------------------------------------------------------------------
 
     def allowed(self, candidate: Candidate, number: int) -> bool:
         """Test one number."""
-        tested, tell = len(self.looks), self._pruner.options.tell
+        tested, tell = len(self.looks), self._pruner.tell
         tell("removing heads", tested, max(len(self.numbers), tested + 1))
         change = self.measure.change_of(self.model(candidate, number))
-        found = judged(change, 1 if self._task.higher_is_better else -1, self.wanted)
-        self.judged[number] = found
+        sign = 1 if self._pruner.evaluation.higher_is_better else -1
+        self.judged[number] = result = judged(change, sign, self.wanted)
         self.looks.append(
-            DropLook(
+            TestedCount(
                 *(candidate.method, candidate.repair.value, self.heads(candidate, number)),
-                lost=found.lost,
-                most_lost=found.most_lost,
+                lost=result.lost,
+                most_lost=result.most_lost,
                 level=change.level,
-                allowed=found.allowed,
+                allowed=result.allowed,
             )
         )
-        return found.allowed
+        return result.allowed
 
     def run(self, candidate: Candidate) -> Stopped:
         """Test the numbers in order; raise if already the first of them is refused."""
         stopped = last_confirmed(self.numbers, lambda number: self.allowed(candidate, number))
         if stopped.confirmed is not None:
             return stopped
-        found, heads = self.judged[self.numbers[0]], self.looks[0].heads
+        first, heads = self.judged[self.numbers[0]], self.looks[0].heads
         without = f"without {heads} {'head' if heads == 1 else 'heads'} ({candidate.name})"
-        needed = examples_needed(found, self.wanted)
+        needed = examples_needed(first, self.wanted)
         advice = "" if needed is None else f"about {needed:,} examples, or "
         raise InputError(
             f"No head can go for a loss of at most {self.wanted:g}: {without} the loss is "
-            f"{found.lost:.4g} on {found.change.examples:,} examples, and its "
-            f"{percent(found.change.level)} interval reaches {found.most_lost:.4g}; give "
+            f"{first.lost:.4g} on {first.change.examples:,} examples, and its "
+            f"{percent(first.change.level)} interval reaches {first.most_lost:.4g}; give "
             f"{advice}a larger max_drop."
         )
 
@@ -188,22 +189,28 @@ class Search:
 # --- the run --------------------------------------------------------------------------------------
 
 
-def find_most(inputs: Inputs, options: PruneOptions) -> Outcome:
-    """Settle what is tested, test it, and describe the last model that was confirmed."""
-    assert options.max_drop is not None
-    pruner = prepare(inputs, options)
+def find_most(
+    pruner: Pruner,
+    methods: Sequence[str],
+    repairs: Sequence[Repair],
+    wanted: float,
+    examples: Array,
+    *,
+    normalise: bool | None,
+    random: bool,
+) -> Outcome:
+    """Settle what is tested, test it on ``examples``, and describe the last confirmed model."""
     if (why := pruner.measure.degenerate()) is not None:
         raise InputError(
             f"The unpruned model {why}: what it loses with its heads says nothing about them, so "
             "max_drop cannot be used; give fractions to see the values."
         )
     if len(pruner.units) < 2:
-        raise only_head(inputs.loaded)
-    examples = check_enough(inputs.evaluation, inputs.calibration)
-    search = Search(pruner, options.max_drop, examples)
-    rankings = pruner.rankings()
+        raise only_head(pruner.loaded)
+    search = Search(pruner, wanted, examples)
+    rankings = pruner.rankings(methods, normalise)
     candidate = search.settle(
-        [Candidate(name, kind, rankings[name]) for name, kind in options.candidates]
+        [Candidate(name, kind, rankings[name]) for name in methods for kind in repairs]
     )
     stopped = search.run(candidate)
     number = stopped.confirmed
@@ -211,27 +218,27 @@ def find_most(inputs: Inputs, options: PruneOptions) -> Outcome:
 
     # All that follows is measured on the examples that were tested on.
     measure = search.measure
-    counts = (0, number)
-    pruner = dataclasses.replace(pruner, counts=counts, measure=measure)
+    pruner = dataclasses.replace(pruner, counts=(0, number), measure=measure)
     made, change = search.model(candidate, number), search.judged[number].change
-    point = measure.judged(measure.point(made), change)
-    version = Version(candidate.method, candidate.repair, made, point, examples)
+    point = dataclasses.replace(
+        measure.point(made), difference=change.estimate(), level=change.level
+    )
     nothing = measure.point(pruner.repaired(candidate.repair, ()))
     curves = [Curve(candidate.method, candidate.repair.value, (nothing, point))]
-    if "random" in options.method_names:
-        points = tuple(random_point(pruner, count) for count in counts)
+    if random:
+        points = tuple(pruner.random_point(count) for count in pruner.counts)
         curves.append(Curve("random", "none", points))
     one_more = None
-    if (refused := stopped.refused) is not None:
-        more = measure.point(search.model(candidate, refused), all_metrics=False)
+    if stopped.refused is not None:
+        next_made = search.model(candidate, stopped.refused)
+        more = measure.point(next_made, all_metrics=False)
+        assert more.value.value is not None
         assert more.difference is not None  # only random draws have none
-        one_more = OneMore(
+        one_more = RefusedNext(
             heads=len(more.heads_removed),
-            value=more.value,
+            value=more.value.value,
             difference=more.difference,
-            ci=more.difference_ci,
-            step=more.value - point.value,
-            step_ci=measure.change(point, more).ci,
+            step=measure.change_of(next_made, made).estimate(),
         )
     max_drop = MaxDrop(
         wanted=search.wanted,
@@ -243,24 +250,26 @@ def find_most(inputs: Inputs, options: PruneOptions) -> Outcome:
             examples=change.examples,
             baseline=change.baseline,
             value=change.value,
-            difference=change.difference,
-            ci=change.ci,
+            difference=change.estimate(),
             level=change.level,
         ),
         one_more=one_more,
         looks=tuple(search.looks),
         sequence=tuple(search.heads(candidate, each) for each in search.numbers),
         near=tuple(search.near),
-        left_out=inputs.evaluation.n_examples - len(examples),
+        left_out=pruner.evaluation.n_examples - len(examples),
     )
-    ablation, kept_alone = tables(pruner)
     return Outcome(
-        baseline=measure.baseline(),
-        curves=tuple(curves),
-        scores=tuple(scores_of(*item, inputs.loaded, pruner.units) for item in rankings.items()),
-        ablation=ablation,
-        kept_alone=kept_alone,
-        degenerate=None,
-        versions=(version,),
-        max_drop=max_drop,
+        tuple(curves),
+        (Version(candidate.method, candidate.repair, made, point, examples),),
+        tuple(scores_of(*item, pruner.loaded, pruner.units) for item in rankings.items()),
+        max_drop,
+        measure,
+    )
+
+
+def only_head(loaded: LoadedModel) -> InputError:
+    """Return the error for a model none of whose heads can go."""
+    return InputError(
+        f"{loaded.name} has one head only, and it must stay; prune a model with more heads."
     )

@@ -1,4 +1,4 @@
-"""Pruned models measured on the evaluation data: points, and the random baseline."""
+"""Heads ranked, removed and repaired, and what is left measured on the evaluation data."""
 
 from __future__ import annotations
 
@@ -7,21 +7,27 @@ import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from headscope.analyses.classify.result import HeadResult
 from headscope.core.accumulator import Array
+from headscope.core.progress import Progress
 from headscope.models.run.loaded import LoadedModel, origin_of
 from headscope.models.surgery.compact import remove_heads
 from headscope.models.surgery.output_maps import make_permanent, replaced_outputs
-from headscope.pruning.repair import Repaired
+from headscope.pruning.methods import rank
+from headscope.pruning.options import Repair
+from headscope.pruning.ranking import Context, Ranking, Repaired, scale_gates
 from headscope.pruning.result import Baseline, Draw, Point
+from headscope.pruning.surgeon import refitted_maps
+from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import Outputs
 from headscope.stats.paired_change import Change
 from headscope.tasks.base import Task
-from headscope.tasks.units import Head, Units
+from headscope.tasks.units import Head, Units, units_of
 
 Name = tuple[Any, ...]  # A head's original name: layer and head, perhaps the stack.
 
@@ -54,8 +60,8 @@ class Measurer:
         #: By model: what it puts out, all metrics included or not. The models' maps are told apart
         #: by identity, so the models stay here too.
         self._outputs: dict[tuple[Any, ...], tuple[Repaired, Outputs]] = {}
-        #: By id(point): the point, what its model puts out, and its value in every resample.
-        self._measured: dict[int, tuple[Point, Outputs, Array]] = {}
+        #: By id(point): the point, and its value in every resample.
+        self._measured: dict[int, tuple[Point, Array]] = {}
 
     def on(self, examples: Array) -> Measurer:
         """Return a measurer of the same models on some of the examples only."""
@@ -68,8 +74,8 @@ class Measurer:
     def baseline(self) -> Baseline:
         """Describe the unpruned model."""
         full = at(self.full, self._examples)
-        value = self._task.interval(full, seed=self._seed)
-        return Baseline(value.value, value.ci, self._task.metrics(full))
+        value = self._task.interval(full, seed=self._seed).estimate()
+        return Baseline(value, self._task.metrics(full))
 
     def degenerate(self) -> str | None:
         """Say why the unpruned model's values mean nothing, if they do not."""
@@ -91,7 +97,6 @@ class Measurer:
         outputs, full = at(outputs, self._examples), at(self.full, self._examples)
         task, seed = self._task, self._seed
         values = task.resampled(outputs, seed=seed)
-        value = task.interval(outputs, seed=seed, values=values)
         change = task.change(full, outputs, seed=seed, drawn=self._drawn, values=values)
         left = Counter({name: 0 for role in self._roles.values() for name in role.roles})
         removed = self._units.heads(repaired.removed)
@@ -100,16 +105,14 @@ class Measurer:
         point = Point(
             fraction=len(removed) / self._n_heads,
             heads_removed=original_names(self._loaded, removed),
-            value=value.value,
-            ci=value.ci,
-            difference=change.difference,
-            difference_ci=None if itself else change.ci,
+            value=task.interval(outputs, seed=seed, values=values).estimate(),
+            difference=Estimate(0.0) if itself else change.estimate(),
             p_value=1.0 if itself else change.p_value,
             metrics=task.metrics(outputs),
             roles_left=dict(sorted(left.items())) if self._roles else None,
             changed=task.changed(outputs),
         )
-        self._measured[id(point)] = (point, outputs, values)
+        self._measured[id(point)] = (point, values)
         return point
 
     def random_point(self, draws: Sequence[tuple[int, Repaired]]) -> Point:
@@ -126,37 +129,23 @@ class Measurer:
         return Point(
             fraction=len(first) / self._n_heads,
             heads_removed=first,
-            value=statistics.fmean(values),
-            ci=(min(values), max(values)),
+            value=Estimate(statistics.fmean(values), min(values), max(values)),
             draws=tuple(measured),
             spread=statistics.stdev(values),
         )
 
-    def change_of(self, repaired: Repaired) -> Change:
-        """Compare one pruned model with the full one."""
-        full, outputs = (
-            at(each, self._examples) for each in (self.full, self.outputs(repaired, False))
-        )
-        return self._task.change(full, outputs, seed=self._seed, drawn=self._drawn)
-
-    def change(self, baseline: Point, point: Point) -> Change:
-        """Compare two points that :meth:`point` gave, on the same examples."""
-        (_, old, drawn), (_, new, values) = (self._measured[id(each)] for each in (baseline, point))
-        return self._task.change(old, new, seed=self._seed, drawn=drawn, values=values)
-
-    def judged(self, point: Point, change: Change) -> Point:
-        """Return a point with the change that it was judged by; its resamples stay known."""
-        judged = dataclasses.replace(
-            point, difference=change.difference, difference_ci=change.ci, level=change.level
-        )
-        self._measured[id(judged)] = (judged, *self._measured[id(point)][1:])
-        return judged
+    def change_of(self, repaired: Repaired, baseline: Repaired | None = None) -> Change:
+        """Compare one pruned model with the full one, or with another pruned one."""
+        old = self.full if baseline is None else self.outputs(baseline, False)
+        full, outputs = (at(each, self._examples) for each in (old, self.outputs(repaired, False)))
+        drawn = self._drawn if baseline is None else None
+        return self._task.change(full, outputs, seed=self._seed, drawn=drawn)
 
     def resamples(self, point: Point) -> Array:
         """Return a point's value in every bootstrap resample, or in every draw of random heads."""
         if point.draws:
             return np.array([draw.value for draw in point.draws])
-        return self._measured[id(point)][2]
+        return self._measured[id(point)][1]
 
     def outputs(
         self,
@@ -191,6 +180,83 @@ class Measurer:
         if run is not None:
             return run(compact)
         return self._task.outputs(compact, all_metrics=all_metrics)
+
+
+@dataclass(frozen=True)
+class Pruner:
+    """Ranks heads, removes and repairs them, and measures what is left."""
+
+    loaded: LoadedModel  # the full model, with the task head that the task needs
+    evaluation: Task
+    units: Units
+    counts: tuple[int, ...]  # units that the points of a curve remove
+    context: Context  # what methods look at
+    measure: Measurer  # on the evaluation data
+    draws: int  # random sets of heads at each count
+    tell: Progress
+
+    @classmethod
+    def of(
+        cls,
+        loaded: LoadedModel,
+        evaluation: Task,
+        calibration: Task | None,
+        roles: Mapping[Head, HeadResult],
+        *,
+        shares: Sequence[float],
+        draws: int,
+        labels: bool,
+        seed: int,
+        tell: Progress,
+    ) -> Pruner:
+        """Gather what a run works with, and measure the unpruned model."""
+        units = units_of(loaded)
+        n = len(units)
+        counts = tuple(sorted({int(share * n + 0.5) for share in shares}))
+        context = Context.of_task(
+            loaded,
+            calibration or evaluation,
+            roles=roles,
+            use_labels=labels,
+            largest=max((count for count in counts if 0 < count < n), default=n),
+            seed=seed,
+        )
+        measure = Measurer(loaded, evaluation, units, seed, roles)
+        return cls(loaded, evaluation, units, counts, context, measure, draws, tell)
+
+    def rankings(self, methods: Sequence[str], normalise: bool | None) -> dict[str, Ranking]:
+        """Rank the units by every method, before anything is measured.
+
+        So a method that cannot be run is refused early.
+        """
+        rankings = {}
+        for i, name in enumerate(methods):
+
+            def tell(_: str, done: int, total: int, i: int = i) -> None:
+                share = round(1000 * (i + done / max(total, 1)))
+                self.tell("choosing heads", share, 1000 * len(methods))
+
+            tell(name, 0, 1)
+            context = dataclasses.replace(self.context, progress=tell)
+            rankings[name] = rank(name, context, normalise=normalise)
+        return rankings
+
+    def repaired(self, kind: Repair, removed: Sequence[int]) -> Repaired:
+        """Remove units and repair what is left."""
+        if kind is Repair.none or not 0 < len(removed) < len(self.units):
+            return Repaired.bare(self.units, removed)
+        if kind is Repair.scale:
+            gates = scale_gates(self.context, removed)
+            return Repaired(tuple(removed), self.units.expand(gates).float())
+        return refitted_maps(self.context, removed)
+
+    def random_point(self, count: int) -> Point:
+        """Measure the model without ``count`` units, drawn at random several times."""
+        seed, made = self.context.seed, []
+        for draw in range(seed, seed + self.draws):
+            ranking = rank("random", dataclasses.replace(self.context, seed=draw))
+            made.append((draw, Repaired.bare(self.units, ranking.remove(count))))
+        return self.measure.random_point(made)
 
 
 def at(outputs: Outputs, examples: Array | None) -> Outputs:

@@ -6,7 +6,6 @@ in by the properties.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
 from headscope.core.options import Option, names
-from headscope.core.progress import part_of
 from headscope.session.options import POOLING, STACK, TASKS, RunOptions
 
 if TYPE_CHECKING:
@@ -343,18 +341,6 @@ class PruneOptions(RunOptions):
         chosen = any(name not in ("random", "magnitude") for name in self.method_names)
         return chosen or self.repair_kinds != (Repair.none,) or self.tables
 
-    @property
-    def candidates(self) -> tuple[tuple[str, Repair], ...]:
-        """Method and repair of each model that may be kept; a control never is."""
-        methods = (MANUAL,) if self.manual else self.scored
-        return tuple((name, kind) for name in methods for kind in self.repair_kinds)
-
-    def of_one_stack(self, stack: str) -> PruneOptions:
-        """Leave out what is done once with all stacks: keeping a model, and the single heads."""
-        return dataclasses.replace(
-            self, save=None, ablation=False, progress=part_of(stack, self.tell)
-        )
-
     def check(self) -> None:
         """Refuse options that contradict each other, or do not name the one model to keep."""
         if (problem := next(self._problems(), None)) is not None:
@@ -389,7 +375,7 @@ class PruneOptions(RunOptions):
                     "max_drop finds out how many heads can go; leave out fractions, step, heads "
                     "and keep_roles."
                 )
-            if not self.candidates:
+            if not (self.manual or self.scored):
                 yield (
                     "Random heads are a control, and no number of them is searched for; name "
                     "another method for max_drop, such as surgeon."
@@ -401,7 +387,7 @@ class PruneOptions(RunOptions):
 
     def _problems_of_saving(self) -> Iterator[str]:
         """Yield, before a long run, why the options do not name one model and a folder for it."""
-        if not self.candidates:
+        if not (self.manual or self.scored):
             yield "Random heads are a control and are never saved; name another method."
         if not self.manual and self.max_drop is None:
             if len(set(self.fractions or ())) != 1:

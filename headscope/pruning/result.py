@@ -9,6 +9,7 @@ from headscope.analyses.classify.result import HeadRoles
 from headscope.core.heads import Head, layer_name, place_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Setting
+from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -40,15 +41,13 @@ class Point:
     #: (layer, head): With the stack for a model that has a decoder. For ``random``: of its first
     #: draw.
     heads_removed: tuple[tuple[Any, ...], ...]
-    value: float  # The task's metric; for ``random`` the mean over draws
-    #: 95% interval over examples; for ``random`` the lowest and highest draw. None where it is
-    #: unknown.
-    ci: tuple[float, ...] | None
+    #: The task's metric with its 95% interval over examples; for ``random`` the mean over draws,
+    #: with the lowest and the highest draw.
+    value: Estimate
     #: Value minus the unpruned model's on the same examples, with its paired interval and two-sided
-    #: p-value; None for ``random``. The interval is None, and p is 1, where it is unknown, and
-    #: where no head is removed: there the difference is 0 by definition.
-    difference: float | None = None
-    difference_ci: tuple[float, ...] | None = None
+    #: p-value; None for ``random``. The interval is unknown, and p is 1, where there are too few
+    #: examples, and where no head is removed: there the difference is 0 by definition.
+    difference: Estimate | None = None
     p_value: float | None = None
     metrics: dict[str, float] | None = None  # Every metric of the task
     #: Kept heads with each role; None where the model was not classified.
@@ -58,7 +57,7 @@ class Point:
     changed: tuple[str, ...] | None = None
     draws: tuple[Draw, ...] = ()  # Empty unless ``random``
     spread: float | None = None  # Standard deviation over draws
-    #: Of ``difference_ci``: higher where smaller numbers of heads were tried after a refusal.
+    #: Of that interval: higher where smaller numbers of heads were tried after a refusal.
     level: float = 0.95
 
 
@@ -84,13 +83,12 @@ class DropPart:
     examples: int  # Examples of the part
     baseline: float  # The task's metric of the unpruned model and of this one, on these examples.
     value: float
-    difference: float  # Value minus baseline, with its paired interval.
-    ci: tuple[float, ...] | None
+    difference: Estimate  # Value minus baseline, with its paired interval
     level: float  # Level of the interval: 0.95, or more where several models were tested
 
 
 @dataclass(frozen=True)
-class DropLook:
+class TestedCount:
     """One model that was tested."""
 
     method: str  # How it was made.
@@ -103,7 +101,7 @@ class DropLook:
 
 
 @dataclass(frozen=True)
-class Near:
+class CandidateDistance:
     """One way to prune, compared with others on the calibration data before anything is tested."""
 
     method: str  # How the model was made.
@@ -114,15 +112,13 @@ class Near:
 
 
 @dataclass(frozen=True)
-class OneMore:
+class RefusedNext:
     """The next number of the sequence, which was refused, on the examples that were tested on."""
 
     heads: int  # Heads that it lost
     value: float  # The task's metric
-    difference: float  # Value minus the unpruned model's, with its paired 95% interval.
-    ci: tuple[float, ...] | None
-    step: float  # Value minus that of the model that was found, with its paired 95% interval.
-    step_ci: tuple[float, ...] | None
+    difference: Estimate  # Value minus the unpruned model's, with its paired 95% interval
+    step: Estimate  # Value minus that of the model that was found, with its paired 95% interval
 
 
 @dataclass(frozen=True)
@@ -137,18 +133,18 @@ class MaxDrop:
     method: str  # How they were chosen, and what was done to the others.
     repair: str
     confirmed: DropPart  # The model that was found, on the examples that were tested on
-    one_more: OneMore | None  # The number that was refused after it; None where none was
-    looks: tuple[DropLook, ...] = ()  # Every model that was tested, in order
+    one_more: RefusedNext | None  # The number that was refused after it; None where none was
+    looks: tuple[TestedCount, ...] = ()  # Every model that was tested, in order
     #: The numbers of heads in the order in which they were to be tested, settled beforehand.
     sequence: tuple[int, ...] = ()
     #: The ways to prune that were compared beforehand, one of which was tested; empty where there
     #: was one only.
-    near: tuple[Near, ...] = ()
+    near: tuple[CandidateDistance, ...] = ()
     #: Examples that were not tested on, since heads were chosen on a sentence of theirs.
     left_out: int = 0
 
     @property
-    def refusals(self) -> tuple[DropLook, ...]:
+    def refusals(self) -> tuple[TestedCount, ...]:
         """Every number that was refused: the one that ended the sequence, if any."""
         return tuple(look for look in self.looks if not look.allowed)
 
@@ -173,8 +169,7 @@ class DataInfo:
 class Baseline:
     """The unpruned model."""
 
-    value: float  # The task's metric
-    ci: tuple[float, ...] | None  # 95% interval over examples; None where it is unknown
+    value: Estimate  # The task's metric with its 95% interval over examples
     metrics: dict[str, float]  # Every metric of the task
 
 
@@ -205,10 +200,8 @@ class HeadScores:
 class HeadEffect(Head):
     """The model without one head, or with one head alone left in its layer (ALBERT: in all)."""
 
-    value: float  # The task's metric with its 95% interval over examples.
-    ci: tuple[float, ...] | None
-    difference: float  # Value minus the unpruned model's, as in :class:`Point`.
-    difference_ci: tuple[float, ...] | None
+    value: Estimate  # The task's metric with its 95% interval over examples
+    difference: Estimate  # Value minus the unpruned model's, as in :class:`Point`
     p_value: float
     p_adjusted: float  # Benjamini-Hochberg over the rows of one table
     significant: bool  # Whether it is below 0.05
@@ -233,21 +226,19 @@ class Area:
     stack: str  # Whose curve it is.
     method: str
     repair: str
-    value: float  # In the metric's unit; by the trapezoidal rule over shares from 0 to 1
-    ci: tuple[float, ...]  # 95%: bootstrap over examples; for ``random`` Student's t over draws
+    #: In the metric's unit, by the trapezoidal rule over shares from 0 to 1, with its 95% interval:
+    #: bootstrap over examples; for ``random`` Student's t over draws.
+    value: Estimate
     #: The same from the first to the last head removed, over the shares that the curves of all
     #: stacks have in common: without the points where the stack has all its heads and none, the
     #: last of which cuts a decoder off from the source in the case of cross-attention. None for
     #: curves without a point between 0 and 1.
-    inner: float | None = None
-    inner_ci: tuple[float, ...] | None = None
+    inner: Estimate | None = None
 
     @property
-    def compared(self) -> tuple[float, tuple[float, ...]]:
-        """Value and interval by which stacks are compared: the inner ones where there are any."""
-        if self.inner is None or self.inner_ci is None:
-            return self.value, self.ci
-        return self.inner, self.inner_ci
+    def compared(self) -> Estimate:
+        """The area by which stacks are compared: the inner one where there is one."""
+        return self.inner or self.value
 
 
 @dataclass(frozen=True)
@@ -258,19 +249,21 @@ class AreaGap:
     other: str
     method: str  # Of both curves.
     repair: str
-    difference: float  # In the metric's unit
-    #: 95%, paired: the same resampled examples for both; for ``random`` Student's t over draws.
-    ci: tuple[float, ...]
-    #: The difference of the inner areas.
-    inner: float | None = None
-    inner_ci: tuple[float, ...] | None = None
+    #: In the metric's unit, with its 95% interval, paired: the same resampled examples for both;
+    #: for ``random`` Student's t over draws.
+    difference: Estimate
+    inner: Estimate | None = None  # The difference of the inner areas
 
     @property
-    def compared(self) -> tuple[float, tuple[float, ...]]:
-        """Difference and interval by which stacks are compared, as :attr:`Area.compared`."""
-        if self.inner is None or self.inner_ci is None:
-            return self.difference, self.ci
-        return self.inner, self.inner_ci
+    def compared(self) -> Estimate:
+        """The difference by which stacks are compared, as :attr:`Area.compared`."""
+        return self.inner or self.difference
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the interval of that difference excludes 0."""
+        ends = self.compared.interval
+        return ends is not None and (ends[0] > 0 or ends[1] < 0)
 
 
 @dataclass(frozen=True)
@@ -388,30 +381,27 @@ class PruneResult(Measured):
         """
         import pandas as pd
 
-        rows = []
         others = [name for name in self.baseline.metrics if name != self.metric]
         every = [(self.stack, self.curves), *((part.stack, part.curves) for part in self.stacks)]
-        for stack, curve in ((stack, curve) for stack, curves in every for curve in curves):
-            for point in curve.points:
-                low, high = point.ci or (None, None)
-                difference_low, difference_high = point.difference_ci or (None, None)
-                rows.append(
-                    {
-                        "stack": stack,
-                        "method": curve.method,
-                        "repair": curve.repair,
-                        "fraction": point.fraction,
-                        "heads": len(point.heads_removed),
-                        "value": point.value,
-                        "low": low,
-                        "high": high,
-                        "difference": point.difference,
-                        "difference_low": difference_low,
-                        "difference_high": difference_high,
-                        "p_value": point.p_value,
-                        "spread": point.spread,
-                        **{name: (point.metrics or {}).get(name) for name in others},
-                        "removed": " ".join(place_name(place) for place in point.heads_removed),
-                    }
-                )
-        return pd.DataFrame(rows)
+        return pd.DataFrame(
+            [
+                {
+                    "stack": stack,
+                    "method": curve.method,
+                    "repair": curve.repair,
+                    "fraction": point.fraction,
+                    "heads": len(point.heads_removed),
+                    "value": point.value.value,
+                    "low": point.value.low,
+                    "high": point.value.high,
+                    **estimated_columns("difference", point.difference),
+                    "p_value": point.p_value,
+                    "spread": point.spread,
+                    **{name: (point.metrics or {}).get(name) for name in others},
+                    "removed": " ".join(place_name(place) for place in point.heads_removed),
+                }
+                for stack, curves in every
+                for curve in curves
+                for point in curve.points
+            ]
+        )

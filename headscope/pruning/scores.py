@@ -11,8 +11,7 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.pruning.curves import scores_of, units_by_hand
 from headscope.pruning.methods import rank
 from headscope.pruning.options import CALIBRATION_LIMIT, DEFAULT, METHODS, check_methods
-from headscope.pruning.ranking import Context
-from headscope.pruning.repair import Repaired
+from headscope.pruning.ranking import Context, Repaired
 from headscope.pruning.result import Baseline, HeadScores
 from headscope.session.entry import public
 from headscope.session.opening import Model, open_for_tasks
@@ -141,7 +140,7 @@ def measure(
     Examples
     --------
     >>> import headscope
-    >>> headscope.measure("demo", limit=20, without="L5H*").value < 1.0
+    >>> headscope.measure("demo", limit=20, without="L5H*").value.value < 1.0
     True
     """
     examples = read_examples(task, data, limit, seed)
@@ -158,5 +157,4 @@ def measure(
         removed = units_by_hand(loaded, units, without, {}, ())
         gates = Repaired.bare(units, removed).gates.to(loaded.device)
     outputs = job.outputs(loaded, gates, all_metrics=True)
-    value = job.interval(outputs, seed=seed)
-    return Baseline(value.value, value.ci, job.metrics(outputs))
+    return Baseline(job.interval(outputs, seed=seed).estimate(), job.metrics(outputs))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from headscope.core.safe_text import visible
 from headscope.pruning.result import (
     Area,
-    AreaGap,
     Curve,
-    DropLook,
     MaxDrop,
     Point,
     PruneResult,
     SpeedResult,
+    TestedCount,
     way,
 )
 from headscope.removal.metric_words import (
@@ -45,40 +44,40 @@ def verdict(result: PruneResult) -> str:
     name = SHORT_NAMES.get(metric, metric)
     if (search := result.max_drop) is not None:
         part = search.confirmed
-        text = (
+        return (
             f"{search.count} of {result.n_heads} heads ({search.count / result.n_heads:.0%}) are "
             f"confirmed to cost at most {amount(search.wanted, metric)}: {name} "
             f"{number(part.baseline, metric)} -> {number(part.value, metric)} without them "
             f"({way(search.method, search.repair)}); "
-            f"{change_words(metric, part.difference, part.ci, part.level)}. "
+            f"{change_words(metric, part.difference, part.level)}. "
+            f"{scheme_words(metric, search, result.data.examples)}"
         )
-        return text + scheme_words(metric, search, result.data.examples)
     leading = leading_point(result)
     if leading is None:
         return "Nothing was removed."
     curve, point = leading
-    heads = f"{len(point.heads_removed)} of {result.n_heads}"
+    heads, value = f"{len(point.heads_removed)} of {result.n_heads}", point.value
     repair = "" if curve.repair == "none" else f"repair {curve.repair}"
     by = f"{curve.method}, {repair}" if curve.repair not in ("none", curve.method) else curve.name
     if result.task == "fidelity" and curve.method != "manual":
         # The full model is at 1 by definition: what is lost is plain from the value itself.
         random = None if curve.method == "random" else random_beside(result, point)
+        others = "" if random is None else f"; random heads: {number(random.value.value, metric)}"
         return (
             f"With {heads} heads removed ({by}) the pooled states keep a cosine of "
-            f"{number(point.value, metric)} to the full model's "
-            f"({'draws' if point.draws else '95%'}: {span(point.ci, metric)})"
-            f"{'' if random is None else f'; random heads: {number(random.value, metric)}'}."
+            f"{number(value.value, metric)} to the full model's "
+            f"({'draws' if point.draws else '95%'}: {span(value, metric)}){others}."
         )
+    text = f"With {heads} heads removed ({by})"
     if curve.method == "manual":
         text = f"Without these {heads} heads{repair and f' ({repair})'}"
     elif curve.method == "random":
         text = f"With {heads} heads removed at random"
-    else:
-        text = f"With {heads} heads removed ({by})"
-    text += f": {name} {number(result.baseline.value, metric)} -> {number(point.value, metric)}"
+    text += f": {name} {number(result.baseline.value.value, metric)} -> "
+    text += number(value.value, metric)
     if curve.method == "random":
-        return f"{text}, mean of {len(point.draws)} draws ({span(point.ci, metric)})."
-    return f"{text}; {change_words(metric, point.difference, point.difference_ci, point.level)}."
+        return f"{text}, mean of {len(point.draws)} draws ({span(value, metric)})."
+    return f"{text}; {change_words(metric, point.difference, point.level)}."
 
 
 def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
@@ -86,7 +85,14 @@ def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
 
     Two sentences, for the headline and for cards.
     """
-    refused = ", ".join(_refusal(metric, look) for look in search.refusals)
+
+    def refusal(test: TestedCount) -> str:
+        lost = f"up to {amount(test.most_lost, metric)}"
+        if test.most_lost < 0:
+            lost = f"a gain of {amount(-test.most_lost, metric)} or more"
+        return f"{test.heads} heads ({lost}, {percent(test.level)})"
+
+    refused = ", ".join(map(refusal, search.refusals))
     examples = f"all {of:,} examples"
     if search.left_out:
         examples = (
@@ -100,14 +106,6 @@ def scheme_words(metric: str, search: MaxDrop, of: int) -> str:
         f"Which heads go, the repair and {order} were settled beforehand, without these examples. "
         f"The numbers were tested one after the other, each on {examples}, {end}."
     )
-
-
-def _refusal(metric: str, look: DropLook) -> str:
-    """Describe a refused model: ``41 heads (up to 0.62 points, 95%)``."""
-    lost = f"up to {amount(look.most_lost, metric)}"
-    if look.most_lost < 0:
-        lost = f"a gain of {amount(-look.most_lost, metric)} or more"
-    return f"{look.heads} heads ({lost}, {percent(look.level)})"
 
 
 def leading_point(result: PruneResult) -> tuple[Curve, Point] | None:
@@ -133,16 +131,17 @@ def stacks_sentence(result: PruneResult) -> str:
     if not areas:
         return ""
     method, repair = areas[0].method, areas[0].repair
-    lowest = min(areas, key=lambda area: result.sign * area.compared[0])
+    lowest = min(areas, key=lambda area: result.sign * (area.compared.value or 0.0))
     others = []
     for gap in result.gaps:
         if (gap.method, gap.repair, gap.other) == (method, repair, lowest.stack):
-            change, interval = change_of(*gap.compared, metric)
-            doubt = "" if is_apart(gap) else "; not clearly different"
-            others.append(f"{STACK_NAMES[gap.stack]} {change} ({interval}{doubt})")
+            change = number(gap.compared.value, metric, signed=True)
+            doubt = "" if gap.is_apart else "; not clearly different"
+            ends = span(gap.compared, metric, signed=True)
+            others.append(f"{STACK_NAMES[gap.stack]} {change} ({ends}{doubt})")
     return (
         f"Stack by stack ({way(method, repair)}), {STACK_NAMES[lowest.stack]} is the costliest "
-        f"to prune: mean {metric} {number(lowest.compared[0], metric)}; compared with that, "
+        f"to prune: mean {metric} {number(lowest.compared.value, metric)}; compared with that, "
         f"{' and '.join(others)}."
     )
 
@@ -164,20 +163,18 @@ def changed_sentence(result: PruneResult) -> str:
 
 def speed_sentence(speed: SpeedResult) -> str:
     """Say how many times as fast the saved model is, and how much smaller."""
-    times = number_of_times(speed.speed)
     less = 1 - speed.parameters_pruned / speed.parameters_full
     return (
-        f"It is {times} times as fast as the whole model (torch, batches of {speed.batch_size} "
-        f"texts, {speed.threads} {plural(speed.threads, 'thread')}, {speed.device}), with "
-        f"{less:.1%} fewer parameters."
+        f"It is {number_of_times(speed.speed)} times as fast as the whole model (torch, batches "
+        f"of {speed.batch_size} texts, {speed.threads} {plural(speed.threads, 'thread')}, "
+        f"{speed.device}), with {less:.1%} fewer parameters."
     )
 
 
 def number_of_times(speed: Estimate) -> str:
     """Write a ratio with its interval: ``1.42 (1.38 to 1.47)``."""
-    text = f"{speed.value:.2f}"
     ends = speed.interval
-    return text if ends is None else f"{text} ({ends[0]:.2f} to {ends[1]:.2f})"
+    return f"{speed.value:.2f}" + ("" if ends is None else f" ({ends[0]:.2f} to {ends[1]:.2f})")
 
 
 def chosen_curves(curves: Iterable[Curve]) -> list[Curve]:
@@ -196,14 +193,3 @@ def leading_areas(result: PruneResult) -> list[Area]:
     first = next(iter(chosen_curves(result.curves)), None)
     name = (first.method, first.repair) if first is not None else ("random", "none")
     return [area for area in result.areas if (area.method, area.repair) == name]
-
-
-def is_apart(gap: AreaGap) -> bool:
-    """Whether the interval of a gap excludes 0."""
-    _, (low, high) = gap.compared
-    return low > 0 or high < 0
-
-
-def change_of(difference: float, ci: Sequence[float] | None, metric: str) -> tuple[str, str]:
-    """Write a change of the metric, and its interval."""
-    return number(difference, metric, signed=True), span(ci, metric, signed=True)

@@ -18,8 +18,7 @@ among them, have weight zero.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,21 +39,13 @@ class Sublayer:
     """One output map, and the heads that own its rows."""
 
     name: str  # Dotted path of the attention module
-    stack: str
-    layer: int  # The first that runs it, by its original number
-    uses: int  # How many layers run it (ALBERT shares one)
     module: Any  # The map: ``nn.Linear``, or the ``Conv1D`` of GPT-2, which keeps it transposed
-    units: tuple[int, ...]  # Original numbers
+    n_units: int  # Heads
     size: int  # Rows of the map that one head owns: d_head
 
     @property
-    def n_units(self) -> int:
-        """Units that it has now."""
-        return len(self.units)
-
-    @property
     def transposed(self) -> bool:
-        """Whether the map is kept as (rows of the units, d_model)."""
+        """Whether the map is kept as (rows of the heads, d_model)."""
         return not isinstance(self.module, nn.Linear)
 
     def weights(self) -> Tensor:
@@ -97,7 +88,7 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
     UnsupportedModelError
         If there is a map that headscope cannot overwrite.
     """
-    found: list[Sublayer] = []
+    maps: list[Sublayer] = []
     for site in (site for site in loaded.sites if site.n_heads):
         own = site.projections.out
         if not _holds_heads_alone(site):
@@ -105,11 +96,9 @@ def sublayers(loaded: LoadedModel) -> tuple[Sublayer, ...]:
                 f"surgeon cannot refit the output map of {loaded.name} ({loaded.family}), into "
                 "which attention writes more than heads; choose another method and repair."
             )
-        if all(item.module is not own.module for item in found):
-            uses = sum(other.module is site.module for other in loaded.sites)
-            where = site.name, site.stack, site.layer
-            found.append(Sublayer(*where, uses, own.module, site.head_ids, site.d_head))
-    return tuple(found)
+        if all(item.module is not own.module for item in maps):
+            maps.append(Sublayer(site.name, own.module, site.n_heads, site.d_head))
+    return tuple(maps)
 
 
 def can_refit(loaded: LoadedModel) -> bool:
@@ -127,62 +116,41 @@ def moments(
     task: Task, working: LoadedModel, layers: Sequence[Sublayer], *, directions: int, seed: int
 ) -> list[Moments]:
     """Run a model over all calibration examples, and sum up what passes through each sublayer."""
-    sums = [_Sums(item) for item in layers]
+    shapes = [item.weights().shape for item in layers]
+    A = [torch.zeros(n_in, n_in, dtype=torch.float64) for n_in, _ in shapes]
+    C = [torch.zeros(d_model, d_model, dtype=torch.float64) for _, d_model in shapes]
+    weights = [0.0] * len(layers)
+    uses: list[tuple[int, Tensor, Tensor]] = []  # Layer; what enters and leaves its map
+
+    def note(i: int) -> Any:
+        return lambda _, args, output: uses.append((i, args[0], output))
+
     count = width = 0
     for index, batch in enumerate(task.loss_batches(working, labels=False)):
         generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
-        with _watched(layers) as seen:
+        uses.clear()
+        with hooked(item.module.register_forward_hook(note(i)) for i, item in enumerate(layers)):
             out = batch.embed(batch.gates("example"))
-        outputs = [output for uses in seen for _, output in uses]
+        outputs = [output for _, _, output in uses]
         grads: list[list[Tensor | None]] = []
         for _ in range(directions):
             drawn = F.normalize(torch.randn(out.shape, generator=generator), dim=-1).to(out)
             options = {"retain_graph": True, "allow_unused": True}
             grads.append(list(torch.autograd.grad(out, outputs, drawn, **options)))
-        by_use = iter(zip(*grads, strict=True))
-        for total, uses in zip(sums, seen, strict=True):
-            for x, _ in uses:
-                total.add(x, [g for g in next(by_use) if g is not None])
+        for (i, x, _), of_use in zip(uses, zip(*grads, strict=True), strict=True):
+            rows = [g.flatten(0, -2) for g in of_use if g is not None]
+            if not rows:
+                continue
+            weight = torch.stack([(g.float() ** 2).sum(-1) for g in rows]).sum(0)
+            real = weight > 0
+            # Without a bias nothing could be written by the row of ones.
+            biased = layers[i].module.bias is not None
+            x = F.pad(x.detach().flatten(0, -2)[real], (0, 1), value=float(biased))
+            x = x * weight[real].sqrt().to(x)[:, None]
+            A[i] += exact(x.t() @ x).cpu()
+            C[i] += sum(exact(g.t() @ g).cpu() for g in rows)
+            weights[i] += float(weight.sum())
         count, width = count + batch.size, out.shape[-1]
-    # A unit direction has E[r r^T] = I / d.
-    return [total.moments(width / (directions * max(count, 1))) for total in sums]
-
-
-class _Sums:
-    """What has passed through one sublayer so far."""
-
-    def __init__(self, item: Sublayer) -> None:
-        n_in, d_model = item.weights().shape
-        self._A = torch.zeros(n_in, n_in, dtype=torch.float64)
-        self._C = torch.zeros(d_model, d_model, dtype=torch.float64)
-        self._weight, self._biased = 0.0, item.module.bias is not None
-
-    def add(self, x: Tensor, grads: Sequence[Tensor]) -> None:
-        """Add one use: inputs (batch, pos, n_in), gradients (batch, pos, d_model)."""
-        if not grads:
-            return
-        rows = [g.flatten(0, -2) for g in grads]
-        weight = torch.stack([(g.float() ** 2).sum(-1) for g in rows]).sum(0)
-        self._C += sum(exact(g.t() @ g).cpu() for g in rows)
-        real = weight > 0
-        # Without a bias nothing could be written by the row of ones.
-        x = F.pad(x.detach().flatten(0, -2)[real], (0, 1), value=float(self._biased))
-        x = x * weight[real].sqrt().to(x)[:, None]
-        self._A += exact(x.t() @ x).cpu()
-        self._weight += float(weight.sum())
-
-    def moments(self, scale: float) -> Moments:
-        """Return the means."""
-        return Moments(self._A / max(self._weight, 1e-300), self._C * scale)
-
-
-@contextmanager
-def _watched(layers: Sequence[Sublayer]) -> Iterator[list[list[tuple[Tensor, Tensor]]]]:
-    """Collect what enters and leaves each map in the block, at every use."""
-    seen: list[list[tuple[Tensor, Tensor]]] = [[] for _ in layers]
-
-    def note(i: int) -> Any:
-        return lambda _, args, output: seen[i].append((args[0], output))
-
-    with hooked(item.module.register_forward_hook(note(i)) for i, item in enumerate(layers)):
-        yield seen
+    scale = width / (directions * max(count, 1))  # A unit direction has E[r r^T] = I / d.
+    sums = zip(A, C, weights, strict=True)
+    return [Moments(a / max(weight, 1e-300), c * scale) for a, c, weight in sums]

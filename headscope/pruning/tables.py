@@ -16,13 +16,7 @@ from headscope.pruning.result import (
     PruneResult,
     way,
 )
-from headscope.pruning.sentences import (
-    change_of,
-    changed_sentence,
-    chosen_curves,
-    is_apart,
-    leading_areas,
-)
+from headscope.pruning.sentences import changed_sentence, chosen_curves, leading_areas
 from headscope.removal.metric_words import (
     METRIC_NAMES,
     amount,
@@ -52,7 +46,7 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
     shown = _spaced(shares)
     rows = []
     for curve in result.curves:
-        values = {round(point.fraction, 3): point.value for point in curve.points}
+        values = {round(point.fraction, 3): point.value.value for point in curve.points}
         cells = (number(values.get(share), metric, short=True) for share in shown)
         rows.append([_short_name(curve.method, curve.repair), *cells])
     title = f"{metric} by share of heads removed (random: mean of its draws)"
@@ -65,10 +59,8 @@ def curves_blocks(result: PruneResult) -> Iterator[b.Block]:
             [
                 _short_name(curve.method, curve.repair),
                 f"{point.fraction:.0%}",
-                number(point.value, metric),
-                _ends(point.ci, metric),
-                "-" if point.p_value is None else number(point.difference, metric, signed=True),
-                _ends(point.difference_ci, metric, signed=True),
+                *_cells(point.value, metric),
+                *_cells(point.difference, metric, signed=True),
                 p_text(point.p_value),
             ]
             for curve in result.curves
@@ -106,12 +98,9 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
     sizes = ", ".join(f"{stack.stack} {stack.n_heads}" for stack in result.stacks)
     rows = []
     for name, share, points in _points_by_share({s.stack: s.curves for s in result.stacks}):
-        row = [_short_name(*name), f"{share:.0%}"]
-        for point in map(points.get, stacks):
-            row += ["-", "-"]
-            if point is not None:
-                row[-2:] = number(point.value, metric, short=True), _ends(point.ci, metric)
-        rows.append(row)
+        at_share = (points[stack].value if stack in points else None for stack in stacks)
+        cells = (cell for value in at_share for cell in _cells(value, metric, short=True))
+        rows.append([_short_name(*name), f"{share:.0%}", *cells])
     title = f"Each stack pruned alone, the others whole (heads: {sizes}): {metric}"
     yield b.text_table(("chosen by", "removed", *columns), rows, title)
     if result.areas:
@@ -120,14 +109,13 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         pairs = list(itertools.combinations(stacks, 2))
         values, differences = [], []
         for name in dict.fromkeys((area.method, area.repair) for area in result.areas):
-            values.append([_short_name(*name)])
-            differences.append([_short_name(*name)])
-            for mean, ci in (areas[stack, *name].compared for stack in stacks):
-                values[-1] += [number(mean, metric), _ends(ci, metric)]
+            of_name = (_cells(areas[stack, *name].compared, metric) for stack in stacks)
+            values.append([_short_name(*name), *itertools.chain.from_iterable(of_name)])
+            row = [_short_name(*name)]
             for gap in (gaps[*pair, *name] for pair in pairs):
-                text = number(gap.compared[0], metric, signed=True, short=True)
-                ends = _ends(gap.compared[1], metric, signed=True)
-                differences[-1].append(f"{text}{'*' if is_apart(gap) else ''} {ends}")
+                text, ends = _cells(gap.compared, metric, signed=True, short=True)
+                row.append(f"{text}{'*' if gap.is_apart else ''} {ends}")
+            differences.append(row)
         inner = all(area.inner is not None for area in result.areas)
         over = "from the first to the last head removed" if inner else "over all shares removed"
         title = f"Area under each curve: mean {metric} {over}"
@@ -145,8 +133,8 @@ def stacks_blocks(result: PruneResult) -> Iterator[b.Block]:
         for curve in chosen_curves(stack.curves)[:1]:
             label = f"{stack.stack}, {curve.name}"
             if (area := areas_shown.get(stack.stack)) is not None:
-                mean, ci = area.compared
-                label += f": area {number(mean, metric)} ({span(ci, metric)})"
+                mean = number(area.compared.value, metric)
+                label += f": area {mean} ({span(area.compared, metric)})"
             series.append(_series(curve, label, colour, "-"))
     yield _chart(
         result,
@@ -261,8 +249,9 @@ def single_heads(result: PruneResult) -> Iterator[b.Block]:
     def table(name: str, effects: Sequence[HeadEffect], title: str) -> b.Table:
         rows = [
             [
-                *(row.name, number(row.value, metric)),
-                *change_of(row.difference, row.difference_ci, metric),
+                *(row.name, number(row.value.value, metric)),
+                number(row.difference.value, metric, signed=True),
+                span(row.difference, metric, signed=True),
                 *(p_text(row.p_adjusted), "*" if row.significant else ""),
             ]
             for row in effects
@@ -270,8 +259,12 @@ def single_heads(result: PruneResult) -> Iterator[b.Block]:
         return b.text_table((name, metric, "change", "95% interval", "adj. p", ""), rows, title)
 
     if result.ablation:
-        ranked = sorted(result.ablation, key=lambda row: result.sign * row.difference)
-        changes = [result.sign * row.difference for row in ranked if row.significant]
+
+        def gain(row: HeadEffect) -> float:
+            return result.sign * (row.difference.value or 0.0)
+
+        ranked = sorted(result.ablation, key=gain)
+        changes = [gain(row) for row in ranked if row.significant]
         yield table(
             "head",
             ranked[:_MOST_ALONE],
@@ -282,7 +275,7 @@ def single_heads(result: PruneResult) -> Iterator[b.Block]:
         yield b.HeadMap(
             f"Each head of {model_name(result)} removed alone",
             f"change of {metric}",
-            {(row.layer_name, row.head): row.difference for row in result.ablation},
+            {(row.layer_name, row.head): row.difference.value for row in result.ablation},
             digits=3 if metric in ("cosine", "loss") else 2,
             file="ablation",
             on=b.NOWHERE,
@@ -313,7 +306,7 @@ def _chart(
 ) -> b.Chart:
     return b.Chart(
         *(title, x, METRIC_NAMES[result.metric], series, alt, file),
-        levels={"full model": result.baseline.value},
+        levels={"full model": result.baseline.value.value or 0.0},
         x_scale="percent",
         size=(7.5, 5.0),
     )
@@ -321,8 +314,8 @@ def _chart(
 
 def _series(curve: Curve, name: str, colour: str, dash: Any) -> b.Series:
     """Draw a curve with its intervals, or the range of random heads, as a band."""
-    x, y = [p.fraction for p in curve.points], [p.value for p in curve.points]
-    band = [(p.ci[0], p.ci[1]) if p.ci else (p.value, p.value) for p in curve.points]
+    x, y = [p.fraction for p in curve.points], [p.value.value or 0.0 for p in curve.points]
+    band = [p.value.interval or (value, value) for p, value in zip(curve.points, y, strict=True)]
     if len(x) == 1:  # a band of no width
         bar = [Estimate(y[0], *band[0])]
         return b.Series(name, x, bar, "line", colour, dash=dash, band=band)
@@ -350,9 +343,14 @@ def _spaced(items: Sequence[Any]) -> Sequence[Any]:
     return items[:: max(1, -(-len(items) // _MOST_COLUMNS))]
 
 
-def _ends(ci: Sequence[float] | None, metric: str, signed: bool = False) -> str:
-    """Write both ends of an interval shortly."""
-    return " ".join(number(end, metric, signed=signed, short=True) for end in ci or ()) or "-"
+def _cells(
+    estimate: Estimate | None, metric: str, *, signed: bool = False, short: bool = False
+) -> tuple[str, str]:
+    """Write a value, and both ends of its interval shortly."""
+    if estimate is None:
+        return "-", "-"
+    ends = (number(end, metric, signed=signed, short=True) for end in estimate.interval or ())
+    return number(estimate.value, metric, signed=signed, short=short), " ".join(ends) or "-"
 
 
 def _short_name(method: str, repair: str) -> str:

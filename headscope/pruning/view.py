@@ -7,13 +7,9 @@ from typing import Any
 
 from headscope.core.heads import place_name
 from headscope.core.safe_text import visible
-from headscope.pruning.result import (
-    PruneResult,
-    way,
-)
+from headscope.pruning.result import Area, AreaGap, PruneResult, way
 from headscope.pruning.sentences import (
     STACK_NAMES,
-    change_of,
     chosen_curves,
     leading_point,
     random_beside,
@@ -30,19 +26,14 @@ from headscope.pruning.tables import (
     stacks_blocks,
     survivors,
 )
-from headscope.removal.metric_words import (
-    METRIC_NAMES,
-    amount,
-    change_words,
-    number,
-    span,
-)
+from headscope.removal.metric_words import METRIC_NAMES, amount, change_words, number, span
 from headscope.show import blocks as b
-from headscope.show.cells import csv_text, model_line, p_text, to_csv
+from headscope.show.cells import frame_csv, model_line, p_text, to_csv
 from headscope.show.folders import folder_files, names_of
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
+from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
 
 #: What opens a folder, by what its result says.
@@ -121,9 +112,9 @@ def _run_lines(result: PruneResult) -> str:
     if (calibration := result.calibration) is not None:
         how = "with labels" if calibration.labels else "no labels used"
         lines.append(f"Chosen  on {calibration.name}: {calibration.examples:,} examples, {how}")
-    full = f"Full    {number(result.baseline.value, metric)}"
-    if result.baseline.ci:
-        full += f" (95% interval {span(result.baseline.ci, metric)})"
+    full = f"Full    {number(result.baseline.value.value, metric)}"
+    if result.baseline.value.interval:
+        full += f" (95% interval {span(result.baseline.value, metric)})"
     if result.measured_examples != data.examples:
         full += f", on the {result.measured_examples:,} examples that were tested on"
     return "\n".join([*lines, full])
@@ -184,8 +175,9 @@ def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:
             card.facts.append(("First removed", text))
         if place in alone:
             effect, metric = alone[place], result.metric
-            change, interval = change_of(effect.difference, effect.difference_ci, metric)
-            text = f"{change} {metric} ({interval}, adj. p {p_text(effect.p_adjusted)})"
+            change = number(effect.difference.value, metric, signed=True)
+            ends = span(effect.difference, metric, signed=True)
+            text = f"{change} {metric} ({ends}, adj. p {p_text(effect.p_adjusted)})"
             card.facts.append(("Removed alone", text))
         yield card
 
@@ -198,7 +190,7 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
         yield KeyNumber(
             f"heads confirmed to cost at most {amount(search.wanted, metric)} of {metric}",
             f"{search.count} of {result.n_heads}",
-            change_words(metric, part.difference, part.ci, part.level),
+            change_words(metric, part.difference, part.level),
             Estimate(search.count),
         )
     leading = leading_point(result)
@@ -206,80 +198,67 @@ def key_numbers(result: PruneResult) -> Iterator[KeyNumber]:
         return
     curve, point = leading
     random = random_beside(result, point)
-    interval = f" [{span(point.ci, metric)}]" if point.ci else ""
+    interval = f" [{span(point.value, metric)}]" if point.value.interval else ""
     yield KeyNumber(
         f"{metric} with {point.fraction:.0%} of heads removed",
-        f"{number(point.value, metric)}{interval} by {curve.name}",
-        f"whole model {number(result.baseline.value, metric)}"
-        + (f", random heads {number(random.value, metric)}" if random else ""),
-        Estimate(point.value, *(point.ci or ())),
+        f"{number(point.value.value, metric)}{interval} by {curve.name}",
+        f"whole model {number(result.baseline.value.value, metric)}"
+        + (f", random heads {number(random.value.value, metric)}" if random else ""),
+        point.value,
     )
 
 
 def _files(result: PruneResult) -> dict[str, bytes]:
     """Return curves.csv, the other tables that there are, and the figures."""
+    import pandas
+
     from headscope.show.figures import figures_of
 
-    tables = {"curves": to_csv(result)}
-    header: tuple[str, ...]
-    rows: list[Sequence[Any]]
-    if result.scores:
-        layers = zip(*(scores.values for scores in result.scores), strict=True)
-        rows = [
-            (layer, head, stack, *values)
-            for (stack, layer), by_method in zip(result.scores[0].places, layers, strict=True)
-            for head, values in enumerate(zip(*by_method, strict=True))
-            if values[0] is not None
-        ]
-        header = ("layer", "head", "stack", *(scores.method for scores in result.scores))
-        tables["scores"] = csv_text(header, rows)
-    if result.max_drop is not None:
-        header = ("method", "repair", "heads", "lost", "most_lost", "level", "allowed")
-        looks = result.max_drop.looks
-        tables["max_drop"] = csv_text(header, [[getattr(x, n) for n in header] for x in looks])
-    unknown = (None, None)
-    if result.areas:
-        header = ("stack", "less", "method", "repair", "area", "low", "high")
-        rows = [
-            (a.stack, "", a.method, a.repair, a.value, *a.ci, a.inner, *(a.inner_ci or unknown))
-            for a in result.areas
-        ]
-        rows += [
-            [
-                *(g.stack, g.other, g.method, g.repair, g.difference, *g.ci),
-                *(g.inner, *(g.inner_ci or unknown)),
-            ]
-            for g in result.gaps
-        ]
-        tables["areas"] = csv_text((*header, "inner", "inner_low", "inner_high"), rows)
-    if result.ablation:
-        header = ("layer", "head", "stack", "value", "ci_low", "ci_high", "difference")
-        header += ("difference_ci_low", "difference_ci_high", "p_value", "p_adjusted")
-        for name in ("ablation", "kept_alone"):
-            rows = [
-                [
-                    *(x.layer, x.head, x.stack, x.value, *(x.ci or unknown), x.difference),
-                    *(*(x.difference_ci or unknown), x.p_value, x.p_adjusted, x.significant),
-                ]
-                for x in getattr(result, name)
-            ]
-            tables[name] = csv_text((*header, "significant"), rows)
-    return folder_files(tables, dict(figures_of(blocks(result))))
+    layers = zip(*(scores.values for scores in result.scores), strict=True)
+    places = result.scores[0].places if result.scores else ()
+    methods = [scores.method for scores in result.scores]
+    areas: list[tuple[Area | AreaGap, str, Estimate]] = [
+        *((area, "", area.value) for area in result.areas),
+        *((gap, gap.other, gap.difference) for gap in result.gaps),
+    ]
+    rows: dict[str, list[dict[str, Any]]] = {
+        "scores": [
+            {
+                "layer": layer,
+                "head": head,
+                "stack": stack,
+                **dict(zip(methods, of_head, strict=True)),
+            }
+            for (stack, layer), by_method in zip(places, layers, strict=True)
+            for head, of_head in enumerate(zip(*by_method, strict=True))
+            if of_head[0] is not None
+        ],
+        "max_drop": [*map(_row, result.max_drop.looks if result.max_drop else ())],
+        "areas": [
+            {"stack": item.stack, "less": less, "method": item.method, "repair": item.repair}
+            | {**estimated_columns("area", value), **estimated_columns("inner", item.inner)}
+            for item, less, value in areas
+        ],
+        "ablation": [*map(_row, result.ablation)],
+        "kept_alone": [*map(_row, result.kept_alone)],
+    }
+    tables = {name: frame_csv(pandas.DataFrame(own)) for name, own in rows.items() if own}
+    return folder_files({"curves": to_csv(result), **tables}, dict(figures_of(blocks(result))))
+
+
+def _row(item: Any) -> dict[str, Any]:
+    """Lay the fields of a row of a result out as columns."""
+    columns: dict[str, Any] = {}
+    for name, value in vars(item).items():
+        columns |= estimated_columns(name, value) if isinstance(value, Estimate) else {name: value}
+    return columns
 
 
 VIEW = View(
     lambda result: terminal(blocks(result)),
     _files,
     stale=names_of(
-        *(
-            "areas",
-            "stacks",
-            "scores",
-            "survivors",
-            "ablation",
-            "kept_alone",
-            "max_drop",
-        )
+        *("areas", "stacks", "scores", "survivors", "ablation", "kept_alone", "max_drop")
     ),
     facts=cards,
     scales=(Scale("importance", "Pruning rank (1 is kept longest)"),),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
 from headscope.core.safe_text import visible
@@ -26,6 +27,7 @@ HUB_TASKS = {
     "seq2seq": "translation",
     "fidelity": "feature-extraction",
 }
+MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
 DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
@@ -40,9 +42,36 @@ def base_model(source: str) -> str | None:
     return source if is_hub_id(source) and "/" in source and not Path(source).exists() else None
 
 
-def command_block(command: str) -> str:
-    """Write a command as a block of a card, without this machine's folders."""
-    return f"```sh\n{nameless(visible(command).replace('```', ''))}\n```"
+def card_text(
+    header: ModelCardData,
+    title: str,
+    *opening: str,
+    codes: Iterable[str],
+    sections: Mapping[str, str],
+    command: str,
+) -> str:
+    """Put a card together; FOLDER stands for the folder's path in code that opens it.
+
+    The command that made the folder ends the card, without this machine's folders.
+    """
+    opened = [f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in codes]
+    shown = nameless(visible(command).replace("```", ""))
+    parts = [
+        f"---\n{header.to_yaml().strip()}\n---",
+        f"# {title}",
+        *opening,
+        "## Opening it",
+        *opened,
+        *(part for name, text in sections.items() for part in (f"## {name}", text)),
+        f"```sh\n{shown}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a table of Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def nameless(text: str) -> str:

@@ -6,7 +6,8 @@ The sentences that the terminal, the report and model cards share are here, so t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+
+from headscope.stats.estimate import Estimate
 
 #: What the metrics are called, and what is good.
 METRIC_NAMES = {
@@ -54,12 +55,11 @@ def number(value: float | None, metric: str, *, signed: bool = False, short: boo
     return f"{value:+.{digits}f}" if signed else f"{value:.{digits}f}"
 
 
-def span(interval: Iterable[float] | None, metric: str, *, signed: bool = False) -> str:
-    """Write both ends of an interval of a metric; one that is unknown is None, or infinite."""
-    ends = tuple(interval or ())
-    if not all(map(math.isfinite, ends)) or not ends:
+def span(estimate: Estimate, metric: str, *, signed: bool = False) -> str:
+    """Write both ends of a metric's interval."""
+    if estimate.interval is None:
         return "no interval"
-    return " to ".join(number(value, metric, signed=signed) for value in ends)
+    return " to ".join(number(end, metric, signed=signed) for end in estimate.interval)
 
 
 def percent(level: float) -> str:
@@ -78,26 +78,21 @@ def amount(value: float, metric: str) -> str:
     return f"{text}{unit}"
 
 
-def most_lost(metric: str, ci: Sequence[float]) -> float:
-    """Return a change as a loss at the bad end of its interval; below 0 if the metric improves."""
-    return 0.0 + (max(ci) if scale_of(metric) is None else -min(ci))  # no -0.0
-
-
-def change_words(
-    metric: str, difference: float | None, ci: Sequence[float] | None, level: float = 0.95
-) -> str:
+def change_words(metric: str, change: Estimate | None, level: float = 0.95) -> str:
     """Say what a paired interval allows to be said: how much is lost at most, or what is gained."""
     name = SHORT_NAMES.get(metric, metric)
-    if difference is None or ci is None or not all(map(math.isfinite, ci)):
+    if change is None or change.value is None or change.interval is None:
         return "what is lost at most is not known"
-    if most_lost(metric, ci) < 0:
-        ends = sorted(abs(end) for end in ci)
-        verb = "falls" if difference < 0 else "rises"
-        size = amount(abs(difference), metric)
-        return f"{name} {verb} by {size} ({percent(level)}: {span(ends, metric)})"
-    lost = amount(most_lost(metric, ci), metric)
+    low, high = change.interval
+    loss = scale_of(metric) is None  # less is better
+    most_lost = 0.0 + (high if loss else -low)  # no -0.0
+    if most_lost < 0:
+        ends = " to ".join(number(end, metric) for end in sorted((abs(low), abs(high))))
+        verb = "falls" if change.value < 0 else "rises"
+        return f"{name} {verb} by {amount(abs(change.value), metric)} ({percent(level)}: {ends})"
+    lost = amount(most_lost, metric)
     lost = lost if lost.startswith("less") else f"at most {lost}"
-    if scale_of(metric) is None:
+    if loss:
         return f"{name} rises by {lost} ({percent(level)})"
     are = "are lost" if lost.endswith("points") else f"of {name} is lost"
     return f"{lost} {are} ({percent(level)})"

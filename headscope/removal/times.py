@@ -1,21 +1,33 @@
-"""How fast a model is compared with the whole one, on batches of the evaluation texts' lengths."""
+"""How fast a model is compared with the whole one, on batches of the evaluation texts' lengths.
+
+Another program, or a warm processor, changes the speed of a machine for seconds at a time. Models
+that take turns see the same of it, so what is compared is always what ran side by side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from headscope.artefacts.onnx_session import RuntimeFile
-from headscope.data.token_rows import Row, padded
+from headscope.core.accumulator import Array
+from headscope.data.token_rows import Padded, Row, padded
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.routing import own_implementation, use_implementation
 from headscope.removal.confirm_speed import FEWEST, median_interval, ratio_interval
-from headscope.removal.timing import in_turns, passes
 from headscope.stats.estimate import Estimate
 
 _BATCHES, _SECONDS = 3, 15.0  # Batches in a round; seconds of all rounds beyond the fewest
+
+Pass = Callable[[], object]  # One whole pass of one model over one batch
+#: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
+Side = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
 
 
 class Times(NamedTuple):
@@ -30,24 +42,26 @@ class Times(NamedTuple):
         return Times(Estimate(1.0), self.ms_of_whole, self.ms_of_whole)
 
 
-#: A model, what runs in its place (itself, or a file of a runtime), and its rows of tokens.
-Side = tuple[LoadedModel, LoadedModel | RuntimeFile, Sequence[Row]]
-
-
 def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times:
     """Time a model in turns with the whole one, each on batches of its own tokens.
 
+    Each runs as a user would run it: without gradients, with transformers' own attention (SDPA, or
+    eager of a family that has no other), the pooling included, as it is in an exported graph.
     Without ``cut`` the whole model runs alone. Where the machine's pace changed so much that the
     ratio has no interval, they run twice as often again, once.
     """
     places = spread_places(whole[2], batch_size)
-    runs, texts = [], sum(map(len, places))
+    runs, texts = list[list[Pass]](), sum(map(len, places))
     with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode())
         for model, served, rows in (whole, cut) if cut else (whole,):
-            batches = [
+            if isinstance(served, LoadedModel):
+                own = own_implementation(served.network)
+                stack.enter_context(use_implementation(served.network, own))
+            batches = (
                 padded([rows[i] for i in part], model.pad_id, model.device) for part in places
-            ]
-            runs += stack.enter_context(passes([served], batches))
+            )
+            runs.append([partial(_pass, served, batch) for batch in batches])
         spent = in_turns(runs, fewest=FEWEST, most=4 * FEWEST, seconds=_SECONDS).sum(axis=2)
         if cut and ratio_interval(*spent.T, seed=seed)[1] is None:
             again = in_turns(runs, fewest=2 * len(spent), most=2 * len(spent), seconds=0.0)
@@ -55,6 +69,39 @@ def times(whole: Side, cut: Side | None, *, batch_size: int, seed: int) -> Times
     ms = [Estimate(*median_interval(1e3 * s / texts, seed=seed)) for s in spent.T]
     speed = Estimate(*ratio_interval(*spent.T, seed=seed)) if cut else Estimate(1.0)
     return Times(speed, ms[-1], ms[0])
+
+
+def in_turns(
+    runs: Sequence[Sequence[Pass]],
+    *,
+    fewest: int,
+    most: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Array:
+    """Return the seconds of every pass, (rounds, models, batches).
+
+    In each round every model runs each of its batches once, after one pass over its first batch
+    that is not counted, since the model before has filled the caches with its own weights. The
+    order of the models turns round from round to round. No round is started after ``seconds``, once
+    there are ``fewest``; that never depends on which model was faster.
+    """
+    for run in runs:  # the first pass of a shape compiles products
+        for each in run:
+            each()
+    rounds: list[list[list[float]]] = []
+    start = clock()
+    while len(rounds) < fewest or (len(rounds) < most and clock() - start < seconds):
+        spent: list[list[float]] = [[] for _ in runs]
+        order = range(len(runs)) if len(rounds) % 2 else reversed(range(len(runs)))
+        for i in order:
+            runs[i][0]()
+            for each in runs[i]:
+                began = clock()
+                each()
+                spent[i].append(clock() - began)
+        rounds.append(spent)
+    return np.array(rounds)
 
 
 def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
@@ -68,3 +115,17 @@ def spread_places(rows: Sequence[Row], size: int) -> list[list[int]]:
     full = [part for part in every if len(part) == size] or every
     middles = (np.arange(_BATCHES) + 0.5) / _BATCHES * len(full)
     return [full[i] for i in sorted({int(middle) for middle in middles})]
+
+
+def _pass(served: LoadedModel | RuntimeFile, batch: Padded) -> None:
+    if not isinstance(served, LoadedModel):
+        served.run(*batch.inputs)
+        return
+    decoder: dict[str, Any] = {**batch.decoder_inputs}
+    hidden, logits = served.run(*batch.inputs, **decoder)
+    if logits is None:
+        served.pooling.embed(hidden, batch.hidden_mask)
+    if hidden.device.type == "cuda":  # devices that work on their own finish first
+        torch.cuda.synchronize(hidden.device)
+    elif hidden.device.type == "mps":
+        torch.mps.synchronize()

@@ -240,7 +240,7 @@ def _explain(result: ExplainResult) -> Iterator[Found]:
 
 def _prune(result: PruneResult) -> Iterator[Found]:
     metric, better = result.metric, result.sign
-    whole = number(result.baseline.value, result.baseline.ci, better, of_pruning=True)
+    whole = _pruned(result.baseline.value, better)
     yield "unpruned model", metric, whole
     yield from _prune_curves(result, result.curves, "")
     for stack in result.stacks:
@@ -248,15 +248,19 @@ def _prune(result: PruneResult) -> Iterator[Found]:
     for area in result.areas:
         where = f"{area.stack} alone, {area.method}, {area.repair}"
         sign = 0 if area.method == "random" else better
-        yield where, f"mean {metric}", number(area.value, area.ci, sign, of_pruning=True)
+        yield where, f"mean {metric}", _pruned(area.value, sign)
     if (drop := result.max_drop) is not None:
         where = f"confirmed to cost at most {drop.wanted:g}"
         yield where, "heads removed", Number(drop.count, better=1)
     for row in result.ablation:
-        yield f"without {row.name}", metric, number(row.value, row.ci)
+        yield f"without {row.name}", metric, number(row.value.value, row.value.interval)
     for kept in result.kept_alone:
         where = f"layer {kept.layer} with one head"
-        yield where, metric, number(kept.value, kept.ci)
+        yield where, metric, number(kept.value.value, kept.value.interval)
+
+
+def _pruned(value: Estimate, better: int) -> Number:
+    return number(value.value, value.interval, better, of_pruning=True)
 
 
 def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> Iterator[Found]:
@@ -267,7 +271,7 @@ def _prune_curves(result: PruneResult, curves: Iterable[Curve], before: str) -> 
             percent = f"{100 * point.fraction:.1f}".removesuffix(".0")
             where = f"{before}{curve.name}, {percent}% removed"
             sign = 0 if control else result.sign
-            yield where, result.metric, number(point.value, point.ci, sign, of_pruning=True)
+            yield where, result.metric, _pruned(point.value, sign)
             if not control:
                 removed = frozenset(place_name(place) for place in point.heads_removed)
                 yield where, "heads removed", Labels(removed)

@@ -81,12 +81,12 @@ def _metric(name: str, limit: float, new: Results) -> str:
     prune = new.prune
     if prune is None:
         return "the report has no result of prune"
-    metric, whole = visible(prune.metric), prune.baseline.value
+    metric, whole = visible(prune.metric), prune.baseline.value.value or 0.0
     value, text = whole, f"{metric} is {whole:.4g}"
     if match := _AT.fullmatch(name):
         near = 0.5 / max(prune.n_heads, 1)  # half a head
         points = [
-            (curve.name, point.value)
+            (curve.name, point.value.value or 0.0)
             for curve in prune.curves
             for point in curve.points
             if curve.method != "random" and abs(point.fraction - int(match[1]) / 100) <= near

@@ -67,13 +67,13 @@ def headline(report: ReportResult) -> str:
         text = f"{article}{part.corpus.name}"
         parts.append(f"{some} of {len(part.heads)} heads have a role on {text}")
     if prune is not None and prune.curves:
-        points = [p for p in prune.curves[0].points if p.heads_removed and p.value is not None]
+        points = [p for p in prune.curves[0].points if p.heads_removed]
         if points:
             point = min(points, key=lambda p: abs(len(p.heads_removed) / prune.n_heads - 0.5))
             share = f"{len(point.heads_removed)} of {prune.n_heads} heads"
             parts.append(
-                f"without {share} the {prune.metric} is {point.value:.2f} instead of "
-                f"{prune.baseline.value:.2f}"
+                f"without {share} the {prune.metric} is {point.value.value:.2f} instead of "
+                f"{prune.baseline.value.value:.2f}"
             )
     if not parts:
         return "What the attention heads of this model do."

@@ -18,7 +18,6 @@ from headscope.models.run.products import fast_products
 from headscope.removal.times import Times, times
 from headscope.shrinking.distil import loss_of, output_of
 from headscope.shrinking.layers import layers_of
-from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import Elsewhere, MeasuredModel, Training
 from headscope.shrinking.serving import CALIBRATION, Files, Form, Served
 from headscope.shrinking.text import Texts
@@ -38,18 +37,26 @@ class Bench:
     """Measures models against the whole one, on the same examples and batches."""
 
     def __init__(
-        self, whole: LoadedModel, task: Task, texts: Texts, options: ShrinkOptions, folder: Path
+        self,
+        whole: LoadedModel,
+        task: Task,
+        texts: Texts,
+        folder: Path,
+        *,
+        batch_size: int,
+        seed: int,
     ) -> None:
-        self.whole, self.task, self.texts, self._options = whole, task, texts, options
-        self._folder, self._made = folder, 0
+        self.whole, self.task, self.texts, self.seed = whole, task, texts, seed
+        self._folder, self._made, self._batch_size = folder, 0, batch_size
         self._outputs = task.outputs(whole, all_metrics=True)
-        self._drawn = task.resampled(self._outputs, seed=options.seed)
+        self._drawn = task.resampled(self._outputs, seed=seed)
         self._tasks: dict[int, Task] = {whole.vocab_size: task}
-        self._full: dict[str, tuple[Tensor, Tensor | None]] = {}
+        #: The whole model's outputs and nearest neighbours on text of another kind.
+        self._elsewhere: tuple[Tensor, Tensor | None] | None = None
         # Files are often sorted: ranges of 8 bits come from lines of all of the text, and what is
         # lost by them is judged on others.
         n = len(texts.rows(whole))
-        drawn = random.Random(options.seed).sample(range(n), min(n, CALIBRATION + CHOOSING))
+        drawn = random.Random(seed).sample(range(n), min(n, CALIBRATION + CHOOSING))
         self._calibrate, self._choose = drawn[:CALIBRATION], drawn[CALIBRATION:] or drawn
         self.files_of_whole = self.files(whole)
 
@@ -84,7 +91,7 @@ class Bench:
         self, model: LoadedModel, served: Served
     ) -> tuple[Estimate, Change, dict[str, float]]:
         """Measure a model as it is served: its metric, the change, and all metrics of the task."""
-        task, seed = self.task_of(model), self._options.seed
+        task, seed = self.task_of(model), self.seed
         if served is self.whole:
             outputs = self._outputs
         elif isinstance(served, LoadedModel):
@@ -120,9 +127,9 @@ class Bench:
 
     def times(self, model: LoadedModel, served: Served) -> Times:
         """Time a model in turns with the whole one in torch."""
-        options, whole = self._options, (self.whole, self.whole, self.task.rows)
+        whole = (self.whole, self.whole, self.task.rows)
         cut = None if served is self.whole else (model, served, self.task_of(model).rows)
-        return times(whole, cut, batch_size=options.batch_size, seed=options.seed)
+        return times(whole, cut, batch_size=self._batch_size, seed=self.seed)
 
     # --- all of it ------------------------------------------------------------------------------
 
@@ -137,9 +144,9 @@ class Bench:
     ) -> MeasuredModel:
         """Measure one model in one form."""
         model, served = files.model, files.served(form)
-        value, found, metrics = self.value(model, served)
-        most = found.most_lost(1 if self.task.higher_is_better else -1)
-        change = Estimate(found.difference, *(found.ci or (None, None)))
+        value, paired, metrics = self.value(model, served)
+        most = paired.most_lost(1 if self.task.higher_is_better else -1)
+        change = paired.estimate()
         if served is self.whole:  # against itself
             most, change = 0.0, Estimate(0.0)
         return MeasuredModel(
@@ -164,37 +171,26 @@ class Bench:
         Embeddings by their cosine and by their nearest neighbours among these texts, classes by the
         share of equal guesses; of other heads nothing is said.
         """
-        head = self.whole.task_head
-        if (
-            self.whole.encoder_decoder
-            or head not in (None, "classification")
-            or served is self.whole
-        ):
+        head, other = self.whole.task_head, self.texts.other
+        compared = head in (None, "classification") and not self.whole.encoder_decoder
+        if other is None or not compared or served is self.whole:
             return ()
-        found = []
-        for name in self.texts.other:
-            rows = self.texts.other_rows(name, model)
-            if name not in self._full:
-                theirs = _outputs(self.whole, self.whole, self.texts.other_rows(name, self.whole))
-                self._full[name] = theirs, nearest(theirs) if head is None else None
-            ours, (theirs, near) = _outputs(model, served, rows), self._full[name]
-            if near is None:
-                kept = (ours.argmax(-1) == theirs.argmax(-1)).double()
-                item = Elsewhere(name, len(rows), "classes", self._mean(kept), UNKNOWN)
-            else:
-                same = (
-                    (nearest(ours)[:, :, None] == near[:, None, :]).any(dim=2).double().mean(dim=1)
-                )
-                enough = len(rows) >= FEWEST_TEXTS
-                neighbours = self._mean(same) if enough else UNKNOWN
-                cosine = self._mean((ours * theirs).sum(-1))
-                item = Elsewhere(name, len(rows), "cosine", cosine, neighbours)
-            found.append(item)
-        return tuple(found)
+        rows = self.texts.other_rows(model)
+        if self._elsewhere is None:
+            theirs = _outputs(self.whole, self.whole, self.texts.other_rows(self.whole))
+            self._elsewhere = theirs, nearest(theirs) if head is None else None
+        ours, (theirs, near) = _outputs(model, served, rows), self._elsewhere
+        if near is None:
+            equal = (ours.argmax(-1) == theirs.argmax(-1)).double()
+            return (Elsewhere(other.name, len(rows), "classes", self._mean(equal), UNKNOWN),)
+        same = (nearest(ours)[:, :, None] == near[:, None, :]).any(dim=2).double().mean(dim=1)
+        neighbours = self._mean(same) if len(rows) >= FEWEST_TEXTS else UNKNOWN
+        cosine = self._mean((ours * theirs).sum(-1))
+        return (Elsewhere(other.name, len(rows), "cosine", cosine, neighbours),)
 
     def _mean(self, values: Tensor) -> Estimate:
         outputs = {"value": values.double().clamp(max=1.0).numpy()}
-        return interval_of(mean_of("value"), outputs, seed=self._options.seed).estimate()
+        return interval_of(mean_of("value"), outputs, seed=self.seed).estimate()
 
 
 def as_model(model: LoadedModel, served: Served) -> LoadedModel:
@@ -211,14 +207,14 @@ class _Stand:
 
 def _outputs(model: LoadedModel, served: Served, rows: Sequence[Row]) -> Tensor:
     """Return what :func:`output_of` gives of every row, in the order of the rows."""
-    found: list[Tensor] = [torch.empty(0)] * len(rows)
+    by_row: list[Tensor] = [torch.empty(0)] * len(rows)
     with torch.no_grad(), fast_products(model.network):
         for part in buckets(rows):
             batch = padded(part, model.pad_id, model.device)
             outputs = output_of(as_model(model, served), batch)
             for i, each in zip(batch.index, outputs, strict=True):
-                found[i] = each
-    return torch.stack(found)
+                by_row[i] = each
+    return torch.stack(by_row)
 
 
 def nearest(embeddings: Tensor) -> Tensor:

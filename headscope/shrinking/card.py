@@ -11,10 +11,12 @@ from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import class_for
 from headscope.removal.card import (
     HUB_TASKS,
+    MADE_BY,
     base_model,
-    command_block,
+    card_text,
     inherited_header,
     nameless,
+    table,
 )
 from headscope.show import blocks as b
 from headscope.show.figures import figure_files, figures_of
@@ -67,38 +69,29 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         **{key: v for key, v in inherited_header(whole).items() if key != "pipeline_tag"},
     )
     form, opened_by = Form(best.runtime, best.precision), class_for(whole.task_head).__name__
-    codes = snippets(form, sentences=sentences, opened_by=opened_by)
-    table, texts = [], []
+    tables, texts = [], []
     for block in blocks(result):
         if isinstance(block, b.Table):
-            heads = [title for title, *_ in block.columns]
-            rows = [f"| {' | '.join(map(markdown, row))} |" for row in b.table_cells(block)]
-            lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *rows]
-            table.append(
-                "\n".join(
-                    [
-                        *([f"{markdown(nameless(block.title))}\n"] if block.title else []),
-                        *lines,
-                    ]
-                )
-            )
+            rows = ([*map(markdown, row)] for row in b.table_cells(block))
+            caption = [markdown(nameless(block.title))] if block.title else []
+            tables += [*caption, table([column for column, *_ in block.columns], rows)]
         elif isinstance(block, b.Text) and block.style in ("control", "warning"):
             texts.append(markdown(visible(nameless(block.text))))
-    parts = [
-        f"---\n{header.to_yaml().strip()}\n---",
-        f"# {name}, smaller",
+    picture_text = "![The metric of every model against milliseconds](shrink.png)"
+    text = card_text(
+        header,
+        f"{name}, smaller",
         f"**{markdown(nameless(answer(result)))}**",
-        f"The headline is that of `{saved.file}`.",
-        "## Opening it",
-        *(f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in codes),
-        "## What was measured\n\n![The metric of every model against milliseconds](shrink.png)",
-        *table,
-        "## How it was made",
-        *texts,
-        f"{command_block(result.provenance['command'])}\n\nMade by [headscope](https://pypi.org/project/headscope/).",
-    ]
+        f"The headline is that of `{saved.file}`. {MADE_BY}",
+        codes=snippets(form, sentences=sentences, opened_by=opened_by),
+        sections={
+            "What was measured": "\n\n".join([picture_text, *tables]),
+            "How it was made": "\n\n".join(texts),
+        },
+        command=str(result.provenance["command"]),
+    )
     files = figure_files(dict(figures_of([picture(result)])))
-    return "\n\n".join(parts) + "\n", files["shrink.png"]
+    return text, files["shrink.png"]
 
 
 def snippets(form: Form, *, sentences: bool, opened_by: str = "AutoModel") -> list[str]:
@@ -107,19 +100,19 @@ def snippets(form: Form, *, sentences: bool, opened_by: str = "AutoModel") -> li
     ``opened_by`` is the class of transformers that opens the model with its head.
     """
     exact = form == Form("openvino", "float32")
-    found = []
+    codes = []
     if sentences:
         kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
-        found.append(
+        codes.append(
             "from sentence_transformers import SentenceTransformer\n\n"
             f"{_SENTENCES[form.runtime].replace('SETTING', kwargs)}\n"
             'print(model.encode(["A sentence."]).shape)'
         )
     if form.runtime in _ALONE:
         config = f", {_FLOAT32}" if exact else ""
-        found.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
+        codes.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
     else:
-        found.append(
+        codes.append(
             f'from transformers import {opened_by}\n\nmodel = {opened_by}.from_pretrained("FOLDER")'
         )
-    return found
+    return codes

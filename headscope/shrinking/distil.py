@@ -126,38 +126,48 @@ def distil(
         stack.enter_context(fast_products(whole.network))
         parameters = stack.enter_context(_trained(network))
         optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=0.0)
-        before = lesson.distance(held)
-        run = _Run(network, optimiser, before)
-        run.resume(state)
+        before = best = lesson.distance(held)
+        steps, share, nearest = 0, 0.0, copy.deepcopy(network.state_dict())
+        if state is not None and (saved := state.read()) is not None:
+            network.load_state_dict(saved["network"])
+            optimiser.load_state_dict(saved["optimiser"])
+            nearest, (best, steps, share) = saved["nearest"], saved["numbers"]
         if low is None:
             low = _faster_in_bfloat16(lesson, train[len(train) // 2 :][:BATCH])
         if not low:
             stack.enter_context(fast_products(network, training=True))
-        begun, looked, waited, share = clock(), clock(), 0, run.share
+        begun, evaluated, waited, share_before = clock(), clock(), 0, share
         while share < 1 and waited <= PATIENCE:
             for group in optimiser.param_groups:
-                group["lr"] = RATE * min(1.0, (run.steps + 1) / WARM) * (1 - share)
+                group["lr"] = RATE * min(1.0, (steps + 1) / WARM) * (1 - share)
             first = rng.randrange(max(1, len(train) - BATCH + 1))
             optimiser.zero_grad()
             lesson.backward(train[first : first + BATCH], low)
             nn.utils.clip_grad_norm_(parameters, 1.0)
             optimiser.step()
-            run.steps += 1
-            share = min(1.0, run.share + (clock() - begun) / max(60 * minutes, 1e-9))
+            steps += 1
+            share = min(1.0, share_before + (clock() - begun) / max(60 * minutes, 1e-9))
             tell(share)
-            if share >= 1 or clock() - looked > SECONDS:
-                waited = 0 if run.look(lesson.distance(held)) else waited + 1
-                run.save(state, share)
-                looked = clock()
-        network.load_state_dict(run.kept)
-        ended = "time" if share >= 1 else "no nearer"
+            if share >= 1 or clock() - evaluated > SECONDS:
+                waited += 1
+                if (distance := lesson.distance(held)) < best:
+                    best, nearest, waited = distance, copy.deepcopy(network.state_dict()), 0
+                if state is not None:
+                    state.write(
+                        numbers=[best, steps, share],
+                        nearest=nearest,
+                        network=network.state_dict(),
+                        optimiser=optimiser.state_dict(),
+                    )
+                evaluated = clock()
+        network.load_state_dict(nearest)
     return student, Training(
         minutes=share * minutes,
-        steps=run.steps,
+        steps=steps,
         texts=len(train),
         before=before,
-        after=run.best,
-        ended=ended,
+        after=best,
+        ended="time" if share >= 1 else "no nearer",
         arithmetic="bfloat16" if low else "float32",
     )
 
@@ -235,46 +245,11 @@ class State:
             return None
         return held if held.get("key") == self.key else None
 
-
-class _Run:
-    """How far training has come."""
-
-    def __init__(self, network: Any, optimiser: torch.optim.Optimizer, best: float) -> None:
-        self._network, self._optimiser = network, optimiser
-        self.best, self.steps, self.share = best, 0, 0.0
-        self.kept = copy.deepcopy(network.state_dict())
-
-    def look(self, distance: float) -> bool:
-        """Keep the weights if they are nearer than any before."""
-        if distance >= self.best:
-            return False
-        self.best, self.kept = distance, copy.deepcopy(self._network.state_dict())
-        return True
-
-    def save(self, state: State | None, share: float) -> None:
-        """Write everything that is needed to go on."""
-        if state is None:
-            return
-        held = {
-            "key": state.key,
-            "removed": state.removed,
-            "spent": state.spent,
-            "numbers": [self.best, self.steps, share],
-            "kept": self.kept,
-            "network": self._network.state_dict(),
-            "optimiser": self._optimiser.state_dict(),
-        }
+    def write(self, **held: Any) -> None:
+        """Save everything that is needed to go on."""
         file = io.BytesIO()
-        torch.save(held, file)
-        write_atomically(state.path, file.getvalue())
-
-    def resume(self, state: State | None) -> None:
-        """Resume from what the same run saved."""
-        if state is not None and (held := state.read()) is not None:
-            self._network.load_state_dict(held["network"])
-            self._optimiser.load_state_dict(held["optimiser"])
-            self.kept = held["kept"]
-            self.best, self.steps, self.share = held["numbers"]
+        torch.save({"key": self.key, "removed": self.removed, "spent": self.spent, **held}, file)
+        write_atomically(self.path, file.getvalue())
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from torch import Tensor
 from headscope.core.errors import InputError, UnsupportedModelError
 from headscope.core.files import sha256_of
 from headscope.core.memory import give_back
+from headscope.core.progress import Progress
 from headscope.data.frequencies import COMMON_WORDS
 from headscope.models.run.loaded import LoadedModel, fingerprint
 from headscope.models.surgery.layers import remove_layers
@@ -37,10 +38,8 @@ from headscope.shrinking.layers import (
     nearest_subsets,
     spread_evenly,
 )
-from headscope.shrinking.options import ShrinkOptions
-from headscope.shrinking.result import MeasuredModel, Training
+from headscope.shrinking.result import MeasuredModel, Target, Training
 from headscope.shrinking.serving import FORMS, TORCH, Files, Form
-from headscope.shrinking.targets import amount, extent, keeps, reaches
 
 #: Shares of the layers that models have which are tested for a largest drop, the easiest first.
 SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
@@ -54,8 +53,19 @@ NEAREST, BRIEFLY = 2, 0.15
 class Ladder:
     """What was measured so far, and what was chosen of it."""
 
-    def __init__(self, bench: Bench, options: ShrinkOptions, runtimes: tuple[str, ...]) -> None:
-        self.bench, self.options = bench, options
+    def __init__(
+        self,
+        bench: Bench,
+        runtimes: tuple[str, ...],
+        *,
+        target: Target | None,
+        max_drop: float | None,
+        minutes: float,
+        save: Path | None,
+        tell: Progress,
+    ) -> None:
+        self.bench, self.target, self.max_drop = bench, target, max_drop
+        self._minutes, self._save, self._tell = minutes, save, tell
         self.models: list[MeasuredModel] = []
         self.refused: list[str] = []
         self.chosen: int | None = None
@@ -70,6 +80,10 @@ class Ladder:
         self._forms = [f for f in FORMS if f == TORCH or f.runtime in runtimes]
 
     @property
+    def _for_size(self) -> bool:
+        return self.target is not None and self.target.name == "mb"
+
+    @property
     def form(self) -> Form:
         """The form of the model that was chosen."""
         assert self.chosen is not None
@@ -78,10 +92,9 @@ class Ladder:
     def climb(self) -> None:
         """Go up the rungs until one reaches the target."""
         self._whole_model()
-        if not self.options.searches:
+        if self.target is None and self.max_drop is None:
             self.stopped = "No target was given, so nothing was removed."
-            return
-        if self.options.target is None:
+        elif self.target is None:
             self._smallest_that_keeps()
         elif not self._whole_reaches():
             self._fewer_layers()
@@ -101,7 +114,7 @@ class Ladder:
         bench, files, whole = self.bench, self.bench.files_of_whole, self.bench.whole
         wanted, self._forms = self._forms, []
         for i, form in enumerate(wanted):
-            self.options.tell("whole model", i, len(wanted))
+            self._tell("whole model", i, len(wanted))
             try:
                 served = files.served(form)
             except (UnsupportedModelError, InputError) as error:
@@ -132,19 +145,19 @@ class Ladder:
         Calibration text says which that is: it is the only one whose loss is tested, and if that is
         too much, fewer layers would lose more.
         """
-        good = [form for form in self._forms if self._reaches(self._model(form))]
+        good = [form for form in self._forms if self._model(form).reaches(self.target)]
         if not good:
             return False
         form = min(good, key=lambda form: self._lost[form])
         model = self._model(form)
         self._choose(model, self.bench.files_of_whole)
-        self.reached = self._keeps(model)
+        self.reached = model.keeps(self.max_drop)
         self.stopped = f"The whole model in {form} reaches the target, so nothing was removed."
         if not self.reached:
             self.stopped = (
                 f"The whole model in {form} reaches the target but may lose "
-                f"{amount(model.most_lost)} of {self.bench.task.metric}, more than "
-                f"{self.options.max_drop:g}, and fewer layers would lose more: allow more, or give "
+                f"{model.loss} of {self.bench.task.metric}, more than "
+                f"{self.max_drop:g}, and fewer layers would lose more: allow more, or give "
                 "more examples."
             )
         return True
@@ -158,11 +171,12 @@ class Ladder:
 
     def _fewer_layers(self) -> None:
         """Find how many layers reach the target, train that model, measure it."""
-        form = self._forms[0] if self.options.mb is None else self._smallest_form()
-        found = self._that_reaches(form)
-        if found is None:
+        form = self._forms[0]
+        if self._for_size:
+            form = min(self._forms, key=lambda form: self._model(form).megabytes)
+        if (nearest := self._that_reaches(form)) is None:
             return
-        base, count = found
+        base, count = nearest
         if (share := self._respelled.get(base.vocab_size)) is not None:
             self.bench.texts.warnings.append(
                 f"{share:.1%} of the texts that are measured on need a piece that the smaller "
@@ -172,21 +186,21 @@ class Ladder:
         model = self._measured(files, form, training)
         self.models.append(model)
         self.chosen, self.best = len(self.models) - 1, files
-        self.reached = self._reaches(model) and self._keeps(model)
+        self.reached = model.reaches(self.target) and model.keeps(self.max_drop)
         what = f"{len(model.layers)} of {len(self.models[0].layers)} layers"
         if model.rows < self.models[0].rows:
             what += f" and {model.rows:,} of {self.models[0].rows:,} rows of the vocabulary"
         if self.reached:
             self.stopped = f"No form of the whole model reaches the target; {what} in {form} do."
-        elif not self._keeps(model):
+        elif not model.keeps(self.max_drop):
             self.stopped = (
-                f"{what} in {form} reach the target but may lose {amount(model.most_lost)} of "
-                f"{self.bench.task.metric}, more than {self.options.max_drop:g}: allow more, give "
+                f"{what} in {form} reach the target but may lose {model.loss} of "
+                f"{self.bench.task.metric}, more than {self.max_drop:g}: allow more, give "
                 "more minutes, or more text of the kind that the model will read."
             )
         else:
             self.stopped = (
-                f"{what} in {form} came nearest to the target and miss it: {extent(model)}."
+                f"{what} in {form} came nearest to the target and miss it: {model.extent}."
             )
 
     def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:
@@ -217,19 +231,21 @@ class Ladder:
 
     def _counts(self, base: LoadedModel, form: Form) -> list[int]:
         """List the numbers of layers to try, beginning a little above where speed is expected."""
-        counts, speed = counts_of(base), self.options.speed
-        if speed is None or not counts:
+        counts, target = counts_of(base), self.target
+        if target is None or target.name != "speed" or not counts:
             return counts
         whole = self._model(form).speed.value or 1.0
         layers = counts[0] + 1
         # At best time falls with the layers; the first number that is tried may be too large.
-        return [count for count in counts if whole * layers / count >= 0.95 * speed] or counts[-1:]
+        return [
+            count for count in counts if whole * layers / count >= 0.95 * target.value
+        ] or counts[-1:]
 
     def _bases(self) -> Iterator[LoadedModel]:
         """Yield the whole model and, for a size, those with ever smaller vocabularies."""
         whole, texts = self.bench.whole, self.bench.texts
         yield whole
-        if self.options.mb is None or not texts.plain or whole.task_head in ("mlm", "seq2seq"):
+        if not self._for_size or not texts.plain or whole.task_head in ("mlm", "seq2seq"):
             return
         lines = texts.training.texts
         words = Counter(re.findall(r"\w+", " ".join(lines)))
@@ -244,23 +260,17 @@ class Ladder:
 
     def _would_reach(self, files: Files, form: Form) -> tuple[bool, str]:
         """Whether a model of this size, not yet trained, is fast or small enough."""
-        model, bench = files.model, self.bench
-        served = files.served(form)
-        if self.options.mb is not None:
-            size = files.megabytes(form)
-            return size <= self.options.mb, f"{size:.1f} MB"
-        speed, ms, _ = bench.times(model, served)
-        if self.options.ms is not None:
-            return ms.high is not None and ms.high <= self.options.ms, f"{ms.value:.2f} ms a text"
-        assert self.options.speed is not None
-        return (speed.low or 0.0) >= self.options.speed, f"{speed.value:.2f} times the speed"
-
-    def _smallest_form(self) -> Form:
-        return min(self._forms, key=lambda form: self._model(form).megabytes)
+        assert self.target is not None
+        served, size = files.served(form), files.megabytes(form)
+        if self._for_size:
+            return size <= self.target.value, f"{size:.1f} MB"
+        speed, ms, _ = self.bench.times(files.model, served)
+        words = {"ms": f"{ms.value:.2f} ms a text", "speed": f"{speed.value:.2f} times the speed"}
+        return self.target.reached_by(speed, ms, size), words[self.target.name]
 
     def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
         """Choose which layers stay, and distil what is left."""
-        bench, minutes = self.bench, self.options.minutes
+        bench, minutes = self.bench, self._minutes
         if not spread_evenly(base, count) and bench.distance(base, base) <= ROUNDING:
             return bench.files(base), None  # rows alone went, and no text needs them
         bench.files_of_whole.release()  # what runtimes hold is not needed while training
@@ -292,7 +302,7 @@ class Ladder:
             return self.bench.distance(model, model, most=128)
 
         sets = nearest_subsets(
-            base, count, distance, lambda i, n: self.options.tell("choosing layers", i, n)
+            base, count, distance, lambda i, n: self._tell("choosing layers", i, n)
         )
         even = set(spread_evenly(base, count))
         return [*sets[:NEAREST], *(gone for gone in sets[NEAREST:] if set(gone) == even)]
@@ -301,18 +311,18 @@ class Ladder:
         self, small: LoadedModel, minutes: float, spent: float, state: State | None = None
     ) -> tuple[LoadedModel, Training]:
         """Train for some of the minutes; ``spent`` are those used before."""
-        bench, options = self.bench, self.options
+        bench = self.bench
 
         def tell(share: float) -> None:
-            done = (spent + share * minutes) / options.minutes
-            options.tell("distilling", round(1000 * done), 1000)
+            done = (spent + share * minutes) / self._minutes
+            self._tell("distilling", round(1000 * done), 1000)
 
         model, training = distil(
             small,
             bench.whole,
             (bench.texts.rows(small), bench.texts.rows(bench.whole)),
             minutes,
-            seed=options.seed,
+            seed=bench.seed,
             state=state,
             known=self._known,
             low=self._low,
@@ -323,17 +333,17 @@ class Ladder:
 
     def _state(self, base: LoadedModel, count: int) -> State | None:
         """Return the file in which training is saved, next to the folder that is to be saved."""
-        if self.options.save is None:
+        if (folder := self._save) is None:
             return None
-        options, texts, folder = self.options, self.bench.texts, Path(self.options.save)
+        texts = self.bench.texts
         what = (
             *(self.bench.whole.name, fingerprint(self.bench.whole.network), base.vocab_size, count),
-            *(texts.training.sha256, len(texts.training), options.minutes, options.seed),
+            *(texts.training.sha256, len(texts.training), self._minutes, self.bench.seed),
         )
         return State(folder.with_name(f".{folder.name}.training"), sha256_of(repr(what)))
 
     def _measured(self, files: Files, form: Form, training: Training | None) -> MeasuredModel:
-        self.options.tell("smaller model", 0, 1)
+        self._tell("smaller model", 0, 1)
         times = self.bench.times(files.model, files.served(form))
         return self.bench.measured(files, form, times, training)
 
@@ -346,7 +356,7 @@ class Ladder:
         """
         kept: list[Form] = []
         for form in sorted(self._forms, key=lambda f: self._lost[f]):
-            if not self._keeps(self._model(form)):
+            if not self._model(form).keeps(self.max_drop):
                 break
             kept.append(form)
         form = next((f for f in self._forms if f in kept), TORCH)
@@ -354,7 +364,7 @@ class Ladder:
         if form != self._forms[0]:
             first = self._model(self._forms[0])
             self.stopped = (
-                f"The whole model in {first.form} may lose {amount(first.most_lost)} already, so "
+                f"The whole model in {first.form} may lose {first.loss} already, so "
                 f"it stays whole, in {form}."
             )
             return
@@ -365,23 +375,15 @@ class Ladder:
             files, training = self._trained(self.bench.whole, count)
             model = self._measured(files, form, training)
             self.models.append(model)
-            if not self._keeps(model):
+            if not model.keeps(self.max_drop):
                 self.stopped = (
-                    f"{len(model.layers)} layers may lose {amount(model.most_lost)}, more than "
-                    f"{self.options.max_drop:g}, so fewer were not tried."
+                    f"{len(model.layers)} layers may lose {model.loss}, more than "
+                    f"{self.max_drop:g}, so fewer were not tried."
                 )
                 files.close()
                 return
             self.best, self.chosen = files, len(self.models) - 1
             self.stopped = "The smallest model that is tried keeps to it."
 
-    # --- comparing with a target ----------------------------------------------------------------
-
     def _choose(self, model: MeasuredModel, files: Files) -> None:
         self.chosen, self.best, self.reached = self.models.index(model), files, True
-
-    def _reaches(self, model: MeasuredModel) -> bool:
-        return reaches(model, self.options)
-
-    def _keeps(self, model: MeasuredModel) -> bool:
-        return keeps(model, self.options)

@@ -9,8 +9,8 @@ need not be so after some minutes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from itertools import combinations
+from collections.abc import Callable
+from itertools import chain, combinations, product
 from typing import Any
 
 from headscope.core.errors import HeadscopeError, InputError
@@ -63,32 +63,44 @@ def nearest_subsets(
     InputError
         If the family can do without none of these layers.
     """
-    stacks, kept = layers_of(loaded), kept_of_each(loaded, count)
-    subsets = math.prod(math.comb(len(own), kept[name]) for name, own in stacks.items())
+    stacks, left = layers_of(loaded), kept_of_each(loaded, count)
+    leaving = {name: len(layers) - left[name] for name, layers in stacks.items()}
+    n_subsets = math.prod(math.comb(len(stacks[name]), n) for name, n in leaving.items())
     refused: list[HeadscopeError] = []
+    costs: dict[tuple[Any, ...], float] = {}
+    removed: tuple[Any, ...] = ()
 
-    def looked(gone: tuple[Any, ...]) -> float:
+    def cost(removed: tuple[Any, ...]) -> float:
         try:
-            return distance(remove_layers(loaded, gone, share=True))
+            return distance(remove_layers(loaded, removed, share=True))
         except HeadscopeError as error:
             refused.append(error)
             return math.inf
 
-    if subsets <= MOST_SUBSETS:
-        every = list(_subsets(stacks, kept))
-        found = []
-        for i, gone in enumerate(every):
-            tell(i, len(every))
-            found.append((looked(gone), gone))
-    else:
-        found = _one_at_a_time(stacks, kept, looked, tell)
+    if n_subsets <= MOST_SUBSETS:
+        of_stacks = (combinations(stacks[name], n) for name, n in leaving.items())
+        for i, parts in enumerate(product(*of_stacks)):
+            tell(i, n_subsets)
+            removed = tuple(chain.from_iterable(parts))
+            costs[removed] = cost(removed)
+    else:  # the layer that costs least goes, again and again; the last step's sets count
+        steps = sum(leaving.values())
+        for step in range(steps):
+            tell(step, steps)
+            costs = {
+                (*removed, layer): cost((*removed, layer))
+                for name, layers in stacks.items()
+                for layer in layers
+                if layer not in removed and sum(map(layers.__contains__, removed)) < leaving[name]
+            }
+            removed = min(costs, key=costs.__getitem__)
     even = spread_evenly(loaded, count)
-    if set(even) not in (set(gone) for _, gone in found):
-        found.append((looked(even), even))
-    found = sorted((item for item in found if item[0] < math.inf), key=lambda item: item[0])
-    if not found:
+    if set(even) not in map(set, costs):
+        costs[even] = cost(even)
+    possible = [removed for removed in costs if costs[removed] < math.inf]
+    if not possible:
         raise InputError(f"No layers of {loaded.name} can be removed: {refused[0]}")
-    return [gone for _, gone in found]
+    return sorted(possible, key=costs.__getitem__)
 
 
 def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Any, ...]:
@@ -100,36 +112,3 @@ def spread_evenly(loaded: LoadedModel, count: int) -> tuple[Any, ...]:
         places = {i * last // max(1, stays - 1) for i in range(stays)}
         gone += [layer for place, layer in enumerate(own) if place not in places]
     return tuple(gone)
-
-
-def _subsets(stacks: dict[str, list[Any]], kept: dict[str, int]) -> Iterator[tuple[Any, ...]]:
-    """Yield every set of layers that may go."""
-    first, *others = stacks
-    for gone in combinations(stacks[first], len(stacks[first]) - kept[first]):
-        if not others:
-            yield gone
-        else:
-            rest = {name: stacks[name] for name in others}
-            yield from ((*gone, *more) for more in _subsets(rest, kept))
-
-
-def _one_at_a_time(
-    stacks: dict[str, list[Any]],
-    kept: dict[str, int],
-    looked: Callable[[tuple[Any, ...]], float],
-    tell: Callable[[int, int], object],
-) -> list[tuple[float, tuple[Any, ...]]]:
-    """Remove the layer that costs least, again and again; the last step's sets."""
-    gone: tuple[Any, ...] = ()
-    steps = sum(len(own) - kept[name] for name, own in stacks.items())
-    found: list[tuple[float, tuple[Any, ...]]] = []
-    for step in range(steps):
-        tell(step, steps)
-        found = [
-            (looked((*gone, layer)), (*gone, layer))
-            for name, own in stacks.items()
-            for layer in own
-            if layer not in gone and sum(item in gone for item in own) < len(own) - kept[name]
-        ]
-        gone = min(found, key=lambda item: item[0])[1]
-    return found

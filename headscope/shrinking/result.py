@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.effects import estimated_columns
+from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
     import pandas
@@ -39,6 +40,26 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Target:
+    """What was asked for."""
+
+    name: str  # ``speed``, ``ms`` or ``mb``
+    value: float
+
+    def __str__(self) -> str:
+        unit = {"speed": "times the speed", "ms": "ms a text", "mb": "MB"}[self.name]
+        return f"{self.value:g} {unit}"
+
+    def reached_by(self, speed: Estimate, ms: Estimate, megabytes: float) -> bool:
+        """Whether a model surely is as fast, or is as small: an interval's bad end counts."""
+        if self.name == "speed":
+            return speed.low is not None and speed.low >= self.value
+        if self.name == "ms":
+            return ms.high is not None and ms.high <= self.value
+        return megabytes <= self.value
+
+
+@dataclass(frozen=True)
 class MeasuredModel:
     """One model in one runtime and precision."""
 
@@ -66,13 +87,29 @@ class MeasuredModel:
         """Whether it is the whole model in torch, which everything is compared with."""
         return self.speed == Estimate(1.0)
 
+    def reaches(self, target: Target | None) -> bool:
+        """Whether it reaches a target, if there is one."""
+        return target is None or target.reached_by(self.speed, self.ms, self.megabytes)
 
-@dataclass(frozen=True)
-class Target:
-    """What was asked for."""
+    def keeps(self, max_drop: float | None) -> bool:
+        """Whether it is confirmed to lose at most ``max_drop``."""
+        if max_drop is None or self.is_whole:
+            return True
+        return self.most_lost is not None and self.most_lost <= max_drop
 
-    name: str  # ``speed``, ``ms`` or ``mb``
-    value: float
+    @property
+    def loss(self) -> str:
+        """What it may lose, in words."""
+        return "an unknown amount" if self.most_lost is None else f"{self.most_lost:.2f}"
+
+    @property
+    def extent(self) -> str:
+        """How fast and how large it is, in words."""
+        times = "" if self.speed.low is None else f" (at least {self.speed.low:.2f})"
+        return (
+            f"{self.speed.value:.2f} times the speed{times}, {self.ms.value:.2f} ms a text, "
+            f"{self.megabytes:.1f} MB"
+        )
 
 
 @dataclass(frozen=True)
@@ -127,9 +164,6 @@ class ShrinkResult:
         """Return a row for each model."""
         import pandas
 
-        def both(name: str, number: Estimate) -> dict[str, float | None]:
-            return {name: number.value, f"{name}_low": number.low, f"{name}_high": number.high}
-
         return pandas.DataFrame(
             [
                 {
@@ -138,10 +172,10 @@ class ShrinkResult:
                     "runtime": model.runtime,
                     "precision": model.precision,
                     "megabytes": model.megabytes,
-                    **both("ms", model.ms),
-                    **both("speed", model.speed),
-                    **both(self.metric, model.value),
-                    **both("change", model.change),
+                    **estimated_columns("ms", model.ms),
+                    **estimated_columns("speed", model.speed),
+                    **estimated_columns(self.metric, model.value),
+                    **estimated_columns("change", model.change),
                     **{f"nearness {e.text}": e.nearness.value for e in model.elsewhere},
                     **{f"neighbours {e.text}": e.neighbours.value for e in model.elsewhere},
                     "chosen": place == self.chosen,
@@ -149,6 +183,3 @@ class ShrinkResult:
                 for place, model in enumerate(self.models)
             ]
         )
-
-
-__all__ = ["UNKNOWN", "Elsewhere", "MeasuredModel", "Saved", "ShrinkResult", "Target", "Training"]

@@ -4,44 +4,47 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headscope.artefacts.saving import check_target
-from headscope.core.errors import (
-    ArtefactError,
-    InputError,
-    InterruptedRunError,
-)
+from headscope.core.errors import ArtefactError, InputError, InterruptedRunError
 from headscope.core.serialise import SCHEMA
-from headscope.models.certificate.validation import ValidationSummary
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
 from headscope.shrinking.bench import Bench
-from headscope.shrinking.check import check
 from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.options import ShrinkOptions
 from headscope.shrinking.result import ShrinkResult
-from headscope.shrinking.saving import save
-from headscope.shrinking.serving import (
-    installed_runtimes,
-    lacks_vnni,
-    need_runtimes,
-)
+from headscope.shrinking.saving import measured_folder, save
+from headscope.shrinking.serving import installed_runtimes, lacks_vnni, need_runtimes
 from headscope.shrinking.text import read_all
 
 
 def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     """Measure the whole model in every form; go on to smaller ones where a target asks for it."""
-    asked = tuple(dict.fromkeys(options.runtimes or ()))
-    need_runtimes(asked)
-    if options.save is not None:
-        check_target(options.save)
-    texts = read_all(options)
-    whole = open_for_tasks(model, task=options.task, **options.loading)
+    task_name, seed, tell, folder = options.task, options.seed, options.tell, options.save
+    target, max_drop, minutes = options.target, options.max_drop, options.minutes
+    runtimes = tuple(dict.fromkeys(options.runtimes or ()))
+
+    need_runtimes(runtimes)
+    if folder is not None:
+        check_target(folder)
+    texts = read_all(
+        task_name,
+        options.data,
+        options.text or (),
+        options.other_text,
+        limit=options.limit,
+        seed=seed,
+        trains=options.searches,
+        distils=options.searches and minutes > 0,
+    )
+    whole = open_for_tasks(model, task=task_name, **options.loading)
     need_tokenizer(whole, "shrink")
-    if whole.encoder_decoder and options.task != "seq2seq":
+    if whole.encoder_decoder and task_name != "seq2seq":
         raise InputError(
             f"{whole.name} is an encoder-decoder model; shrink measures what it writes: choose the "
             "task seq2seq, with pairs of source and target."
@@ -49,18 +52,71 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
     validation = require_valid(whole, options.validate)
     task = texts.evaluation_task(whole)
     texts.rows(whole)  # refuses what does not fit before anything is measured
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(whole, task, texts, options, Path(folder))
+
+    with tempfile.TemporaryDirectory() as room:
+        bench = Bench(whole, task, texts, Path(room), batch_size=options.batch_size, seed=seed)
+
+        def result(**measured: Any) -> ShrinkResult:
+            remarks = []
+            if (why := bench.degenerate) is not None:
+                remarks = [f"The whole model {why}, so no value here means anything."]
+            if lacks_vnni():
+                remarks.append(
+                    "This processor has no instructions for products of 8-bit numbers (VNNI): int8 "
+                    "gains less time here than on one that has them."
+                )
+            return ShrinkResult(
+                schema=SCHEMA,
+                provenance=provenance(whole, command=options.command, seed=seed, data=task.data),
+                validation=validation,
+                task=task.name,
+                metric=task.metric,
+                higher_is_better=task.higher_is_better,
+                examples=task.n_examples,
+                data=task.data.name,
+                batch_size=options.batch_size,
+                threads=torch.get_num_threads(),
+                target=target,
+                max_drop=max_drop,
+                text=texts.names or (texts.training.name,),
+                sentences=len(texts.training),
+                dropped=texts.dropped,
+                warnings=(*texts.warnings, *task.notes, *remarks),
+                **measured,
+            )
+
         if options.check_folder is not None:
-            return check(bench, options, lambda **found: _result(bench, validation, **found))
+            checked = Path(options.check_folder)
+            models = measured_folder(checked, bench)
+            missed = []
+            if not models[1].reaches(target):
+                missed.append(f"{target} was asked for, and it has {models[1].extent}")
+            if not models[1].keeps(max_drop):
+                missed.append(
+                    f"at most {max_drop:g} of {task.metric} may be lost, and it may lose "
+                    f"{models[1].loss}"
+                )
+            return result(
+                models=models,
+                chosen=1,
+                reached=not missed,
+                checked=str(checked),
+                stopped=f"{'; '.join(missed)}." if missed else "",
+            )
         # No graph holds decoding.
         usual = ("torch",) if whole.encoder_decoder else installed_runtimes()
-        ladder = Ladder(bench, options, asked or usual)
+        ladder = Ladder(
+            bench,
+            runtimes or usual,
+            target=target,
+            max_drop=max_drop,
+            minutes=minutes,
+            save=None if folder is None else Path(folder),
+            tell=tell,
+        )
 
         def result_so_far() -> ShrinkResult:
-            return _result(
-                bench,
-                validation,
+            return result(
                 models=tuple(ladder.models),
                 refused=tuple(ladder.refused),
                 chosen=ladder.chosen,
@@ -75,44 +131,11 @@ def run(model: Model, options: ShrinkOptions) -> ShrinkResult:
                 raise
             ladder.stopped = "The run was interrupted; these were measured before."
             raise InterruptedRunError(result_so_far()) from None
-        result = result_so_far()
-        if options.save is not None and ladder.best is not None and ladder.reached:
-            options.tell("saving", 0, 1)
-            result = save(ladder.best, ladder.form, result, bench, options)
+        final = result_so_far()
+        if folder is not None and ladder.best is not None and ladder.reached:
+            tell("saving", 0, 1)
+            final = save(ladder.best, ladder.form, final, bench, Path(folder))
             ladder.forget()
         if options.searches and not ladder.reached:
-            raise ArtefactError(ladder.stopped, result=result)
-        return result
-
-
-def _result(bench: Bench, validation: ValidationSummary, **found: object) -> ShrinkResult:
-    options, texts, task = bench.texts.options, bench.texts, bench.task
-    remarks = []
-    if (why := bench.degenerate) is not None:
-        remarks = [f"The whole model {why}, so no value here means anything."]
-    if lacks_vnni():
-        remarks.append(
-            "This processor has no instructions for products of 8-bit numbers (VNNI): int8 gains "
-            "less time here than on one that has them."
-        )
-    return ShrinkResult(
-        schema=SCHEMA,
-        provenance=provenance(
-            bench.whole, command=options.command, seed=options.seed, data=task.data
-        ),
-        validation=validation,
-        task=task.name,
-        metric=task.metric,
-        higher_is_better=task.higher_is_better,
-        examples=task.n_examples,
-        data=task.data.name,
-        batch_size=options.batch_size,
-        threads=torch.get_num_threads(),
-        target=options.target,
-        max_drop=options.max_drop,
-        text=texts.names or (texts.training.name,),
-        sentences=len(texts.training),
-        dropped=texts.dropped,
-        warnings=(*texts.warnings, *task.notes, *remarks),
-        **found,  # type: ignore[arg-type]
-    )
+            raise ArtefactError(ladder.stopped, result=final)
+        return final

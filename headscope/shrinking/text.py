@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from headscope.core.errors import InputError
 from headscope.core.files import sha256_of
 from headscope.data.examples import Examples, read_texts, sample_texts, without_shared
 from headscope.data.token_rows import Row, encode_rows
 from headscope.models.run.loaded import LoadedModel
-from headscope.shrinking.options import ShrinkOptions
 from headscope.tasks.base import Task
 from headscope.tasks.encoder_tasks import masked, tokenised
 from headscope.tasks.making import make_task, read_examples
@@ -27,32 +28,31 @@ _SENTENCES = ("fidelity", "mlm", "similarity", "retrieval", "classification")
 class Texts:
     """Everything that was read, and the rows that a model makes of it."""
 
-    options: ShrinkOptions
+    task: str
+    limit: int | None
+    seed: int
     evaluation: Examples
     training: Examples  # Without any sentence of the evaluation data
-    other: dict[str, Examples]  # Text of another kind by its name, without a sentence of either
+    other: Examples | None  # Text of another kind, without a sentence of either
     names: tuple[str, ...]  # Of the files that train
     plain: bool  # Whether plain sentences train, not pairs or tagged words
     dropped: int  # Training sentences that were left out, since they are in the data
     warnings: list[str] = field(default_factory=list)
     _rows: dict[int, list[Row]] = field(default_factory=dict)
-    _other: dict[tuple[str, int], list[Row]] = field(default_factory=dict)
+    _other_rows: dict[int, list[Row]] = field(default_factory=dict)
 
     def evaluation_task(self, model: LoadedModel) -> Task:
         """Tokenise the data that judge."""
-        options = self.options
-        return make_task(
-            options.task, self.evaluation, model, seed=options.seed, limit=options.limit
-        )
+        return make_task(self.task, self.evaluation, model, seed=self.seed, limit=self.limit)
 
-    def other_rows(self, name: str, model: LoadedModel) -> list[Row]:
+    def other_rows(self, model: LoadedModel) -> list[Row]:
         """Return text of another kind as a model reads it; what is too long for it is left out."""
-        key = name, model.vocab_size
-        if key not in self._other:
+        key, other = model.vocab_size, self.other
+        if key not in self._other_rows:
             prompt = "" if model.task_head else model.pooling.prompt
-            texts = [prompt + text for text in self.other[name].texts[:MOST]]
-            self._other[key], _ = tokenised(model, texts)
-        return self._other[key]
+            texts = [prompt + text for text in (other.texts[:MOST] if other else ())]
+            self._other_rows[key], _ = tokenised(model, texts)
+        return self._other_rows[key]
 
     def rows(self, model: LoadedModel) -> list[Row]:
         """Return the text that trains as a model reads it; the same places for every vocabulary."""
@@ -61,19 +61,19 @@ class Texts:
         return self._rows[model.vocab_size]
 
     def _tokenised(self, model: LoadedModel) -> list[Row]:
-        task, examples = self.options.task, self.training
+        examples = self.training
         if not self.plain:
-            return list(make_task(task, examples, model, seed=self.options.seed + 1).rows)
+            return list(make_task(self.task, examples, model, seed=self.seed + 1).rows)
         prompt = "" if model.task_head else model.pooling.prompt
         texts = [prompt + text for text in examples.texts]
-        if task == "mlm":
+        if self.task == "mlm":
             rows, _ = tokenised(model, texts)
-            return masked(rows, model, self.options.seed + 1)
-        found = list(encode_rows(model, texts, None))
+            return masked(rows, model, self.seed + 1)
+        encoded = list(encode_rows(model, texts, None))
         first = next(iter(self._rows.values()), None)
         if first is None:  # the whole model's vocabulary comes first, and says which texts fit
-            kept = [i for i, row in enumerate(found) if row is not None]
-            if longer := len(found) - len(kept):
+            kept = [i for i, row in enumerate(encoded) if row is not None]
+            if longer := len(encoded) - len(kept):
                 self.warnings.append(
                     f"{longer:,} lines of {examples.name} are longer than the model reads and were "
                     "left out (nothing is ever cut)."
@@ -81,8 +81,8 @@ class Texts:
             self.training = examples = dataclasses.replace(
                 examples, first=tuple(examples.texts[i] for i in kept), second=None
             )
-            found = [found[i] for i in kept]
-        rows = [row for row in found if row is not None]
+            encoded = [encoded[i] for i in kept]
+        rows = [row for row in encoded if row is not None]
         if len(rows) < 2 or (first is not None and len(rows) != len(first)):
             raise InputError(
                 "Some training texts do not fit the model; leave the longest ones out of the text."
@@ -90,39 +90,50 @@ class Texts:
         return [dataclasses.replace(row, index=i) for i, row in enumerate(rows)]
 
 
-def read_all(options: ShrinkOptions) -> Texts:
-    """Read every file, and leave out of each text the sentences of what it must not share."""
-    seed, warnings = options.seed, list[str]()
+def read_all(
+    task: str,
+    data: str | Path | Examples | None,
+    text: Sequence[str | Path],
+    other_text: str | Path | None,
+    *,
+    limit: int | None,
+    seed: int,
+    trains: bool,
+    distils: bool,
+) -> Texts:
+    """Read every file, and leave out of each text the sentences of what it must not share.
+
+    ``trains`` says that a smaller model is wanted, ``distils`` that it is trained for some minutes.
+    """
+    warnings = list[str]()
     sample = sample_texts()
     order = random.Random(seed).sample(range(len(sample)), len(sample))
     half, rest = (sample.pick(sorted(part)) for part in (order[::2], order[1::2]))
-    if options.data is None and options.task in ("fidelity", "mlm"):
+    if data is None and task in ("fidelity", "mlm"):
         evaluation = dataclasses.replace(rest, name=f"{sample.name}, one half")
-        evaluation = evaluation.draw(options.limit, seed)
+        evaluation = evaluation.draw(limit, seed)
     else:
-        evaluation = read_examples(options.task, options.data, options.limit, seed)
-    plain = options.task in _SENTENCES and (
-        options.task != "classification" or evaluation.second is None
-    )
-    if not plain and not options.text and options.searches:
+        evaluation = read_examples(task, data, limit, seed)
+    plain = task in _SENTENCES and (task != "classification" or evaluation.second is None)
+    if not plain and not text and trains:
         raise InputError(
-            f"The task {options.task} is trained on examples of its own kind; give them by text "
+            f"The task {task} is trained on examples of its own kind; give them by text "
             "(labels in them are not used)."
         )
     if not plain:
-        parts = [read_examples(options.task, path) for path in options.text or ()]
+        parts = [read_examples(task, path) for path in text]
         if len(parts) > 1:
             raise InputError("Several files of pairs cannot be joined; give one text.")
         training, names = (parts or [evaluation])[0], tuple(part.name for part in parts)
     else:
-        read = [read_texts(path) for path in options.text or ()]
+        read = [read_texts(path) for path in text]
         names = tuple(part.name for part in read)
         read = read or [dataclasses.replace(half, name=f"{sample.name}, the other half")]
         lines = tuple(dict.fromkeys(line for part in read for line in part.texts))
         digest = sha256_of("".join(part.sha256 for part in read))
         training = Examples(" + ".join(part.name for part in read), digest, first=lines)
     apart = without_shared(training, evaluation)
-    if apart.same and options.text:
+    if apart.same and text:
         raise InputError(
             f"{training.name} holds nothing but sentences of the evaluation data, on which nothing "
             "may be trained or calibrated; give other text."
@@ -133,13 +144,14 @@ def read_all(options: ShrinkOptions) -> Texts:
             "were left out of training and calibration."
         )
     training = apart.examples
-    if options.searches and options.minutes and len(training) < FEW:
+    if distils and len(training) < FEW:
         warnings.append(
             f"Only {len(training):,} sentences to train on: give some thousand of the kind that "
             "the model will read (--text), without labels."
         )
-    other = [read_texts(options.other_text)] if options.other_text else [rest]
-    kept = [without_shared(without_shared(o, training).examples, evaluation) for o in other]
-    examples_left = (part.examples for part in kept if not part.same and len(part.examples) > 1)
-    others = {examples.name: examples for examples in examples_left}
-    return Texts(options, evaluation, training, others, names, plain, apart.dropped, warnings)
+    other = without_shared(read_texts(other_text) if other_text else rest, training).examples
+    unseen = without_shared(other, evaluation)
+    others = None if unseen.same or len(unseen.examples) < 2 else unseen.examples
+    return Texts(
+        *(task, limit, seed, evaluation, training, others, names, plain, apart.dropped, warnings)
+    )

@@ -10,7 +10,6 @@ from headscope.show import blocks as b
 from headscope.show.cells import joined, model_line
 from headscope.show.view import next_step, view
 from headscope.shrinking.result import MeasuredModel, ShrinkResult
-from headscope.stats.estimate import Estimate
 
 _COLOURS = {"torch": b.BLACK, "onnxruntime": b.ORANGE, "openvino": b.BLUE}
 
@@ -56,7 +55,7 @@ def _change(result: ShrinkResult, model: MeasuredModel) -> str:
         f"{SHORT_NAMES.get(result.metric, result.metric)} "
         f"{number(model.value.value, result.metric)} after "
         f"{number(result.whole.value.value, result.metric)}; "
-        f"{change_words(result.metric, model.change.value, model.change.interval)}"
+        f"{change_words(result.metric, model.change)}"
     )
 
 
@@ -91,9 +90,7 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     yield _table(result)
     yield picture(result)
     yield b.Text(_other_metrics(result))
-    names = {e.text for model in result.models for e in model.elsewhere}
-    for name in sorted(names):
-        yield _elsewhere(result, name)
+    yield from _elsewhere(result)
     yield b.Text(" ".join(_how(result)), "control")
     for sentence in result.refused:
         yield b.Text(f"Not used: {sentence}")
@@ -146,20 +143,20 @@ def _short(result: ShrinkResult) -> Callable[[MeasuredModel], str]:
     return name
 
 
-def _elsewhere(result: ShrinkResult, name: str) -> b.Table:
-    def of(model: MeasuredModel, field: str) -> Estimate:
-        found = next((e for e in model.elsewhere if e.text == name), None)
-        return Estimate(None) if found is None else getattr(found, field)
-
-    first = next(e for model in result.models for e in model.elsewhere if e.text == name)
-    title = f"On text of another kind: {name} ({first.texts:,} texts)"
+def _elsewhere(result: ShrinkResult) -> Iterator[b.Table]:
+    """Compare the models with the whole one on text of another kind, of which there is one."""
+    models = [model for model in result.models if model.elsewhere]
+    if not models:
+        return
+    text = models[0].elsewhere[0]
     columns: list[b.Column] = [
         ("model", _short(result), str),
         ("served by", "form", str),
-        ("nearness to the whole model", lambda model: of(model, "nearness"), 3),
-        ("ten neighbours kept", lambda model: of(model, "neighbours"), 3),
+        ("nearness to the whole model", lambda model: model.elsewhere[0].nearness, 3),
+        ("ten neighbours kept", lambda model: model.elsewhere[0].neighbours, 3),
     ]
-    return b.Table(columns, [model for model in result.models if model.elsewhere], title)
+    title = f"On text of another kind: {text.text} ({text.texts:,} texts)"
+    yield b.Table(columns, models, title)
 
 
 def picture(result: ShrinkResult) -> b.Chart:

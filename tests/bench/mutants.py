@@ -117,7 +117,7 @@ onnx-segments | artefacts/onnx_session.py | a pair is run as one text
 ratio-of-times | removal/confirm_speed.py | times are multiplied
     float) / np.asarray(cut, dtype=float), seed => float) * np.asarray(cut, dtype=float), seed
 card-baseline | pruning/card.py | the pruned model's value as the whole's
-    "full_model": round(result.baseline.value, 4) => "full_model": round(point.value, 4)
+    "full_model": round(full, 4) => "full_model": round(value, 4)
 alike-models | reports/compare.py | models differ by nature
     if not models and (what == "model" or name in => if not models and (name in
 drop-percent | reports/rules.py | a share of the new value

@@ -21,6 +21,7 @@ from headscope.pruning.sentences import verdict
 from headscope.removal.metric_words import change_words, number
 from headscope.reports.facts import facts_of
 from headscope.reports.reading import Results
+from headscope.stats.estimate import Estimate
 
 #: Heads that do nothing: their rows of W_O are zeros. The others matter.
 IDLE = {(0, 1), (1, 0), (1, 2), (2, 3), (3, 0)}
@@ -82,18 +83,20 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     most = result["max_drop"]
     assert (most["count"], most["wanted"]) == (len(IDLE), 0.5)
     assert (most["confirmed"]["examples"], most["left_out"]) == (80, 0)
-    assert most["confirmed"]["difference"] == pytest.approx(0.0, abs=1e-6)
+    assert most["confirmed"]["difference"]["value"] == pytest.approx(0.0, abs=1e-6)
     assert most["sequence"] == list(range(1, 16))
     assert [look["heads"] for look in most["looks"]] == list(range(1, len(IDLE) + 2))
     assert (most["method"], most["repair"], most["near"]) == ("surgeon", "surgeon", [])
     assert most["one_more"]["heads"] == len(IDLE) + 1
-    assert most["one_more"]["difference"] < -0.5
-    assert most["one_more"]["step"] == pytest.approx(most["one_more"]["difference"], abs=1e-6)
+    assert most["one_more"]["difference"]["value"] < -0.5
+    assert most["one_more"]["step"]["value"] == pytest.approx(
+        most["one_more"]["difference"]["value"], abs=1e-6
+    )
     # What stands on disk is the model of the curve's last point.
     (curve,) = (c for c in result["curves"] if c["method"] != "random")
     assert [len(p["heads_removed"]) for p in curve["points"]] == [0, len(IDLE)]
     saved = result["saved"]
-    assert saved["measured"] == pytest.approx(curve["points"][1]["value"], abs=1e-4)
+    assert saved["measured"] == pytest.approx(curve["points"][1]["value"]["value"], abs=1e-4)
     small = headscope.load(saved["folder"])
     kept = {(site.layer, head) for site in small.sites for head in site.head_ids}
     assert kept == {(layer, head) for layer in range(4) for head in range(4)} - IDLE
@@ -102,16 +105,18 @@ def test_the_command_of_the_docs_removes_what_does_nothing(run, at_desk):
     part = most["confirmed"]
     (entry,) = card.data.to_dict()["model-index"]
     (metric,) = entry["results"][0]["metrics"]
-    said = metric["args"]
+    said, change = metric["args"], Estimate(**part["difference"])
     assert metric["value"] == pytest.approx(part["value"], abs=5.1e-5)
     assert (said["examples"], said["max_drop"]) == (part["examples"], 0.5)
     assert said["full_model"] == pytest.approx(part["baseline"], abs=5.1e-5)
-    assert said["difference"] == pytest.approx(part["difference"], abs=5.1e-5)
+    assert said["difference"] == pytest.approx(change.value, abs=5.1e-5)
     # Heads that do nothing leave every ranking as it is: there is no interval to be put down.
-    assert said.get("difference_interval") == (part["ci"] and pytest.approx(part["ci"], abs=5.1e-5))
+    assert said.get("difference_interval") == (
+        change.interval and pytest.approx(change.interval, abs=5.1e-5)
+    )
     assert result["kept"]["value"] == saved["value"] == part["value"]
     assert f"| this model | {number(part['value'], 'spearman')} |" in card.text
-    most_lost = change_words("spearman", part["difference"], part["ci"])
+    most_lost = change_words("spearman", change)
     again = from_dict(PruneResult, result)
     facts = facts_of(Results("x", prune=again), ["prune"])
     named = facts["prune", "confirmed to cost at most 0.5", "heads removed"]

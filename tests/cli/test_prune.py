@@ -60,7 +60,7 @@ def test_json_has_the_promised_shape(run, model, files):
     call = ("prune", model, *data(files, "similarity"), *words, "--step", "0.5", "--ablation")
     result = run(*call, *JSON).json
     assert (result["task"], result["metric"]) == ("similarity", "spearman")
-    assert result["baseline"]["ci"] is None  # six pairs tell no interval
+    assert result["baseline"]["value"]["low"] is None  # six pairs tell no interval
     assert {(c["method"], c["repair"]) for c in result["curves"]} == {
         *((name, repair) for name in names[:-1] for repair in ("none", "surgeon")),
         ("random", "none"),
@@ -103,7 +103,7 @@ def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
     assert point["heads_removed"] == [[0, 1], [1, 0], [1, 1], [1, 2], [1, 3]]
     assert result["calibration"] is None
     expected = headscope.measure(str(model), "fidelity", files["fidelity"][0], without="L0H1,L1H*")
-    assert point["value"] == pytest.approx(expected.value, abs=1e-9)
+    assert point["value"]["value"] == pytest.approx(expected.value.value, abs=1e-9)
     assert run(*call, "--heads", "L0H0,L1H2", "--save", tmp_path / "less").code == 0
     again = ("prune", tmp_path / "less", *call[2:])
     refused(run(*again, "--heads", "L0H0"), "no head 0")
@@ -115,10 +115,10 @@ def test_heads_by_hand_also_of_a_pruned_model(run, model, files, tmp_path):
 def test_the_repaired_model_is_the_measured_model(repair, run, model, files, tmp_path):
     save = ("--save", tmp_path / "small", "--fraction", "0.5")
     call = ("prune", model, *data(files), "--method", "fisher", "--repair", repair)
-    value = run(*call, *save, *JSON).json["curves"][0]["points"][1]["value"]
+    value = run(*call, *save, *JSON).json["curves"][0]["points"][1]["value"]["value"]
     full, small = headscope.load(str(model)), headscope.load(str(tmp_path / "small"))
     again = headscope.measure(small, "fidelity", files["fidelity"][0], reference=full)
-    assert again.value == pytest.approx(value, abs=1e-5)
+    assert again.value.value == pytest.approx(value, abs=1e-5)
     assert sum(site.n_heads for site in small.sites) == 4
 
 
@@ -132,7 +132,7 @@ def test_heads_that_put_out_nothing_go_first(method, tmp_path, files):
     few = {"methods": [method], "fractions": [3 / 8], "repairs": ["none"], "roles": False}
     point = headscope.prune(loaded, data=test, calibration=train, **few).curve(method).points[1]
     assert point.heads_removed == ((0, 1), (0, 3), (1, 2))
-    assert point.value == pytest.approx(1.0, abs=1e-6)
+    assert point.value.value == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize("task", ["fidelity", "similarity", "mlm", "classification"])
@@ -147,8 +147,8 @@ def test_a_model_that_puts_out_nothing_loses_nothing_and_says_so(tmp_path, files
     test, train = files[task]
     found = headscope.prune(loaded, task=task, data=test, calibration=train, **few)
     assert "means anything" in found.warnings[-1]
-    values = {point.value for curve in found.curves for point in curve.points}
-    assert values == {found.baseline.value}
+    values = {point.value.value for curve in found.curves for point in curve.points}
+    assert values == {found.baseline.value.value}
     if task == "fidelity":
         assert values == {1.0}
 
@@ -192,15 +192,15 @@ def test_the_terminal_shows_the_stacks_side_by_side(found, folder):
     row = lines[head + 1].split()
     points = [stack.curves[0].points[1] for stack in found.stacks]
     assert row[:2] == ["surgeon", "50%"]
-    cells = [f"{x:.1f}" for p in points for x in (p.value, *p.ci)]
+    cells = [f"{x:.1f}" for p in points for x in vars(p.value).values()]
     assert row[2:] == cells
     area = next(a for a in found.areas if a.stack == "cross" and a.method == "surgeon")
-    value, ci = area.compared
-    assert f"{value:.2f} {ci[0]:.1f} {ci[1]:.1f}" in text
+    inner = area.compared
+    assert f"{inner.value:.2f} {inner.low:.1f} {inner.high:.1f}" in text
     gap = next(g for g in found.gaps if (g.stack, g.other) == ("encoder", "cross"))
-    value, ci = gap.compared
-    mark = "*" if ci[0] > 0 or ci[1] < 0 else ""
-    assert f"{value:+.1f}{mark} {ci[0]:+.1f} {ci[1]:+.1f}" in text
+    inner = gap.compared
+    mark = "*" if inner.low > 0 or inner.high < 0 else ""
+    assert f"{inner.value:+.1f}{mark} {inner.low:+.1f} {inner.high:+.1f}" in text
     assert stacks_sentence(found) in text
 
 

@@ -27,7 +27,7 @@ from headscope.core.serialise import to_json
 from headscope.data.examples import sample_texts
 from headscope.pruning.options import PruneOptions
 from headscope.pruning.result import PruneResult
-from headscope.pruning.setup import open_sources
+from headscope.pruning.sources import open_sources
 from headscope.tasks import calibration
 
 PARTS = "headscope.pruning"
@@ -102,7 +102,7 @@ def desk(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("headscope.models.load.source.demo_folder", lambda: models / "demo")
     sha256 = sha256_of_file(models / "demo" / "model.safetensors")
     monkeypatch.setattr("headscope.models.load.source.WEIGHTS_SHA256", sha256)
-    monkeypatch.setattr(f"{PARTS}.setup.sample_texts", lambda: sample_texts(48))
+    monkeypatch.setattr(f"{PARTS}.sources.sample_texts", lambda: sample_texts(48))
     read = calibration.read_texts
     monkeypatch.setattr(
         calibration, "read_texts", lambda source: read(source) if source else sample_texts(48)
@@ -124,8 +124,8 @@ def check_folder(result: dict[str, Any], saved: dict[str, Any]) -> None:
     point = point_of(result, saved["method"], saved["repair"])
     assert saved["method"] != "random"
     assert saved["heads_removed"] == point["heads_removed"]
-    assert saved["value"] == point["value"]
-    assert saved["measured"] == pytest.approx(point["value"], abs=1e-4)
+    assert saved["value"] == point["value"]["value"]
+    assert saved["measured"] == pytest.approx(point["value"]["value"], abs=1e-4)
     manifest = json.loads((Path(saved["folder"]) / "headscope.json").read_text())
     assert (manifest["method"], manifest["repair"]) == (saved["method"], saved["repair"])
     removed = [
@@ -144,11 +144,16 @@ def check_folder(result: dict[str, Any], saved: dict[str, Any]) -> None:
     full = headscope.load(result["provenance"]["model"]["id"], task_head="auto")
     data = result["data"]["name"]
     if data.startswith("built-in"):
-        task = open_sources(PruneOptions()).evaluation_for(full)
+        task = half_of_sample().evaluation_for(full)
         value = task.value(task.outputs(small))
     else:
-        value = headscope.measure(small, result["task"], data, reference=full).value
-    assert value == pytest.approx(point["value"], abs=1e-4)
+        value = headscope.measure(small, result["task"], data, reference=full).value.value
+    assert value == pytest.approx(point["value"]["value"], abs=1e-4)
+
+
+def half_of_sample() -> Any:
+    more = {"limit": None, "calibration_limit": 1024, "seed": 0}
+    return open_sources("fidelity", None, None, **more)
 
 
 def check_card(result: dict[str, Any], saved: dict[str, Any]) -> None:
@@ -175,7 +180,7 @@ def test_what_is_shown_runs_and_saves_the_model_that_is_named(run, desk, command
         return
     result = json.loads((desk / "out" / "prune.json").read_text())
     kept, saved = result["kept"], result["saved"]
-    assert kept["value"] == point_of(result, kept["method"], kept["repair"])["value"]
+    assert kept["value"] == point_of(result, kept["method"], kept["repair"])["value"]["value"]
     assert saved["folder"] == re.search(r"--save (\S+)", command)[1]
     assert (saved["method"], saved["repair"]) == (kept["method"], kept["repair"])
     check_folder(result, saved)
@@ -201,7 +206,7 @@ def test_of_several_the_best_on_the_calibration_data_is_kept(run, desk):
         heads = point_of(result, candidate["method"], "none")["heads_removed"]
         without = ",".join(f"L{x}H{y}" for x, y in heads)
         there = headscope.measure("demo", "similarity", "stsb-train.csv", without=without)
-        assert candidate["value"] == pytest.approx(there.value, abs=1e-6)
+        assert candidate["value"] == pytest.approx(there.value.value, abs=1e-6)
     best = max(candidates, key=lambda c: c["value"])
     assert result["kept"]["method"] == best["method"]
     check_folder(result, result["saved"])

@@ -77,7 +77,7 @@ def _numbers(lines: Path, loaded: LoadedModel) -> Numbers:
     curve = headscope.prune(
         loaded, data=lines, heads="L0H1,L2H3,L5H0", roles=False, ablation=False
     ).curves[0]
-    found["prune"] = np.array([point.value for point in curve.points])
+    found["prune"] = np.array([point.value.value for point in curve.points])
     parts = headscope.attribute(loaded, "A cat.", "A dog.", calibration=lines).to_frame()
     found["attribute"] = parts[["direct", "removed", "removed_mean"]].to_numpy(float)
     return found

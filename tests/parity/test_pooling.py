@@ -303,7 +303,7 @@ def test_commands_refuse_it_and_take_another(bert, tmp_path):
     ):
         with pytest.raises(CheckpointError, match=r"CNN \(2_CNN\)"):
             command(loaded, **options)
-    assert headscope.measure(loaded, limit=4, pooling="mean").value == pytest.approx(1.0)
+    assert headscope.measure(loaded, limit=4, pooling="mean").value.value == pytest.approx(1.0)
     assert headscope.spectrum(loaded, **few).sequences == 4
 
 

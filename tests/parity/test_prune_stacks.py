@@ -205,19 +205,21 @@ def test_every_method_and_repair_runs_on_every_stack(kind, files):
                 continue
             assert list(half.metrics) == ["token_accuracy", "exact_match", "bleu"]
             if curve.repair == "none":
-                assert half.value == pytest.approx(value_without(kind, half.heads_removed, data))
+                assert half.value.value == pytest.approx(
+                    value_without(kind, half.heads_removed, data)
+                )
     assert from_dict(PruneResult, to_dict(found)) == found
     if kind == "t5":
         return
     places = [(row.stack, row.layer, row.head) for row in found.ablation]
     assert places == list(itertools.product(STACKS, range(2), range(4)))
     for row, place in zip(found.ablation, places, strict=True):
-        assert row.value == pytest.approx(value_without(kind, [place], data))
+        assert row.value.value == pytest.approx(value_without(kind, [place], data))
     layers = [(row.stack, row.layer) for row in found.kept_alone]
     assert layers == list(itertools.product(STACKS, range(2)))
     for row in found.kept_alone:
         gone = [(row.stack, row.layer, head) for head in range(4) if head != row.head]
-        assert row.value == pytest.approx(value_without(kind, gone, data))
+        assert row.value.value == pytest.approx(value_without(kind, gone, data))
 
 
 def test_areas_and_gaps_are_those_of_plain_loops(files):
@@ -249,7 +251,7 @@ def test_areas_and_gaps_are_those_of_plain_loops(files):
 
         start, *middle, end = chance.points
         by_draw = [
-            area([start.value, *(point.draws[i].value for point in middle), end.value])
+            area([start.value.value, *(p.draws[i].value for p in middle), end.value.value])
             for i in range(6)
         ]
         areas["magnitude", stack.stack] = of_rows(range(n))
@@ -266,12 +268,12 @@ def test_areas_and_gaps_are_those_of_plain_loops(files):
 
     for one in found.areas:
         at = one.method, one.stack
-        assert one.value == pytest.approx(areas[at], abs=1e-9)
-        assert one.ci == interval(one.method, resampled[at])
+        assert one.value.value == pytest.approx(areas[at], abs=1e-9)
+        assert one.value.interval == interval(one.method, resampled[at])
     for gap in found.gaps:
         at, other = (gap.method, gap.stack), (gap.method, gap.other)
-        assert gap.difference == pytest.approx(areas[at] - areas[other], abs=1e-9)
-        assert gap.ci == interval(gap.method, resampled[at] - resampled[other])
+        assert gap.difference.value == pytest.approx(areas[at] - areas[other], abs=1e-9)
+        assert gap.difference.interval == interval(gap.method, resampled[at] - resampled[other])
 
 
 def test_a_stack_alone_is_what_it_is_beside_the_others(files):
@@ -331,7 +333,7 @@ def test_the_saved_model_is_the_measured(kind, stack, files, tmp_path):
     options = {"stack": stack, "methods": ["fisher"], "repairs": ["scale"], "fractions": [0.5]}
     found = headscope.prune(str(folder), **texts, **options, save=tmp_path / "small")
     point = found.curve("fisher", "scale").points[1]
-    assert found.saved.measured == pytest.approx(point.value)
+    assert found.saved.measured == pytest.approx(point.value.value)
     again = headscope.measure(str(tmp_path / "small"), "seq2seq", data, dtype="float64")
     assert again.metrics == pytest.approx(point.metrics)
     small = headscope.load(str(tmp_path / "small"), task_head="auto", dtype="float64")
@@ -339,7 +341,7 @@ def test_the_saved_model_is_the_measured(kind, stack, files, tmp_path):
     assert headscope.validate(small).passed
     theirs = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "small", dtype="float64").eval()
     hits, tokens = (sum(counts) for counts in zip(*hits_of(theirs, data), strict=True))
-    assert point.value == pytest.approx(100 * hits / tokens, abs=1e-4)
+    assert point.value.value == pytest.approx(100 * hits / tokens, abs=1e-4)
     site = next(site for site in small.sites if site.stack == "cross" and site.n_heads)
     left = f"cross:L{site.layer}H{site.head_ids[0]}"
     cut = headscope.prune(small, task="seq2seq", data=data, heads=left)
@@ -352,7 +354,7 @@ def test_heads_by_hand_are_named_with_their_stack(files):
     (point,) = found.curves[0].points
     removed = (*(("encoder", 1, h) for h in range(4)), ("decoder", 1, 2), ("cross", 0, 1))
     assert point.heads_removed == removed
-    assert point.value == pytest.approx(value_without("bart", removed, files["bart"][0]))
+    assert point.value.value == pytest.approx(value_without("bart", removed, files["bart"][0]))
     with pytest.raises(InputError, match="the model has several stacks; write cross:L0H1"):
         pruned("bart", files, heads="L0H1")
     with pytest.raises(InputError, match="heads are removed from cross here"):
@@ -378,7 +380,7 @@ def test_fidelity_prunes_the_encoder(tmp_path):
                 for model in (network, full)
             )
             cosines.append(float(torch.cosine_similarity(ours, theirs, dim=0)))
-    assert half.value == pytest.approx(np.mean(cosines), abs=1e-9)
+    assert half.value.value == pytest.approx(np.mean(cosines), abs=1e-9)
     with pytest.raises(InputError, match="runs the encoder of bart only; choose the stack encoder"):
         headscope.prune(opened("bart"), **options, stack="cross")
 

@@ -67,12 +67,12 @@ def test_parts_of_speech_of_ewt(tagger, shared):
         validate=False,
     )
     assert found.metric == "word_accuracy"
-    assert found.baseline.value > 65  # 70.0 of these 96 sentences, chosen at random
-    assert found.baseline.ci[1] - found.baseline.ci[0] < 12
+    assert found.baseline.value.value > 65  # 70.0 of these 96 sentences, chosen at random
+    assert found.baseline.value.half_width < 6
     half = found.curve("surgeon").points[1]
     assert len(half.heads_removed) == 36
-    assert 0 < half.difference_ci[0] < half.difference < half.difference_ci[1]
-    assert half.difference_ci[1] - half.difference_ci[0] < 8
+    assert 0 < half.difference.low < half.difference.value < half.difference.high
+    assert half.difference.half_width < 4
     assert found.calibration.task == "token-classification"
 
 

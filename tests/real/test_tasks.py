@@ -99,7 +99,7 @@ def test_arabic_names_in_latin_letters(shared):
     assert found.metrics["token_accuracy"] == pytest.approx(80.72, abs=0.02)
     assert 50 < found.metrics["bleu_characters"] < 65
     assert "bleu" not in found.metrics  # single words have no 4-gram
-    assert found.ci[0] < found.value < found.ci[1]
+    assert found.value.low < found.value.value < found.value.high
 
     task = Seq2Seq(read_translations(pairs).top(100), loaded)
     assert (task.n_examples, task.skipped) == (100, 0)
@@ -127,11 +127,11 @@ def test_cross_attention_is_the_most_fragile(shared):
         limit=120,
         calibration_limit=96,
     )
-    areas = {area.stack: area.value for area in found.areas}
+    areas = {area.stack: area.value.value for area in found.areas}
     assert areas["cross"] < areas["decoder"] < areas["encoder"]
     gaps = {(gap.stack, gap.other): gap for gap in found.gaps}
-    assert gaps["encoder", "cross"].ci[0] > 5
-    assert gaps["decoder", "cross"].ci[0] > 3
+    assert gaps["encoder", "cross"].difference.low > 5
+    assert gaps["decoder", "cross"].difference.low > 3
     assert "BLEU is of characters" in found.warnings[0]
     half = found.stacks[0].curves[0].points[1]
     assert half.metrics["exact_match"] > found.stacks[2].curves[0].points[1].metrics["exact_match"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import asdict
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from headscope.reports.claims.rule import (
 )
 from headscope.reports.result import Insight, InsightPart
 from headscope.show.cells import joined
+from headscope.stats.estimate import UNKNOWN as UNKNOWN_NUMBER
 from headscope.stats.estimate import Estimate
 from headscope.stats.paired_change import FEWEST
 
@@ -194,9 +196,10 @@ def _needs_its_heads(pruned: PruneResult) -> bool:
     the heads of all stacks were not pruned together.
     """
     curve = _joint_curve(pruned)
-    if curve is None or curve.points[-1].difference_ci is None:
+    change = None if curve is None else curve.points[-1].difference
+    if change is None or change.interval is None:
         return True
-    return max(pruned.sign * end for end in curve.points[-1].difference_ci) < 0
+    return max(pruned.sign * end for end in change.interval) < 0
 
 
 def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
@@ -224,27 +227,27 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
         gap = gaps.get(stack)
         if not does_the_task:
             verdict, text = UNKNOWN, rule.say("no_task")
-        elif gap is None or gap.inner is None or gap.inner_ci is None:
+        elif gap is None or gap.inner is None or gap.inner.interval is None:
             verdict, text = UNKNOWN, rule.say("no_point")
         else:
-            low, high = sorted(pruned.sign * end for end in gap.inner_ci)  # a loss: larger is worse
-            equal = ROUNDING * max(abs(areas[name].inner or 0.0) for name in ("cross", stack))
+            # A loss: larger is worse.
+            low, high = sorted(pruned.sign * end for end in gap.inner.interval)
+            inner = (areas[name].inner or UNKNOWN_NUMBER for name in ("cross", stack))
+            equal = ROUNDING * max(abs(area.value or 0.0) for area in inner)
             verdict = HOLDS if high < -equal else FAILS if low > equal else OPEN
-            text = rule.say("gap", gap=Estimate(gap.inner, *gap.inner_ci))
+            text = rule.say("gap", gap=gap.inner)
         parts.append(rule.part(stack, verdict, text))
 
     random = {area.stack: area for area in pruned.areas if area.method == "random"}
-    whole = ", ".join(
-        f"{area.stack} {shown(Estimate(area.value, *area.ci), '.1f')}" for area in areas.values()
-    )
+    whole = ", ".join(f"{area.stack} {shown(area.value, '.1f')}" for area in areas.values())
     values = {
         "metric": pruned.metric,
-        "baseline": pruned.baseline.value,
+        "baseline": pruned.baseline.value.value,
         "method": cross.method,
         "repair": cross.repair,
         "areas": {stack: _area_values(area) for stack, area in areas.items()},
         "random_areas": {stack: _area_values(area) for stack, area in random.items()},
-        "gaps": [vars(gap) for gap in gaps.values()],
+        "gaps": [asdict(gap) for gap in gaps.values()],
     }
     return rule.concluded(
         parts,
@@ -266,10 +269,9 @@ def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def _inner_areas(areas: Iterable[Area]) -> str:
-    inner = ((area.stack, Estimate(area.inner, *(area.inner_ci or ()))) for area in areas)
+    inner = ((area.stack, area.inner or UNKNOWN_NUMBER) for area in areas)
     return ", ".join(f"{stack} {shown(area, '.1f', 'unknown')}" for stack, area in inner)
 
 
 def _area_values(area: Area) -> dict[str, object]:
-    inner = None if area.inner_ci is None else [*area.inner_ci]
-    return {"area": area.value, "ci": [*area.ci], "inner": area.inner, "inner_ci": inner}
+    return {"area": asdict(area.value), "inner": None if area.inner is None else asdict(area.inner)}

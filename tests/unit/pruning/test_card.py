@@ -14,8 +14,9 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.models.certificate.validation import ValidationSummary
 from headscope.models.run.loaded import LoadedModel
+from headscope.pruning import result as results
 from headscope.pruning.card import model_card
-from headscope.pruning.result import DropLook, DropPart, MaxDrop, PruneResult, SpeedResult
+from headscope.pruning.result import DropPart, MaxDrop, PruneResult, SpeedResult
 from headscope.pruning.sentences import verdict
 from headscope.stats.estimate import Estimate
 
@@ -74,7 +75,7 @@ def test_header_and_tables(model, result):
         "| L0 | 3 of 4 | H1 |",
         "| L1 | 2 of 4 | H0, H3 |",
         "headscope prune full --heads L0H1,L1H0,L1H3 --save small",
-        f"| change (paired) | {point.difference:+.4f} |",
+        f"| change (paired) | {point.difference.value:+.4f} |",
         f"| this folder, opened again | {result.saved.measured:.4f} |",
         f"It is {speed.speed.value:.2f} (",
     ):
@@ -84,7 +85,7 @@ def test_header_and_tables(model, result):
 def test_the_whole_model_stands_beside_the_pruned_one(model, result):
     """Planted: 2 against 3 milliseconds, 1000 against 1500 parameters."""
     speed = SpeedResult(Estimate(1.5, 1.4, 1.6), Estimate(2.0, 1.9, 2.1), 8, "cpu", 2, 1500, 1000)
-    baseline = dataclasses.replace(result.baseline, value=0.75)
+    baseline = dataclasses.replace(result.baseline, value=Estimate(0.75))
     text = card_of(dataclasses.replace(result, speed=speed, baseline=baseline), model)
     assert (
         "**33% smaller, 1.50 (1.40 to 1.60) times as fast, cosine to the full model's pooled "
@@ -118,9 +119,9 @@ def test_a_check_that_was_not_run_did_not_fail(model, result):
 
 def test_what_a_search_settled_tested_and_refused_is_told(model, result):
     """How many numbers, on how many examples, and what ended it."""
-    part = DropPart(3, 120, 1.0, 0.98, -0.02, (-0.03, -0.01), 0.975)
+    part = DropPart(3, 120, 1.0, 0.98, Estimate(-0.02, -0.03, -0.01), 0.975)
     looks = tuple(
-        DropLook("fisher", "none", heads, 0.02, lost, 0.975, allowed)
+        results.TestedCount("fisher", "none", heads, 0.02, lost, 0.975, allowed)
         for heads, lost, allowed in ((2, 0.02, True), (3, 0.03, True), (4, 0.0623, False))
     )
     found = MaxDrop(

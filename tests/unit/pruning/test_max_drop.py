@@ -30,8 +30,8 @@ class Planted:
     def __init__(self, *, higher: bool = False, noise: float = 0.0, **costs: Cost) -> None:
         named = {"data": SimpleNamespace(name="planted"), "table": {"value": mean_of("x")}}
         named |= {"metric": "value", "higher_is_better": higher, "n_examples": N}
-        self.inputs = SimpleNamespace(evaluation=SimpleNamespace(**named))
-        self.options = SimpleNamespace(seed=7, tell=lambda *told: self.told.append(told))
+        self.evaluation = SimpleNamespace(**named)
+        self.tell = lambda *told: self.told.append(told)
         self.units = UNITS
         self.told: list[tuple[str, int, int]] = []
         self.measure = SimpleNamespace(on=self.on)

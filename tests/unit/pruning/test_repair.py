@@ -10,7 +10,7 @@ from toy_calibration import toy_given
 
 from headscope.models.surgery import stored_rows
 from headscope.pruning.methods import draw_gates, gates, open_probability
-from headscope.pruning.repair import scale_gates
+from headscope.pruning.ranking import scale_gates
 
 
 def test_a_surviving_copy_is_turned_up_to_stand_for_both():

@@ -7,8 +7,7 @@ import pytest
 
 from headscope.data.frequencies import COMMON_WORDS
 from headscope.models.surgery.vocabulary import plan_vocabulary
-from headscope.pruning.options import PruneOptions
-from headscope.pruning.setup import open_sources
+from headscope.pruning.sources import open_sources
 
 
 def pairs_file(path: Path, numbers: range) -> Path:
@@ -25,16 +24,11 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def opened(test: Path, train: Path, **options: Any) -> Any:
-    return open_sources(
-        PruneOptions(task="similarity", data=test, calibration=train, roles=False, **options)
-    )
+    options = {"limit": None, "calibration_limit": 1024, **options}
+    return open_sources("similarity", test, train, seed=0, **options)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"max_drop": 0.5}],
-    ids=["curves", "max_drop"],
-)
+@pytest.mark.parametrize("options", [{}, {"tested_unseen": True}], ids=["curves", "max_drop"])
 def test_shared_pairs_are_left_out_of_the_whole_file(files, options):
     """Counted against all of the file, however few examples heads are chosen on."""
     found = opened(*files, calibration_limit=16, **options)
@@ -66,7 +60,7 @@ def test_one_file_for_both_is_told(files):
     found = opened(test, test)
     assert (found.dropped, len(found.calibration)) == (0, 100)
     assert "heads are chosen on what they are measured on" in found.warnings[0]
-    searched = opened(test, test, max_drop=0.5)
+    searched = opened(test, test, tested_unseen=True)
     assert "leave out every example with a sentence that heads were chosen on" in str(
         searched.warnings
     )

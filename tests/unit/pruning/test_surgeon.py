@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,9 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.data.examples import Examples
 from headscope.models.surgery.output_maps import replaced_outputs
-from headscope.pruning.block_elimination import Elimination
 from headscope.pruning.measure import compact_model
-from headscope.pruning.ranking import Context
-from headscope.pruning.repair import Repaired
-from headscope.pruning.surgeon import exactly, refitted_maps, surgeon
+from headscope.pruning.ranking import Context, Repaired
+from headscope.pruning.surgeon import Elimination, exactly, refitted_maps, surgeon
 from headscope.tasks.encoder_tasks import Fidelity
 from headscope.tasks.units import units_of
 
@@ -53,18 +50,14 @@ def distance(context: Context, made: Repaired) -> float:
 
 def test_layers_share_a_number_as_an_exhaustive_search_would():
     draw = np.random.default_rng(0)
-    layers: Any = [SimpleNamespace(n_units=4) for _ in range(3)]
-    paths = [
-        Elimination((0, 1, 2, 3), (4, 3, 2, 1, 0), (0.0, *draw.random(4).cumsum().tolist()))
-        for _ in layers
-    ]
+    paths = [Elimination((0, 1, 2, 3), (0.0, *draw.random(4).cumsum().tolist())) for _ in range(3)]
     for count in range(13):
-        every = (c for c in itertools.product(range(5), repeat=3) if 12 - sum(c) == count)
+        every = (c for c in itertools.product(range(5), repeat=3) if sum(c) == count)
 
         def cost(counts: Any) -> float:
-            return sum(path.costs[4 - n] for path, n in zip(paths, counts, strict=True))
+            return sum(path.costs[n] for path, n in zip(paths, counts, strict=True))
 
-        assert cost(exactly(layers, paths, count)) == pytest.approx(min(map(cost, every)))
+        assert cost(exactly(paths, count)) == pytest.approx(min(map(cost, every)))
 
 
 def test_idle_heads_go_first_and_cost_nothing(planted):
@@ -98,7 +91,7 @@ def test_sets_of_the_walk_are_refitted_without_a_pass(planted, monkeypatch):
     twice = {count: refitted_maps(fresh, walk.remove(count)) for count in range(1, 12)}
     assert surgeon(context) is walk
     with monkeypatch.context() as patch:
-        patch.setattr("headscope.pruning.refitted_model.moments", None)
+        patch.setattr("headscope.pruning.surgeon.moments", None)
         made = {count: refitted_maps(context, walk.remove(count)) for count in range(1, 12)}
     for count, ours in made.items():
         assert ours.removed == walk.remove(count)

@@ -17,6 +17,7 @@ from headscope.pruning.sentences import leading_point, verdict
 from headscope.pruning.view import blocks, key_numbers
 from headscope.show.blocks import Text
 from headscope.show.view import view_of
+from headscope.stats.estimate import Estimate
 
 MODEL = {"id": "m", "family": "bert", "n_layers": 1}
 
@@ -27,17 +28,15 @@ def result(width: float) -> PruneResult:
         for count, value in zip((0, 2, 4, 8), values, strict=True):
             heads = tuple((0, head) for head in range(count))
             change, half = value - 80.0, width if count else 0.0
-            ends = (change - half, change + half)
-            points.append(
-                results.Point(count / 8, heads, value, (value - 9, value + 9), change, ends, 0.4)
-            )
+            around = Estimate.around(value, 9), Estimate.around(change, half)
+            points.append(results.Point(count / 8, heads, *around, 0.4))
         return results.Curve("fisher", repair, tuple(points))
 
     return PruneResult(
         **{"schema": 1, "provenance": {"model": MODEL}, "validation": ValidationSummary(None)},
         **{"task": "similarity", "metric": "spearman", "higher_is_better": True},
         **{"n_heads": 8, "shared_layers": False, "calibration": None},
-        baseline=results.Baseline(80.0, (71.0, 89.0), {"spearman": 80.0}),
+        baseline=results.Baseline(Estimate(80.0, 71.0, 89.0), {"spearman": 80.0}),
         data=results.DataInfo("x.csv", "0", "similarity", 16, 0),
         curves=(curve("none", 80.0, 79.0, 70.0, 9), curve("scale", 80.0, 81.0, 79.5, 9)),
     )
@@ -60,7 +59,7 @@ def test_the_point_that_is_spoken_of_is_not_picked_by_its_value():
     """The other repair and the smaller number are better, and were named later."""
     found = leading_point(result(1.0))
     assert found is not None
-    assert (found[0].repair, found[1].value) == ("none", 70.0)
+    assert (found[0].repair, found[1].value.value) == ("none", 70.0)
     (key,) = key_numbers(result(1.0))
     assert key.text.startswith("70.00")
 
@@ -72,7 +71,7 @@ def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     document = json.loads(to_json(found))
     points = document["curves"][0]["points"]
     everything = [document["baseline"], *points, *document["ablation"]]
-    assert all(item["ci"] is None for item in everything)
+    assert all(item["value"]["low"] is None for item in everything)
     assert {point["p_value"] for point in points} == {1.0}
     assert all(row["p_adjusted"] == 1.0 for row in document["ablation"])
     assert from_dict(PruneResult, document) == found
@@ -87,4 +86,4 @@ def test_seven_examples_tell_no_interval_and_every_output_says_so(tmp_path):
     files = view_of("prune").files(found)
     (table,) = (data for name, data in files.items() if name.startswith("ablation.csv"))
     rows = csv.DictReader((table if isinstance(table, str) else table.decode()).splitlines())
-    assert {row["ci_low"] + row["difference_ci_high"] for row in rows} == {""}
+    assert {row["value_low"] + row["difference_high"] for row in rows} == {""}

@@ -13,6 +13,7 @@ from headscope.reports.claims.rule import Evidence, Rule
 from headscope.reports.claims.run import decide
 from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.result import Insight
+from headscope.stats.estimate import Estimate
 
 STACKS = ("encoder", "decoder", "cross")
 T = InsightThresholds()
@@ -24,20 +25,20 @@ def pruned(
     gaps: Gaps, *, higher: bool = True, stacks: tuple[str, ...] = STACKS, methods=("random", "x")
 ):
     areas = tuple(
-        Area(stack, method, "none", 9.0, (8.0, 9.0), 70.0, (69.0, 71.0))
+        Area(stack, method, "none", Estimate(9.0, 8.0, 9.0), Estimate(70.0, 69.0, 71.0))
         for method in methods
         for stack in stacks
     )
     made = tuple(
         # The whole areas say the opposite: they do not count.
-        AreaGap("cross", other, "x", "none", -gap, (-gap, -gap), gap, (gap - half, gap + half))
+        AreaGap("cross", other, "x", "none", Estimate.around(-gap, 0.0), Estimate.around(gap, half))
         for other, (gap, half) in gaps.items()
     )
     return PruneResult(
         **{"schema": 2, "provenance": {}, "validation": ValidationSummary(passed=True)},
         **{"task": "seq2seq", "metric": "token_accuracy", "higher_is_better": higher},
         **{"n_heads": 144, "shared_layers": False, "calibration": None, "stack": "all"},
-        baseline=Baseline(80.0, (79.0, 81.0), {}),
+        baseline=Baseline(Estimate(80.0, 79.0, 81.0), {}),
         data=DataInfo("pairs.tsv", "0", "seq2seq", 600, 0),
         curves=(),
         areas=areas,
@@ -73,7 +74,7 @@ def test_losses_and_curves_that_decide_nothing():
     assert judged(pruned(gaps)).verdict == "does not hold"
     known = {"encoder": (-20.0, 1.0), "decoder": (-20.0, 1.0)}
     found = pruned(known)
-    ends = tuple(dataclasses.replace(gap, inner=None, inner_ci=None) for gap in found.gaps)
+    ends = tuple(dataclasses.replace(gap, inner=None) for gap in found.gaps)
     unknown = judged(dataclasses.replace(found, gaps=ends))
     assert unknown.verdict == "not measured"
     assert "no point between" in unknown.parts[0].measured
@@ -91,7 +92,7 @@ def test_losses_and_curves_that_decide_nothing():
 def swept(shares: tuple[float, ...], means: tuple[float, ...], method: str = "x") -> Swept:
     examples = np.random.default_rng(0).normal(scale=0.5, size=200)  # one for all: paired
     values = np.asarray(means)[:, None] + examples
-    return Swept(method, "none", shares, means, values, random=False)
+    return Swept(method, "none", shares, means, values)
 
 
 QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -106,8 +107,8 @@ def test_curves_that_are_equal_up_to_the_last_point_are_equal():
     }
     areas, gaps = areas_of(curves)
     whole = {(gap.stack, gap.other): gap for gap in gaps}["cross", "encoder"]
-    assert whole.ci[1] < -7
-    assert (whole.inner, whole.inner_ci) == (0.0, (0.0, 0.0))
+    assert whole.difference.high < -7
+    assert whole.inner == Estimate(0.0, 0.0, 0.0)
     found = dataclasses.replace(pruned({}), areas=areas, gaps=gaps)
     assert {part.verdict for part in judged(found).parts} == {"open"}
     assert judged(found).verdict == "mixed"
@@ -121,13 +122,13 @@ def test_areas_are_taken_over_the_shares_that_all_curves_have():
         "cross": (swept(QUARTERS, (90.0, 80.0, 40.0, 20.0, 0.0)),),
     }
     areas, gaps = areas_of(curves)
-    inner = {area.stack: area.inner for area in areas}
+    inner = {area.stack: area.inner.value for area in areas}
     assert inner["encoder"] == pytest.approx(90 - 60 * 0.5)  # a straight line: its middle
     assert inner["cross"] == pytest.approx((80 + 2 * 40 + 20) / 4)
     gap = next(gap for gap in gaps if gap.stack == "cross")
-    assert gap.inner == pytest.approx(45 - 60)
-    assert gap.inner_ci == pytest.approx((-15, -15))  # examples cancel: they are the same
-    assert [area.value for area in areas] == pytest.approx([60.0, (45 + 80 + 40 + 20) / 4])
+    assert gap.inner.value == pytest.approx(45 - 60)
+    assert gap.inner.interval == pytest.approx((-15, -15))  # examples cancel: they are the same
+    assert [area.value.value for area in areas] == pytest.approx([60.0, (45 + 80 + 40 + 20) / 4])
 
 
 def joint(left: list[int], of: int = 8, *, loss: float = -60.0) -> PruneResult:
@@ -135,7 +136,7 @@ def joint(left: list[int], of: int = 8, *, loss: float = -60.0) -> PruneResult:
     every = [("cross", layer, head) for layer in range(len(left)) for head in range(of)]
     gone = [place for place in every if place[2] >= left[place[1]]]
     points = [
-        Point(share, tuple(heads), 80.0, (79.0, 81.0), change, (change - 1, change + 1))
+        Point(share, tuple(heads), Estimate(80.0, 79.0, 81.0), Estimate.around(change, 1.0))
         for share, heads, change in (
             (0.0, [], 0.0),
             (0.5, gone, -10.0),

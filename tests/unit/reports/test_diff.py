@@ -174,8 +174,7 @@ def test_the_tolerance_decides_where_there_is_no_interval(old, new, tolerance, b
 def test_a_curve_of_pruning(documents):
     place = ("curves", 0, "points", 2)
     old = documents["prune"]
-    new = changed(old, *place, "value", to=lambda v: v - 0.2)
-    new = changed(new, *place, "ci", to=lambda ci: [ci[0] - 0.2, ci[1] - 0.2])
+    new = changed(old, *place, "value", to=lambda v: {end: v[end] - 0.2 for end in v})
     new = changed(new, *place, "metrics", "cosine", to=lambda v: v - 0.2)
     (change,) = diff_of(old, new).metrics
     assert (change.where, change.name) == ("magnitude, 50% removed", "cosine")
@@ -184,9 +183,9 @@ def test_a_curve_of_pruning(documents):
     (better,) = diff_of(new, old).metrics
     assert better.worsening == pytest.approx(-0.2)
     loss = changed(old, "higher_is_better", to=False)  # that rises is worse
-    up = changed(loss, "baseline", "value", to=lambda v: v + 0.5)
+    up = changed(loss, "baseline", "value", "value", to=lambda v: v + 0.5)
     assert diff_of(loss, up).metrics[0].worsening == pytest.approx(0.5)
-    random = changed(loss, "curves", 1, "points", 1, "value", to=0.1)
+    random = changed(loss, "curves", 1, "points", 1, "value", "value", to=0.1)
     assert diff_of(loss, random).metrics[0].worsening is None, "random heads are neither"
 
     removed = old["curves"][0]["points"][1]["heads_removed"]
@@ -352,7 +351,7 @@ def test_a_baseline_says_what_the_results_say(documents):
     new = changed(documents["classify"], "heads", 0, "roles", to=["rare"])
     new = changed(new, "heads", 1, "entropy", to=lambda value: value + 1)
     new = changed(new, "provenance", "seed", to=9)
-    prune = changed(documents["prune"], "baseline", "value", to=0.5)
+    prune = changed(documents["prune"], "baseline", "value", "value", to=0.5)
     new = {**documents, "classify": new, "prune": prune}
     old, new = results_of(documents, "old"), results_of(new, "new")
     rules = parse_rules(RULES)

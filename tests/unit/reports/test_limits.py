@@ -74,7 +74,7 @@ def test_a_loss_is_better_when_it_is_smaller(report):
     loss = changed(report, "prune", "higher_is_better", to=False)
     assert failures(loss, metric_min=2.0) == ()
     assert failures(loss, metric_min=0.5) != ()
-    lucky = changed(report, "prune", "curves", 1, "points", 2, "value", to=1.0)
+    lucky = changed(report, "prune", "curves", 1, "points", 2, "value", "value", to=1.0)
     best = failures(lucky, metric_at_50_percent_min=0.9)[0]
     assert "by magnitude" in best, "random heads are not the best method"
     # Of all methods the one with the smallest loss, and it fell: nothing dropped.
@@ -84,7 +84,7 @@ def test_a_loss_is_better_when_it_is_smaller(report):
 
 def test_a_share_of_one_guards_nothing_of_a_metric_up_to_100(report):
     accuracy = changed(report, "prune", "metric", to="accuracy")
-    accuracy = changed(accuracy, "prune", "baseline", "value", to=91.0)
+    accuracy = changed(accuracy, "prune", "baseline", "value", "value", to=91.0)
     assert "so 0.9 guards nothing; give 90" in failures(accuracy, metric_min=0.9)[0]
     assert failures(accuracy, metric_min=90.0) == failures(report, metric_min=0.9) == ()
     found = failures(accuracy, metric_at_25_percent_min=0.5)  # its value there is still 0.94
@@ -98,7 +98,7 @@ def test_the_baseline(report):
     old = results_of(report, "reports/demo")
     assert limit_failures(old, limits, old) == ()
     new = changed(report, "classify", "heads", 0, "roles", to=[])
-    new = changed(new, "prune", "baseline", "value", to=0.5)
+    new = changed(new, "prune", "baseline", "value", "value", to=0.5)
     found = limit_failures(results_of(new, "out"), limits, old)
     assert [reason.partition(" ")[0] for reason in found] == ["role-lost", "metric-drop=0.1"]
     with pytest.raises(InputError, match="metric-drop=50 would guard nothing"):

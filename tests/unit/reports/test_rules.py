@@ -32,7 +32,11 @@ def estimated(value: float) -> dict[str, float]:
 PLANTED: dict[str, tuple[str, tuple[str | int, ...], Any]] = {
     "role-changed": ("classify", ("heads", 0, "roles"), ["self"]),
     "role-lost": ("classify", ("heads", 0, "roles"), ["self"]),  # the other way round
-    "metric-drop": ("prune", ("baseline",), {"value": 0.1, "ci": [0.05, 0.15], "metrics": {}}),
+    "metric-drop": (
+        "prune",
+        ("baseline",),
+        {"value": {"value": 0.1, "low": 0.05, "high": 0.15}, "metrics": {}},
+    ),
     "validation": ("rank", ("validation", "passed"), False),
     "insight-changed": ("insights", ("insights", 1, "verdict"), "holds"),
     "insight-lost": ("insights", ("insights", 0, "verdict"), "mixed"),
@@ -88,7 +92,9 @@ def test_a_limit_of_a_drop(documents):
         (0.2, "0", True),
         (0.0, "0%", False),
     ):
-        new = changed(documents["prune"], "baseline", "value", to=lambda v, drop=drop: v - drop)
+        new = changed(
+            documents["prune"], "baseline", "value", "value", to=lambda v, drop=drop: v - drop
+        )
         assert bool(fired(documents["prune"], new, f"metric-drop={limit}")) is fires, (drop, limit)
 
 
@@ -107,7 +113,7 @@ def test_a_fall_in_every_unit(metric, sides, fires, passes, refused, documents):
     """The unpruned model falls from 0.73 to 0.67 (x 100; in nats), and nothing else changes."""
     before = changed(documents["prune"], "metric", to=metric)
     before = changed(before, "higher_is_better", to=metric != "loss")
-    old, new = (changed(before, "baseline", "value", to=value) for value in sides)
+    old, new = (changed(before, "baseline", "value", "value", to=value) for value in sides)
     for limit in fires.split():
         assert fired(old, new, f"metric-drop={limit}") == [f"metric-drop={limit}"]
     for limit in passes.split():
@@ -120,11 +126,11 @@ def test_a_fall_in_every_unit(metric, sides, fires, passes, refused, documents):
 def test_what_is_a_regression_and_what_cannot_be_decided(documents):
     prune, rank = documents["prune"], documents["rank"]
     point = ("curves", 0, "points", 1)
-    old = changed(prune, *point, "ci", to=[0.8, 1.0])
-    new = changed(old, *point, "value", to=lambda v: v - 0.05)
+    old = changed(prune, *point, "value", to=lambda v: {**v, "low": 0.8, "high": 1.0})
+    new = changed(old, *point, "value", "value", to=lambda v: v - 0.05)
     assert fired(old, new, "metric-drop") == [], "within the interval"
     assert fired(old, new, "metric-drop=0.01") == ["metric-drop=0.01"]
-    random = changed(prune, "curves", 1, "points", 1, "value", to=0.1)
+    random = changed(prune, "curves", 1, "points", 1, "value", "value", to=0.1)
     assert fired(prune, random, "metric-drop", "metric-drop=0.1") == []
     other = changed(prune, "metric", to="accuracy")
     assert fired(prune, other, "metric-drop=0.5%") == ["metric-drop=0.5%"], "not comparable: fires"

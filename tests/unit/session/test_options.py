@@ -114,13 +114,13 @@ def test_options_cannot_change_and_hold_no_list():
     assert hash(options) == hash(PruneOptions(methods=("fisher", "random")))
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.seed = 1
-    # Candidates are named before the run, and the control is none.
-    assert PruneOptions().candidates == (("surgeon", "surgeon"),)
+    # Methods and repairs are named before the run, and the control is none that scores heads.
+    assert (PruneOptions().scored, PruneOptions().repair_kinds) == (("surgeon",), ("surgeon",))
     named = PruneOptions(methods=["fisher"])
-    assert named.candidates == (("fisher", "none"), ("fisher", "surgeon"))
-    assert PruneOptions(methods=["random"]).candidates == ()
+    assert (named.scored, named.repair_kinds) == (("fisher",), ("none", "surgeon"))
+    assert PruneOptions(methods=["random"]).scored == ()
     by_hand = PruneOptions(heads="L0H0", repairs=["scale"])
-    assert by_hand.candidates == (("manual", "scale"),)
+    assert (by_hand.manual, by_hand.scored, by_hand.repair_kinds) == (True, (), ("scale",))
 
 
 def test_two_states_of_zeros_are_equal_and_have_a_finite_derivative():

@@ -104,7 +104,7 @@ HEAT_MAPS: dict[tuple[str, str], tuple[Callable[[Json], Any], int]] = {
     ("attribute", "attribute_removed"): (lambda row: 1000 * row["removed"]["value"], 0),
     ("attribute", "attribute_direct"): (lambda row: 1000 * row["direct"]["value"], 0),
     ("symmetric", "symmetric_map"): (lambda r: 1000 * (1 - r["symmetric"]["cosine"]["value"]), 1),
-    ("prune", "ablation"): (lambda row: row["difference"], 3),
+    ("prune", "ablation"): (lambda row: row["difference"]["value"], 3),
 }
 
 
@@ -237,16 +237,21 @@ def _flow(figure: Any, data: Json) -> Checks:
         assert drawn in points or not drawn, target
 
 
+def band_of(estimate: Json) -> list[float]:
+    ends = [estimate["low"], estimate["high"]]
+    return 2 * [estimate["value"]] if ends[0] is None else ends
+
+
 @of("prune", "curves")
 def _curves(figure: Any, data: Json) -> Checks:
     axes = figure.axes[0]
     for i, curve in enumerate(data["curves"]):
         x = [point["fraction"] for point in curve["points"]]
-        yield from has_lines(axes, (x, [point["value"] for point in curve["points"]]))
-        ends = ((p["fraction"], p["ci"] or 2 * [p["value"]]) for p in curve["points"])
+        yield from has_lines(axes, (x, [point["value"]["value"] for point in curve["points"]]))
+        ends = ((p["fraction"], band_of(p["value"])) for p in curve["points"])
         corners = [(fraction, end) for fraction, both in ends for end in both]
         yield band(axes, i), np.unique(np.round(corners, 9), axis=0)
-    assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]
+    assert axes.lines[-1].get_ydata()[0] == data["baseline"]["value"]["value"]
 
 
 @of("attribute", "attribute_heads")

@@ -22,11 +22,9 @@ from headscope.models.surgery.layers import remove_layers
 from headscope.shrinking import distil as d
 from headscope.shrinking import serving
 from headscope.shrinking.card import snippets
+from headscope.shrinking.ladder import Ladder
 from headscope.shrinking.layers import kept_of_each, nearest_subsets, spread_evenly
-from headscope.shrinking.options import ShrinkOptions
-from headscope.shrinking.result import MeasuredModel
-from headscope.shrinking.run import Ladder
-from headscope.shrinking.targets import keeps, reaches
+from headscope.shrinking.result import MeasuredModel, Target
 from headscope.shrinking.view import loses_nothing
 from headscope.stats.estimate import Estimate
 
@@ -284,26 +282,26 @@ def model(speed=_SPEED, ms=_MS, most_lost=0.4):
 @pytest.mark.parametrize(
     ("asked", "held"),
     [
-        ({"speed": 2.9}, True),
-        ({"speed": 2.95}, False),
-        ({"ms": 1.1}, True),
-        ({"ms": 1.05}, False),
-        ({"mb": 20}, True),
-        ({"mb": 19}, False),
-        ({"max_drop": 0.4}, True),
-        ({"max_drop": 0.39}, False),
+        (("speed", 2.9), True),
+        (("speed", 2.95), False),
+        (("ms", 1.1), True),
+        (("ms", 1.05), False),
+        (("mb", 20), True),
+        (("mb", 19), False),
     ],
 )
 def test_the_bad_end_of_the_interval_counts(asked, held):
-    options = ShrinkOptions(**asked)
-    assert (reaches(model(), options) and keeps(model(), options)) is held
+    assert model().reaches(Target(*asked)) is held
+    assert model().reaches(None)
+    assert model().keeps(0.4)
+    assert not model().keeps(0.39)
 
 
 def test_what_is_unknown_reaches_nothing():
     unknown = model(Estimate(9.0), Estimate(0.1), None)
-    for asked in ({"speed": 2.0}, {"ms": 5.0}):
-        assert not reaches(unknown, ShrinkOptions(**asked))
-    assert not keeps(unknown, ShrinkOptions(max_drop=50.0))
+    for asked in (("speed", 2.0), ("ms", 5.0)):
+        assert not unknown.reaches(Target(*asked))
+    assert not unknown.keeps(50.0)
 
 
 @pytest.mark.parametrize(
@@ -319,9 +317,8 @@ def test_what_is_unknown_reaches_nothing():
 def test_forms_are_tested_from_the_least_lossy_to_the_first_refusal(losses, chosen, monkeypatch):
     forms = [serving.Form("openvino", name) for name in ("int8", "bfloat16", "float32")]
     monkeypatch.setattr("headscope.shrinking.ladder.layers_of", lambda model: {"encoder": [0]})
-    ladder = Ladder(
-        SimpleNamespace(files_of_whole=None, whole=None), ShrinkOptions(max_drop=0.5), ("openvino",)
-    )
+    plain = {"target": None, "max_drop": 0.5, "minutes": 0.0, "save": None, "tell": None}
+    ladder = Ladder(SimpleNamespace(files_of_whole=None, whole=None), ("openvino",), **plain)
     ladder.models = [
         dataclasses.replace(
             model(most_lost=losses.get(form.precision, 0.0)), precision=form.precision

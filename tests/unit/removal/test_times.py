@@ -1,7 +1,5 @@
 """Models that take turns, and how many times as fast one is by a clock that the test winds."""
 
-from collections.abc import Callable
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 from headscope.data.token_rows import Row
 from headscope.removal import times as module
 from headscope.removal.confirm_speed import FEWEST
-from headscope.removal.times import spread_places, times
-from headscope.removal.timing import in_turns
+from headscope.removal.times import in_turns, spread_places, times
 
 # --- turns --------------------------------------------------------------------------------------
 
@@ -58,29 +55,21 @@ class Clock:
         self.now, self._ms, self._passes = 0.0, ms_a_text, 0
         self._rng = np.random.default_rng(0)
 
-        @contextmanager
-        def passes(models: Any, batches: Any) -> Any:
-            (model,) = models
-            yield [[self.run(model.name, len(batch.ids)) for batch in batches]]
-
         def by_this_clock(runs: Any, **options: Any) -> Any:
             return in_turns(runs, **options, clock=lambda: self.now)
 
         monkeypatch.setattr(module, "_SECONDS", 15.0)
-        monkeypatch.setattr(module, "passes", passes)
+        monkeypatch.setattr(module, "_pass", self.run)
         monkeypatch.setattr(module, "in_turns", by_this_clock)
         monkeypatch.setattr(
             module, "padded", lambda rows, pad_id, device: SimpleNamespace(ids=list(rows))
         )
 
-    def run(self, name: str, texts: int) -> Callable[[], None]:
-        def one_pass() -> None:
-            self._passes += 1
-            drift = 1 + 0.2 * np.sin(self._passes / 150)  # the machine's pace, which both see
-            noise = np.exp(0.05 * self._rng.normal())
-            self.now += self._ms[name] / 1e3 * texts * drift * noise
-
-        return one_pass
+    def run(self, model: Any, batch: Any) -> None:
+        self._passes += 1
+        drift = 1 + 0.2 * np.sin(self._passes / 150)  # the machine's pace, which both see
+        noise = np.exp(0.05 * self._rng.normal())
+        self.now += self._ms[model.name] / 1e3 * len(batch.ids) * drift * noise
 
 
 def side(name: str) -> Any:
