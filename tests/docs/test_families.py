@@ -45,7 +45,7 @@ def test_the_page_names_every_family_and_layout_and_what_a_layout_may_override()
         assert re.search(rf"\b{re.escape(layout.name)}\b", listed), layout.name
     methods = PAGE.partition("| method | says |")[2].partition("Then add")[0]
     public = {name for name in vars(Layout) if not name.startswith("_")}
-    fields = {"name", "q", "k", "v", "out", "bypasses"}
+    fields = {"name", "q", "k", "v", "out", "needs", "bypasses"}
     assert {*re.findall(r"`(\w+)`", methods)} == public - fields
 
 

@@ -12,7 +12,6 @@ Written without the functions of :mod:`headscope.attention`, which are under tes
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,8 +77,8 @@ class Agreement:
     scale: ScaleSums  # What the factor on the scores is fitted from
 
 
-def agreements(
-    patterns: Sequence[Tensor],
+def agreement(
+    pattern: Tensor,
     q: Tensor,
     k: Tensor,
     scale: float,
@@ -87,10 +86,10 @@ def agreements(
     *,
     allowed: Tensor | None = None,
     bias: Tensor | None = None,
-) -> list[Agreement]:
-    """Compare recorded patterns with the one that q and k give in float32 or better.
+) -> Agreement:
+    """Compare a recorded pattern with the one that its q and k give in float32 or better.
 
-    ``patterns`` (batch, n_heads, query_pos, key_pos) each, ``q, k`` (batch, n_heads, pos, d_head),
+    ``pattern`` (batch, n_heads, query_pos, key_pos), ``q, k`` (batch, n_heads, pos, d_head),
     ``real`` (batch, query_pos), ``allowed`` (batch, query_pos, key_pos), ``bias`` (1 or batch,
     n_heads, query_pos, key_pos).
     """
@@ -99,47 +98,35 @@ def agreements(
     if allowed is None:
         allowed = real[:, None, :].expand(-1, q.shape[-2], -1)
     keys = allowed[:, None, ::step]
-    scores = _wide(q[..., ::step, :]) @ _wide(k).transpose(-2, -1) * scale
+    pattern, q = pattern[..., ::step, :], q[..., ::step, :]
+    scores = _wide(q) @ _wide(k).transpose(-2, -1) * scale
     if bias is not None:
         scores = scores + _wide(bias[..., ::step, :])
-    exact = _only(scores, keys, -torch.inf).softmax(dim=-1)
-    exact = _only(exact, queries[:, None, :, None])  # padding may see no key at all
+    exact = scores.masked_fill(~keys, -torch.inf).softmax(dim=-1)
+    exact = exact.masked_fill(~queries[:, None, :, None], 0.0)  # padding may see no key at all
+    off = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
+    error = _over_rows(off, queries)
     spread = _over_rows(1 + (exact * scores.abs()).sum(-1), queries)
     seen = queries[:, None, :, None] & keys
-    found = []
-    for pattern in (each[..., ::step, :] for each in patterns):
-        off = (pattern.to(exact.dtype) - exact).abs().sum(-1)  # (batch, n_heads, queries)
-        error = _over_rows(off, queries)
-        rounding = error / (spread * torch.finfo(pattern.dtype).eps)
-        found.append(Agreement(error, rounding, _pattern_sums(pattern, scores, exact, seen)))
-    return found
+    rounding = error / (spread * torch.finfo(pattern.dtype).eps)
+    return Agreement(error, rounding, _pattern_sums(pattern, scores, exact, seen))
 
 
-def out_errors(
-    outs: Sequence[Tensor], z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor
-) -> list[float]:
+def out_error(out: Tensor, z: Tensor, W_O: Tensor, b_O: Tensor | None, real: Tensor) -> float:
     """Return the mean |out - (z W_O + b_O)| of recorded half-precision z, in units of rounding.
 
     The unit is epsilon times the size of the sum if its terms were independent, so that terms which
     cancel are no false alarm.
 
-    ``outs`` (batch, pos, d_model) each, ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads *
-    d_head, d_model), ``b_O`` (d_model,), ``real`` (batch, pos).
+    ``out`` (batch, pos, d_model), ``z`` (batch, pos, n_heads * d_head), ``W_O`` (n_heads * d_head,
+    d_model), ``b_O`` (d_model,), ``real`` (batch, pos).
     """
     rows, W = _wide(z[real]), _wide(W_O)
     b = W.new_zeros(()) if b_O is None else _wide(b_O)
-    exact = rows @ W + b
+    off = (_wide(out[real]) - (rows @ W + b)).abs().mean()
     size = (rows.square() @ W.square() + b.square()).sqrt().mean()
-    found = []
-    for out in outs:
-        off, unit = (_wide(out[real]) - exact).abs().mean(), size * torch.finfo(out.dtype).eps
-        found.append(float(off / unit) if float(unit) else float(off))
-    return found
-
-
-def _only(x: Tensor, kept: Tensor, other: float = 0.0) -> Tensor:
-    """Put another number where ``kept`` is False; nothing is copied where it nowhere is."""
-    return x if bool(kept.all()) else x.masked_fill(~kept, other)
+    unit = size * torch.finfo(out.dtype).eps
+    return float(off / unit) if float(unit) else float(off)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -190,6 +177,9 @@ def _fit(sums: Tensor) -> Scale | None:
     return Scale(1 + excess, math.sqrt(rest) / x)
 
 
+__all__ = ["ZAgreement", "z_agreement"]
+
+
 @dataclass(frozen=True)
 class ZAgreement:
     """Recorded z compared with the exact ones."""
@@ -210,9 +200,9 @@ def z_agreement(z: Tensor, pattern: Tensor, v: Tensor, real: Tensor) -> ZAgreeme
     wide = z.dtype if z.dtype == torch.float64 else torch.float32
     seen = real[:, None, ::step, None]
     P, v = pattern[..., ::step, :].to(wide), v.to(wide)
-    exact = _only(P @ v, seen)
-    off = _only(z[..., ::step, :].to(wide), seen) - exact
-    terms = _only((P.square() @ v.square()).sqrt(), seen)
+    exact = (P @ v).masked_fill(~seen, 0.0)
+    off = z[..., ::step, :].to(wide).masked_fill(~seen, 0.0) - exact
+    terms = (P.square() @ v.square()).sqrt().masked_fill(~seen, 0.0)
     size = (exact.abs() + terms).sum((0, 2, 3))
     unit = size * torch.finfo(z.dtype).eps
     gap = off.abs().sum((0, 2, 3))

@@ -18,8 +18,8 @@ from headscope.models.certificate.agreement import (
     Scale,
     ScaleSums,
     ZAgreement,
-    agreements,
-    out_errors,
+    agreement,
+    out_error,
     z_agreement,
 )
 from headscope.models.certificate.validation import LayerCheck
@@ -63,17 +63,13 @@ def gather(
     against = None if theirs.pattern is None else theirs.pattern.transpose(1, 2)
     near = _agreements(site, theirs, ours, pattern, real, allowed)
     mixed = _z_agreements(theirs, ours, (pattern, z), real)
+    sums = ((theirs.z, theirs.out), (ours.z, ours.out), (theirs.z, out))
     gaps = (
         largest_gap((p, against, real) for p in by_query),
         largest_gap((o, theirs.out, real) for o in (ours.out, out)),
         _worst([_largest(a.error) for a in near]),
         _worst([_largest(a.rounding) for a in near]),
-        _worst(
-            [
-                *_out_errors(site, theirs.z, (theirs.out, out), real),
-                *_out_errors(site, ours.z, (ours.out,), real),
-            ]
-        ),
+        _worst([_out_error(site, z, o, real) for z, o in sums]),
         _worst([_largest(a.rounding) for a in mixed] or [None]),
     )
     return Evidence(calls, gaps, tuple(a.scale for a in near), tuple(a.scale for a in mixed))
@@ -144,8 +140,7 @@ def largest_gap(compared: Iterable[tuple[Tensor | None, Tensor | None, Tensor]])
         elif a.numel() == 0:  # a layer that has lost all its heads has no pattern to differ in
             gaps.append(0.0)
         else:
-            a, b = (x.detach() if bool(real.all()) else x.detach()[real] for x in (a, b))
-            ours, theirs = widest(a), widest(b)
+            ours, theirs = widest(a.detach()[real]), widest(b.detach()[real])
             size = max(1.0, float(theirs.abs().max()) / _LARGE)
             gaps.append(_finite(float((ours - theirs).abs().max()) / size))
     return _worst(gaps)
@@ -168,18 +163,17 @@ def _agreements(
     """Compare each program's pattern with the q and k of its run; empty if one is missing."""
     scale = site.d_head**-0.5 if site.scale is None else site.scale
     found = []
-    for at, recorded in ((theirs, (theirs.pattern, canonical)), (ours, (ours.pattern,))):
-        patterns = [pattern for pattern in recorded if pattern is not None]
-        if len(patterns) < len(recorded) or at.q is None or at.k is None:
+    for pattern, at in ((theirs.pattern, theirs), (ours.pattern, ours), (canonical, theirs)):
+        if pattern is None or at.q is None or at.k is None:
             return []
-        if any(pattern.shape != (*at.q.shape[:3], at.k.shape[2]) for pattern in patterns):
+        if pattern.shape != (*at.q.shape[:3], at.k.shape[2]):
             return []
         try:
             bias = _bias(site, at.q, at.k, theirs)
-            found += agreements(patterns, at.q, at.k, scale, real, allowed=allowed, bias=bias)
+            found.append(agreement(pattern, at.q, at.k, scale, real, allowed=allowed, bias=bias))
         except (ValueError, RuntimeError):  # a bias that does not fit: the layout was misread
             return []
-    return [found[0], found[2], found[1]]  # in the order of PROGRAMS
+    return found
 
 
 def _z_agreements(
@@ -248,15 +242,14 @@ def beside_heads(site: AttentionSite, entering: Tensor | None) -> Tensor | None:
     return entering[..., width:] @ site.projections.out.weight[:, width:].t()
 
 
-def _out_errors(
-    site: AttentionSite, z: Tensor | None, outs: Sequence[Tensor | None], real: Tensor
-) -> list[float | None]:
-    linear, recorded = site.projections.out, [out for out in outs if out is not None]
-    if z is None or len(recorded) < len(outs):
-        return [None]
+def _out_error(
+    site: AttentionSite, z: Tensor | None, out: Tensor | None, real: Tensor
+) -> float | None:
+    linear = site.projections.out
+    if z is None or out is None:
+        return None
     with torch.no_grad():
-        errors = out_errors(recorded, z, linear.weight.t(), linear.bias, real)
-    return [_finite(error) for error in errors]
+        return _finite(out_error(out, z, linear.weight.t(), linear.bias, real))
 
 
 def _largest(by_head: Tensor) -> float | None:

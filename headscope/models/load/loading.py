@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from headscope.core.errors import CheckpointError
@@ -81,9 +80,7 @@ def load(
             f"{source.folder} has no tokenizer (tokenizer.json); save the model's fast tokenizer "
             "beside it with tokenizer.save_pretrained."
         )
-    # Hashing needs no Python, and there is more than one core.
-    with ThreadPoolExecutor(1) as pool, quiet_transformers(), warnings.catch_warnings():
-        hashing = pool.submit(lambda: source.sha256 or checkpoint.weights_sha256())
+    with quiet_transformers(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         logging.captureWarnings(False)
         check_stated(checkpoint)
@@ -102,7 +99,8 @@ def load(
         kept.check_networks(loaded)
         loaded.origin = kept.origin
     loaded.revision, loaded.folder, loaded.head_weights = found.revision, found.folder, head_weights
-    loaded.file = FileWeights(hashing.result(), fingerprint(network))
+    sha256 = source.sha256 or checkpoint.weights_sha256()
+    loaded.file = FileWeights(sha256, fingerprint(network))
     loaded.stored_dtype = checkpoint.stored_dtype()
     loaded.remarks = tuple(_remarks(loaded, checkpoint, head_weights))
     width = getattr(loaded.model.config, "hidden_size", None)

@@ -1,20 +1,13 @@
 """The fitted scale and the error of a pattern, of z and of out, planted and by slow programs."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from headscope.models.certificate.agreement import (
-    QUERIES,
-    Agreement,
-    agreements,
-    out_errors,
-    z_agreement,
-)
+from headscope.models.certificate.agreement import QUERIES, agreement, out_error, z_agreement
 
 HEADS, POS, WIDTH = 3, 30, 8
 SCALE = WIDTH**-0.5
@@ -26,10 +19,6 @@ def queries_and_keys(spread: float = 1.0, pos: int = POS) -> tuple[Tensor, Tenso
     real = torch.ones(2, pos, dtype=torch.bool)
     real[1, -9:] = False
     return q.double() * spread, k.double(), real
-
-
-def agreement(pattern: Tensor, *recorded: Any) -> Agreement:
-    return agreements([pattern], *recorded)[0]
 
 
 def patterns(q: Tensor, k: Tensor, real: Tensor, factor: float, dtype: torch.dtype) -> Tensor:
@@ -119,10 +108,9 @@ def test_out_is_held_against_its_own_z():
     real = torch.ones(1, 9, dtype=torch.bool)
     half = [t.bfloat16() for t in (z, W, b)]
     right = (half[0].double() @ half[1].double() + half[2].double()).bfloat16()
-    exact, wrong = out_errors([right, right * 1.1], *half, real)
-    assert exact < 0.5
-    assert wrong > 3
-    assert out_errors([right - half[2]], half[0], half[1], None, real)[0] < 1
+    assert out_error(right, *half, real) < 0.5
+    assert out_error(right * 1.1, *half, real) > 3
+    assert out_error(right - half[2], half[0], half[1], None, real) < 1
 
 
 REAL = torch.tensor([[True] * 20 + [False] * 4, [True] * 24])
