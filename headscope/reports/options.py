@@ -207,6 +207,7 @@ class ReportOptions(ClaimsOptions):
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
         "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
+        'headscope report demo --sentence "The cat that chased the mice was tired." -o out/',
         "headscope report demo --only classify,insights --fresh -o reports/demo",
     )
 
@@ -221,6 +222,15 @@ class ReportOptions(ClaimsOptions):
     thresholds: Annotated[InsightThresholds | None, Option(help=_THRESHOLDS, python_only=True)] = (
         None
     )
+    sentences: Annotated[
+        Sequence[str],
+        Option(
+            help="Shown on the page with every head's pattern; repeatable. Default: two short ones "
+            "of the built-in sample.",
+            metavar="SENTENCE",
+            flags=("--sentence",),
+        ),
+    ] = ()
     previous: Annotated[
         str | Path | None,
         Option(

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from headscope.analyses.explain.run import read_sentence
 from headscope.core.activations import Activations
 from headscope.core.heads import head_name
 from headscope.core.serialise import SCHEMA, warnings_of
@@ -32,6 +33,8 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
     need_tokenizer(loaded, "report")
     if {"prune", "insights"} & set(names):
         loaded.pooling.check()  # before everything else is measured
+    # Wrong sentences are refused before anything is measured.
+    given = [(text, read_sentence(loaded, text, "report").ids) for text in options.sentences]
     settings = dict(options.settings or {})
     settings["insights"] = {
         "thresholds": options.thresholds or InsightThresholds(),
@@ -67,7 +70,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         settings={name: shared.changed(name) for name in names if name != "insights"},
         left_out=left_out,
         keys=result.keys,
-        samples=_sample_patterns(loaded) if usable and loaded.sites else (),
+        samples=_sample_patterns(loaded, given) if usable and loaded.sites else (),
         reused=result.reused,
         failed=result.failed,
         **sections,
@@ -92,12 +95,14 @@ class _KeepPatterns:
         """Nothing to do."""
 
 
-def _sample_patterns(loaded: LoadedModel, count: int = 2) -> tuple[SamplePatterns, ...]:
-    """Run the first short sentences of the built-in sample and keep their patterns."""
+def _sample_patterns(
+    loaded: LoadedModel, sentences: Sequence[tuple[str, list[int]]]
+) -> tuple[SamplePatterns, ...]:
+    """Keep all heads' patterns on sentences with their token ids, or on two of the sample."""
     if loaded.encoder_decoder:  # single sentences run only the encoder
         loaded = loaded.only("encoder")
     samples = []
-    for text, ids in handy_sentences(loaded, count):
+    for text, ids in sentences or handy_sentences(loaded, 2):
         keep = _KeepPatterns(loaded)
         with routed(loaded.model, Router(loaded.sites, [keep], others=loaded.others)) as router:
             router.run(functools.partial(loaded.forward, *loaded.pad([ids])))

@@ -78,7 +78,7 @@ def test_typing_two_sentences_gives_their_similarity(show):
     page.fill("#text-a", "A cat sat on the mat.")
     page.fill("#text-b", "On the mat there was a cat.")
     expect(page.locator("#links")).to_contain_text("mat")
-    expect(page.locator("#samples option")).to_have_count(2)
+    expect(page.locator("#samples input")).to_have_count(2)
     expect(page.locator("#answers")).to_contain_text("similarity of the two sentences")
     assert column(page, "whole model") > 0.8
     page.fill("#text-b", "Interest rates rose again in March.")

@@ -139,3 +139,22 @@ def test_insights_are_judged_by_the_thresholds_of_the_file(run, model, quick, tm
     assert found["insights"][0]["verdict"] == "does not hold"
     assert found["thresholds"]["asymmetry"] == 1.9
     assert (out / "insights.csv").read_text().startswith("number,claim,verdict")
+
+
+def test_sentences_of_ones_own_are_on_the_page_or_refused_before_anything_is_measured(
+    run, model, tmp_path
+):
+    out, words = tmp_path / "report", ("the cat sat", "a dog & <b>")
+    flags = [part for text in words for part in ("--sentence", text)]
+    ended = run("report", model, "--only", "validate", *flags, "-o", out)
+    assert ended.code == 0, ended.stderr
+    samples = json.loads((out / "report.json").read_text())["samples"]
+    assert [sample["text"] for sample in samples] == list(words)
+    assert all(len(s["patterns"]["L0H0"]) == len(s["tokens"]) for s in samples)
+    page = (out / "report.html").read_text()
+    assert "a dog &amp; &lt;b&gt;" in page
+    for wrong, says in ((" ", "is empty"), ("cat " * 80, "reads at most")):
+        refused = run("report", model, "--sentence", wrong, "-o", tmp_path / "none")
+        assert refused.code == 1
+        assert says in " ".join(refused.stderr.split())
+    assert not (tmp_path / "none").exists()

@@ -51,7 +51,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
     need_tokenizer(loaded, "explain")
     if loaded.encoder_decoder:  # a single sentence runs only the encoder
         loaded = loaded.only("encoder")
-    sentence = _read(loaded, options.sentence)
+    sentence = _chosen(loaded, options.sentence)
     validation = require_valid(loaded, options.validate)
     _check_head(loaded, layer, head)
     by_layer = {site.layer: site for site in loaded.sites}
@@ -114,7 +114,7 @@ def run(model: Model, options: ExplainOptions) -> ExplainResult:
 
 
 @dataclass(frozen=True)
-class _Sentence:
+class ReadSentence:
     """A sentence as the model reads it; ``special`` marks what the tokenizer added."""
 
     text: str
@@ -123,8 +123,8 @@ class _Sentence:
     special: tuple[bool, ...]
 
 
-def _read(loaded: LoadedModel, sentence: str | None) -> _Sentence:
-    """Tokenise a sentence; without one, the first that a report's page shows."""
+def _chosen(loaded: LoadedModel, sentence: str | None) -> ReadSentence:
+    """Read a sentence; without one, the first that a report's page shows."""
     if sentence is None:
         handy = handy_sentences(loaded, 1)
         if not handy or len(handy[0][1]) > LONGEST:
@@ -133,6 +133,15 @@ def _read(loaded: LoadedModel, sentence: str | None) -> _Sentence:
                 f"{loaded.name}, so explain has none of its own to show; give it one."
             )
         sentence = handy[0][0]
+    return read_sentence(loaded, sentence, "explain")
+
+
+def read_sentence(loaded: LoadedModel, sentence: str, command: str) -> ReadSentence:
+    """Tokenise a sentence that is shown as a matrix.
+
+    Raises InputError for one without a token, with half of a character, or with more than
+    :data:`LONGEST` tokens; ``command`` is who reads no more.
+    """
     if not sentence.strip():
         raise InputError("The sentence is empty; give at least one word.")
     if any(0xD800 <= ord(char) < 0xE000 for char in sentence):
@@ -146,13 +155,13 @@ def _read(loaded: LoadedModel, sentence: str | None) -> _Sentence:
             f"The tokenizer of {loaded.name} makes no token of the sentence {visible(sentence)!r}; "
             "give another one."
         )
-    for most, whose in ((loaded.max_length, loaded.name), (LONGEST, "explain")):
+    for most, whose in ((loaded.max_length, loaded.name), (LONGEST, command)):
         if len(ids) > most:
             raise InputError(
                 f"The sentence has {len(ids)} tokens, and {whose} reads at most {most}; shorten it."
             )
     tokens = tuple(map(str, loaded.tokenizer.convert_ids_to_tokens(ids)))
-    return _Sentence(sentence, ids, tokens, special)
+    return ReadSentence(sentence, ids, tokens, special)
 
 
 def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> None:
@@ -186,7 +195,7 @@ def _check_head(loaded: LoadedModel, layer: int | None, head: int | None) -> Non
 
 
 def _every_head(
-    loaded: LoadedModel, run: SentenceRun, sentence: _Sentence
+    loaded: LoadedModel, run: SentenceRun, sentence: ReadSentence
 ) -> Iterator[ExplainedHead]:
     words, probe = ~torch.tensor(sentence.special), Probe("sentence", *loaded.pad([sentence.ids]))
     for site in loaded.sites:

@@ -261,7 +261,7 @@
 
   const samples = byId("samples"), special = byId("special"), links = byId("links"), reading = byId("reading");
 
-  function sampleIndex() { return samples ? Number(samples.value) : 0; }
+  function sampleIndex() { const chosen = samples && samples.querySelector("input:checked"); return chosen ? Number(chosen.value) : 0; }
 
   function drawLinks() {
     const sample = shownSample();
@@ -424,10 +424,14 @@
 
   function show(said) {
     trouble("");
-    const index = sampleIndex();
+    const index = Math.min(sampleIndex(), said.texts.length - 1);
     data.samples = said.texts.map((text) => ({ ...text, patterns: Object.fromEntries(Object.entries(text.patterns).map(([name, bytes]) => [name, bytesOf(bytes)])) }));
-    samples.replaceChildren(...data.samples.map((sample, i) => element("option", sample.text, "", { value: String(i) })));
-    samples.value = String(Math.min(index, data.samples.length - 1));
+    samples.replaceChildren(samples.querySelector("legend"), ...data.samples.map((sample, i) => {
+      const label = element("label"), button = element("input", undefined, "", { type: "radio", name: "sample", value: String(i) });
+      button.checked = i === index;
+      label.append(button, " ", sample.text);
+      return label;
+    }));
     live.answers = said.answers;
     live.words = words(said.off);
     showAnswers(said.heads);
