@@ -122,7 +122,7 @@ def test_other_data_seeds_and_schemas_are_said_first(first, second, run, tmp_pat
     ("name", "place", "value"),
     [
         ("spectrum", ("controls",), {}),
-        ("prune", ("curves", 0, "points", 2, "ci"), [1.0, 2.0, 3.0]),
+        ("prune", ("curves", 0, "points", 2, "value"), [1.0, 2.0, 3.0]),
     ],
 )
 def test_a_file_whose_parts_do_not_fit_together(name, place, value, first, second, run):
@@ -218,7 +218,7 @@ def test_rules_that_fire_exit_with_3(first, old, new, run, tmp_path):
     outcome = run("diff", old, new, "--config", path)
     assert outcome.code == 3
     assert outcome.stdout.startswith("### What changed")
-    plant(new, "prune", "baseline", "value", to=0.2)
+    plant(new, "prune", "baseline", "value", "value", to=0.2)
     plant(new, "depth", "validation", "passed", to=False)
     outcome = run("diff", first, new, "--fail-on", "metric-drop=0.05,validation", "--quiet")
     assert outcome.code == 3

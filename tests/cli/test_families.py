@@ -57,7 +57,7 @@ def test_relative_positions_whose_modules_never_ask_for_our_attention(maker, run
     more = ("--no-ablation", "--draws", 5, "--save", tmp_path / "small")
     found = run("prune", relative, *options, *more, *quiet).json
     assert found["validation"]["passed"]
-    assert found["baseline"]["value"] == pytest.approx(1.0)
+    assert found["baseline"]["value"]["value"] == pytest.approx(1.0)
     assert run("validate", tmp_path / "small", *quiet).json["passed"]
 
 

@@ -158,8 +158,8 @@ def test_each_head_removed_alone(case, files, model):
     causes = found.causes
     assert (causes.task, causes.metric) == (case.task, case.metric)
     assert causes.estimate == ("first-order" if case.metric != "kendall_tau" else "squared")
-    assert all(head.cause.zero.loss is not None for head in found.heads)
-    assert any(head.cause.zero.loss for head in found.heads)
+    assert all(head.cause.zero.value is not None for head in found.heads)
+    assert any(head.cause.zero.value for head in found.heads)
 
 
 def test_plain_text_calibrates(files, model):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.analyses.classify.optional_parts import PLACES, loss_interval, loss_text
-from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label
+from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label, Loss
 from headscope.core.roles import role_name, role_of
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
@@ -20,6 +19,14 @@ RULES = {
 }
 #: The sentence of a role whose row has none.
 _ANY_ROLE = "{words}: {score:.2f}, and {baseline:.2f} would be expected without it."
+
+
+#: Where the tokens of a repeated sequence can look.
+PLACES = {
+    "after": "after it (induction)",
+    "same": "at the earlier copy",
+    "before": "before it (mirrored)",
+}
 
 
 def primary_label(head: HeadResult) -> Label | None:
@@ -173,3 +180,13 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
     if head.prefix is not None:
         gains = (f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES)
         yield "Repeated tokens, gain", ", ".join(gains)
+
+
+def loss_text(loss: float) -> str:
+    """Write a loss: most are far below 0.1."""
+    return f"{loss:.4f}" if abs(loss) < 10 else f"{loss:.2f}"
+
+
+def loss_interval(effect: Loss) -> str:
+    """Write the interval of a loss."""
+    return " to ".join(map(loss_text, effect.interval or ())) or "no interval"

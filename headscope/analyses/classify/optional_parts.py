@@ -7,7 +7,8 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from headscope.analyses.classify.result import CauseTest, ClassifyResult, Loss
+from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
+from headscope.analyses.classify.result import CauseTest, ClassifyResult
 from headscope.core.roles import role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -17,12 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_REMOVED = 8  # Removed heads that are listed.
-#: Where the tokens of a repeated sequence can look.
-PLACES = {
-    "after": "after it (induction)",
-    "same": "at the earlier copy",
-    "before": "before it (mirrored)",
-}
 _VERDICTS = {
     "costs more": "Heads with a role cost more than heads without",
     "costs less": "Heads with a role cost less than heads without",
@@ -128,16 +123,6 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
             file=f"prefix_{place}",
             on=b.NOWHERE,
         )
-
-
-def loss_text(loss: float) -> str:
-    """Write a loss: most are far below 0.1."""
-    return f"{loss:.4f}" if abs(loss) < 10 else f"{loss:.2f}"
-
-
-def loss_interval(effect: Loss) -> str:
-    """Write the interval of a loss."""
-    return " to ".join(map(loss_text, effect.interval or ())) or "no interval"
 
 
 def ends(interval: Sequence[float] | None) -> str:

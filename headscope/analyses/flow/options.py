@@ -24,7 +24,7 @@ class FlowOptions(RunOptions):
     (72, 32)
     """
 
-    held: ClassVar[tuple[float, float]] = (1.3, 390.0)
+    held: ClassVar[tuple[float, float]] = (1.8, 150.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope flow demo",
         "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",

@@ -8,7 +8,8 @@ from scipy import integrate
 from torch import Tensor, nn
 from toy_calibration import toy_given
 
-from headscope.models.surgery import stored_rows
+from headscope.models.layouts.maps import columns_of_linear, rows_of_linear
+from headscope.models.surgery import cutting
 from headscope.pruning.methods import draw_gates, gates, open_probability
 from headscope.pruning.ranking import scale_gates
 
@@ -113,22 +114,16 @@ def test_heads_left_out_are_gates_of_zero_and_come_back_as_zeros(kept, bias):
     inputs, out = layer(bias)
     whole, whole_out = layer(bias)
     expected = attend(inputs, out, X, [float(h in kept) for h in range(N_HEADS)])
-    gone = stored_rows.head_rows([h for h in range(N_HEADS) if h not in kept], D_HEAD)
-    rows = stored_rows.head_rows(kept, D_HEAD)
-    names = [(linear, name, 0) for linear in inputs for name in ("weight", "bias")]
-    stored = [item for item in [*names, (out, "weight", 1)] if getattr(*item[:2]) is not None]
-    for module, name, axis in stored:
-        stored_rows.replace_stored(
-            module, name, stored_rows.without_rows(getattr(module, name), gone, axis)
-        )
+    every, missing = range(N_HEADS), [h for h in range(N_HEADS) if h not in kept]
+    gone, rows = cutting.head_rows(missing, D_HEAD), cutting.head_rows(kept, D_HEAD)
+    stored = [part for linear in inputs for part in rows_of_linear(linear, D_HEAD)]
+    stored.append(columns_of_linear(out, D_HEAD))
+    cutting.remove_rows(stored, every, missing)
     width = len(kept) * D_HEAD
     assert all(linear.weight.shape == (width, D_MODEL) for linear in inputs)
     assert (out.in_features, inputs[0].out_features) == (width, width)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * len(kept)), expected)
-    for module, name, axis in stored:
-        stored_rows.replace_stored(
-            module, name, stored_rows.with_rows(getattr(module, name), gone, axis)
-        )
+    cutting.fill_rows(stored, every, missing)
     torch.testing.assert_close(attend(inputs, out, X, [1.0] * N_HEADS), expected)
     for linear, before in zip(inputs, whole, strict=True):
         assert torch.equal(linear.weight[rows], before.weight[rows])
