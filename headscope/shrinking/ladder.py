@@ -120,14 +120,13 @@ class Ladder:
             except (UnsupportedModelError, InputError) as error:
                 self.refused.append(str(error))
                 continue
-            times = bench.times(whole, served)
             lost = bench.distance(whole, served)
-            # Text of another kind says nothing new of what is the model itself, or is ruined.
-            elsewhere = ROUNDING < lost <= RUINED
-            self.models.append(bench.measured(files, form, times, elsewhere=elsewhere))
-            self._lost[form] = lost
             if lost <= RUINED:  # by calibration text: the evaluation data choose nothing
+                times = bench.times(whole, served)
+                # Text of another kind says nothing new of what is the model itself.
+                self.models.append(bench.measured(files, form, times, elsewhere=lost > ROUNDING))
                 self._forms.append(form)
+                self._lost[form] = lost
             else:
                 self.refused.append(
                     f"{form} ruins the model: its outputs are {lost:.2g} from the whole model's on "

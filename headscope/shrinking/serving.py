@@ -11,6 +11,8 @@ openvino       float32         the ONNX graph, converted; told to compute in flo
 openvino       bfloat16        the same file as openvino opens it unasked, where the processor can
 openvino       int8            the same by nncf, ranges of activations taken from calibration text;
                                what is not in 8 bits is computed as openvino does unasked
+openvino       int8 mixed      int8 without the maps to fewer outputs than inputs: the second one of
+                               each feed-forward network, where 8 bits cost most
 =============  ==============  ====================================================================
 """
 
@@ -27,6 +29,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +58,7 @@ class Form:
     """What runs a model, and in which numbers."""
 
     runtime: str
-    precision: str  # ``float32``, ``bfloat16``, ``int8`` or ``int8 dynamic``
+    precision: str  # ``float32``, ``bfloat16``, ``int8``, ``int8 mixed`` or ``int8 dynamic``
 
     def __str__(self) -> str:
         return f"{self.runtime} {self.precision}"
@@ -63,12 +66,13 @@ class Form:
     @property
     def file(self) -> str:
         """Its path in a folder, where sentence-transformers' backends look for it."""
-        ending = {"int8": "_qint8_calibrated", "int8 dynamic": "_qint8_dynamic"}
         if self.runtime == "torch":
             return "model.safetensors"
         if self.runtime == "onnxruntime":
+            ending = {"int8": "_qint8_calibrated", "int8 dynamic": "_qint8_dynamic"}
             return f"onnx/model{ending.get(self.precision, '')}.onnx"
-        name = "_qint8_quantized" if self.precision == "int8" else ""
+        ending = {"int8": "_qint8_quantized", "int8 mixed": "_qint8_mixed"}
+        name = ending.get(self.precision, "")
         return f"openvino/openvino_model{name}.xml"
 
     @property
@@ -85,6 +89,7 @@ FORMS = (
     Form("onnxruntime", "int8"),
     Form("openvino", "float32"),
     Form("openvino", "bfloat16"),
+    Form("openvino", "int8 mixed"),
     Form("openvino", "int8"),
 )
 
@@ -265,7 +270,9 @@ def _openvino(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
     openvino.save_model(_converted(graph), str(path), compress_to_fp16=False)
 
 
-def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
+def _openvino_int8(
+    graph: Path, path: Path, texts: Sequence[Padded], *, mixed: bool = False
+) -> None:
     openvino, nncf = without_telemetry("openvino"), without_telemetry("nncf")
     model = _converted(graph)
     session = Graph(graph)  # which knows the inputs that the file asks for
@@ -275,8 +282,24 @@ def _openvino_int8(graph: Path, path: Path, texts: Sequence[Padded]) -> None:
         nncf.Dataset(items),
         model_type=nncf.ModelType.TRANSFORMER,
         subset_size=len(items),
+        ignored_scope=nncf.IgnoredScope(names=_narrowing(model)) if mixed else None,
     )
     openvino.save_model(small, str(path), compress_to_fp16=False)
+
+
+def _narrowing(model: Any) -> list[str]:
+    """Name the products with a stored matrix that has fewer outputs than inputs."""
+    names = []
+    for node in model.get_ordered_ops():
+        if node.get_type_name() != "MatMul":
+            continue
+        matrix = node.input_value(1)
+        if matrix.get_node().get_type_name() == "Constant":
+            rows, columns = matrix.get_shape()
+            transposed = node.get_attributes()["transpose_b"]
+            if (columns > rows) if transposed else (rows > columns):
+                names.append(node.get_friendly_name())
+    return names
 
 
 def _converted(graph: Path) -> Any:
@@ -284,11 +307,12 @@ def _converted(graph: Path) -> Any:
     return without_telemetry("openvino").convert_model(str(graph))
 
 
-_WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], None]] = {
+_WRITERS: dict[Form, Callable[[Path, Path, Sequence[Padded]], object]] = {
     Form("onnxruntime", "int8 dynamic"): lambda graph, path, texts: quantize(graph, path),
     Form("onnxruntime", "int8"): _onnx_int8,
     Form("openvino", "float32"): _openvino,
     Form("openvino", "bfloat16"): _openvino,
+    Form("openvino", "int8 mixed"): partial(_openvino_int8, mixed=True),
     Form("openvino", "int8"): _openvino_int8,
 }
 
