@@ -207,7 +207,7 @@ class ReportOptions(ClaimsOptions):
     examples: ClassVar[tuple[str, ...]] = (
         "headscope report demo -o reports/demo",
         "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
-        'headscope report demo --sentence "The cat that chased the mice was tired." -o out/',
+        'headscope report demo --sentence "The cat sat on the mat." -o out/',
         "headscope report demo --only classify,insights --fresh -o reports/demo",
     )
 

@@ -76,8 +76,8 @@ class _Numbers:
 
     def at(self, place: Place) -> Estimate:
         """Return one head's number."""
-        low, high = (float(end[place]) for end in self.interval)
-        return Estimate(finite(self.values[place]), low, high)
+        value, *ends = (finite(numbers[place]) for numbers in (self.values, *self.interval))
+        return UNKNOWN if value is None else Estimate(value, *ends)
 
     def label(self, role: str, place: Place, detail: str = "") -> Label:
         """Return one head's label."""
