@@ -223,14 +223,14 @@ class ReportOptions(ClaimsOptions):
         None
     )
     sentences: Annotated[
-        Sequence[str],
+        Sequence[str] | None,
         Option(
             help="Shown on the page with every head's pattern; repeatable. Default: two short ones "
             "of the built-in sample.",
             metavar="SENTENCE",
             flags=("--sentence",),
         ),
-    ] = ()
+    ] = None
     previous: Annotated[
         str | Path | None,
         Option(

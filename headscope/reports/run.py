@@ -34,7 +34,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
     if {"prune", "insights"} & set(names):
         loaded.pooling.check()  # before everything else is measured
     # Wrong sentences are refused before anything is measured.
-    given = [(text, read_sentence(loaded, text, "report").ids) for text in options.sentences]
+    given = [(text, read_sentence(loaded, text, "report").ids) for text in options.sentences or ()]
     settings = dict(options.settings or {})
     settings["insights"] = {
         "thresholds": options.thresholds or InsightThresholds(),
