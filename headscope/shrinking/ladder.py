@@ -45,6 +45,9 @@ from headscope.shrinking.serving import FORMS, TORCH, Files, Form
 SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
 OFTEN = 5  # Times that a word is in the text whose pieces the smallest vocabulary keeps
 ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
+#: A model is trained only if its speed reaches so many times what was asked: timed again afterwards,
+#: one that only just reaches it misses it as often as not.
+SPARE = 1.02
 #: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
 #: minutes that each of them has.
 NEAREST, BRIEFLY = 2, 0.15
@@ -265,7 +268,9 @@ class Ladder:
             return size <= self.target.value, f"{size:.1f} MB"
         speed, ms, _ = self.bench.times(files.model, served)
         words = {"ms": f"{ms.value:.2f} ms a text", "speed": f"{speed.value:.2f} times the speed"}
-        return self.target.reached_by(speed, ms, size), words[self.target.name]
+        stricter = SPARE if self.target.name == "speed" else 1 / SPARE
+        asked = dataclasses.replace(self.target, value=self.target.value * stricter)
+        return asked.reached_by(speed, ms, size), words[self.target.name]
 
     def _trained(self, base: LoadedModel, count: int) -> tuple[Files, Training | None]:
         """Choose which layers stay, and distil what is left."""
