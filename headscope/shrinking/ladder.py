@@ -45,8 +45,8 @@ from headscope.shrinking.serving import FORMS, TORCH, Files, Form
 SHARES = (2 / 3, 1 / 2, 1 / 3, 1 / 6, 0)
 OFTEN = 5  # Times that a word is in the text whose pieces the smallest vocabulary keeps
 ROUNDING = 1e-5  # A mean loss on calibration text up to which a form is the model itself
-#: A model is trained only if its speed reaches so many times what was asked: timed again afterwards,
-#: one that only just reaches it misses it as often as not.
+#: A model is trained only if its speed reaches so many times what was asked: one that only just
+#: reaches it misses it as often as not when it is timed again.
 SPARE = 1.02
 #: Sets of layers that are trained briefly beside the evenly spread one, and the share of the
 #: minutes that each of them has.
