@@ -30,6 +30,8 @@ from headscope.tasks.seq2seq import decode_greedily
 RANDOM = 5  # Sets of heads drawn at random, which the set that is off is held against
 LONGEST = 64  # Tokens of a text whose patterns can still be looked at
 _GUESSES = 3  # Classes, or words for a masked token, that are listed
+#: Task heads that read two texts at once.
+_OF_PAIRS = ("classification", "token-classification", "question-answering")
 _WRITTEN = 60  # Tokens that a decoder writes at most
 
 
@@ -118,7 +120,7 @@ class Answers:
                 raise InputError("Type at least one word.")
             if any(0xD800 <= ord(char) < 0xE000 for char in text):
                 raise InputError("The text holds half of a character (a lone surrogate).")
-        together = len(texts) == 2 and self.model.task_head not in (None, "seq2seq")
+        together = len(texts) == 2 and self.model.task_head in _OF_PAIRS
         first, second = (texts[:1], texts[1:]) if together else (texts, None)
         rows = []
         for row in encode_rows(self.model, first, second):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from headscope.core.errors import InputError
 from headscope.live.answers import LONGEST, RANDOM, Answers
+from headscope.session.opening import open_for_tasks
 
 starlette = pytest.importorskip("starlette.testclient", reason="needs the extra serve")
 server = pytest.importorskip("headscope.live.server", reason="needs the extra serve")
@@ -95,6 +96,14 @@ def test_with_every_head_on_nothing_is_random(answers):
     assert said["off"] == 0
     assert [item["random"] for item in said["answers"]] == [""]
     assert said["answers"][0]["off"] == "1.000"
+
+
+def test_a_masked_token_is_guessed_with_a_second_text_beside_it(shared):
+    said = Answers(open_for_tasks(str(shared / "models/minilm-mlm")))(
+        ["Paris is the [MASK] of France.", "Nobody knew."], ["L0H0"]
+    )
+    assert [len(text["tokens"]) for text in said["texts"]] == [9, 5]
+    assert all(0 < float(answer["full"]) < 1 for answer in said["answers"])
 
 
 def test_as_many_random_heads_are_off_as_were_switched_off(answers):
