@@ -296,8 +296,8 @@ def test_what_cannot_be_shown():
     # Nothing measured is unknown, and never zero.
     (head,) = judge(CrossHeads(1, 1), Thresholds(), [[0]], "cross")
     assert (head.roles, head.confidence) == ((), None)
-    assert head.alignment.score == Estimate(None, -1.0, 1.0)
-    assert head.sharpness.confidence == Estimate(None, 0.0, 1.0)
+    assert head.alignment.score == Estimate(None)
+    assert head.sharpness.confidence == Estimate(None)
 
 
 def test_swapped_sources_stand_beside_the_score():
