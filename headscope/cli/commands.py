@@ -320,7 +320,8 @@ class ServeOptions:
         ),
     ] = None
     port: Annotated[
-        int, Option(help="Port on this machine; 0 takes any that is free.", at_least=0)
+        int,
+        Option(help="Port on this machine; 0 takes any that is free.", at_least=0, at_most=65535),
     ] = 0
     no_browser: Annotated[
         bool, Option(help="Print the address only; open no browser.", flags=("--no-browser",))

@@ -26,6 +26,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from headscope.core.errors import HeadscopeError, InputError
+from headscope.core.safe_text import visible
 
 HOST = "127.0.0.1"
 WAITING = 4  # Requests that may wait while one is answered
@@ -111,6 +112,8 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
             return _sentence("Too many requests wait already; try again in a moment.", 503)
         except HeadscopeError as error:  # of the text, not of the request
             return _sentence(str(error), 200)
+        except Exception as error:  # of the model on this text: the page says it, and goes on
+            return _sentence(f"The model cannot answer this: {visible(error)[:300]}.", 200)
 
     return Starlette(
         routes=[Route("/", show), Route("/answer", answer, methods=["POST"])],
@@ -143,10 +146,11 @@ def bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((HOST, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
+        reason = getattr(error, "strerror", None) or "ports are 0 to 65535"
         raise InputError(
-            f"Port {port} cannot be used ({error.strerror}); give another with --port."
+            f"Port {port} cannot be used ({reason}); give another with --port."
         ) from None
     return listening
 

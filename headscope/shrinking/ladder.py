@@ -201,8 +201,10 @@ class Ladder:
                 "more minutes, or more text of the kind that the model will read."
             )
         else:
+            kept = " Its training is kept: ask for a little less, and the run goes on from there."
             self.stopped = (
                 f"{what} in {form} came nearest to the target and miss it: {model.extent}."
+                f"{'' if self._save is None else kept}"
             )
 
     def _that_reaches(self, form: Form) -> tuple[LoadedModel, int] | None:

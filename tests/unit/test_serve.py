@@ -231,6 +231,23 @@ def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():
     assert sum(result == {"off": 0} for result in results) == server.WAITING
 
 
+def test_what_a_model_raises_is_said_and_the_next_question_is_answered():
+    def broken(texts, off):
+        if off:
+            raise RuntimeError("shapes \x1b[31m do not fit")
+        return {"off": 0}
+
+    ask = client(broken)
+    failed = ask.post("/answer", json={"texts": [A], "off": ["L0H0"]}, headers=GOOD)
+    assert "shapes \\x1b[31m do not fit" in failed.json()["error"]
+    assert ask.post("/answer", json={"texts": [A], "off": []}, headers=GOOD).json() == {"off": 0}
+
+
+def test_a_port_that_there_is_not_is_said():
+    with pytest.raises(InputError, match="ports are 0 to 65535"):
+        server.bound(70_000)
+
+
 def test_a_taken_port_is_said():
     with server.bound(0) as taken:
         taken.listen()
