@@ -15,7 +15,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any
+from typing import Any, NoReturn
 
 import uvicorn
 from starlette.applications import Starlette
@@ -155,10 +155,12 @@ def bound(port: int) -> socket.socket:
     return listening
 
 
-def run(page: str, ask: Ask, listening: socket.socket, token: str) -> None:
-    """Serve until Ctrl-C, which ends a computation that is under way too."""
+def run(page: str, ask: Ask, listening: socket.socket, token: str) -> NoReturn:
+    """Serve until Ctrl-C, which ends a computation that is under way too, as KeyboardInterrupt."""
     app = application(page, ask, token=token, port=listening.getsockname()[1])
     settings = uvicorn.Config(
         app, log_level="critical", access_log=False, lifespan="off", timeout_graceful_shutdown=0
     )
     uvicorn.Server(settings).run(sockets=[listening])
+    # uvicorn has raised the signal again by now, but where a shell told the program to ignore it.
+    raise KeyboardInterrupt

@@ -248,6 +248,12 @@ def test_a_port_that_there_is_not_is_said():
         server.bound(70_000)
 
 
+def test_ctrl_c_is_an_interruption_where_a_shell_ignores_it_too(monkeypatch):
+    monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+    with server.bound(0) as listening, pytest.raises(KeyboardInterrupt):
+        server.run("<p>page</p>", lambda texts, off: {}, listening, TOKEN)
+
+
 def test_a_taken_port_is_said():
     with server.bound(0) as taken:
         taken.listen()
