@@ -30,7 +30,7 @@ _BUILD = """
 import sys
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
-from headscope.models.source import demo_folder
+from headscope.models.load.source import demo_folder
 folder, (layers, heads, width, hidden) = sys.argv[1], map(int, sys.argv[2:])
 torch.manual_seed(0)
 BertModel(BertConfig(num_hidden_layers=layers, num_attention_heads=heads, hidden_size=width,

@@ -30,7 +30,7 @@ GOALS = {
     **dict.fromkeys(("depth", "flow", "linear", "symmetric"), "12 s"),
     **{f"{name}, a task of 400 pairs": "60 s" for name in ("linear", "symmetric")},
     "prune --max-drop 0.5": "120 s",
-    "report, quick": "25 s",
+    "report, quick": "20 s",
 }
 LARGE_GOALS = {
     "validate": "8 s",
@@ -55,7 +55,7 @@ BARE = (
     + """
 import torch
 from headscope.data.corpus import as_corpus
-from headscope.models.source import find_source
+from headscope.models.load.source import find_source
 words = [list(sentence.words) for sentence in as_corpus(TREEBANK)]
 words = words[:: max(1, len(words) // LINES)][:LINES]
 folder = find_source(MODEL).folder

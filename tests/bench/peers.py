@@ -160,10 +160,8 @@ def machine():
     return f"{os.cpu_count()} cores, {(names or [platform.processor()])[0]}"
 
 
-def main():
-    sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}  # seconds that one job may take
-    chosen = {"only": [peer.job for peer in PEERS], "treebank": "", **sizes}
-    given = options(__doc__, python="python", write="", readme="", **chosen)
+def measured(given):
+    """Run every peer beside headscope; returns the rows, and the page's table with its source."""
     start, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
         data = [make_given(Path(folder), None, given.sentences)]
@@ -182,6 +180,14 @@ def main():
         f"{table(rows, COLUMNS)}\n\nMedians of {given.repeats} runs in turn on {machine()}; the "
         f"peers' {shown}; the whole run took {time.perf_counter() - start:.0f} s."
     )
+    return rows, text
+
+
+def main():
+    sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}  # seconds that one job may take
+    chosen = {"only": [peer.job for peer in PEERS], "treebank": "", **sizes}
+    given = options(__doc__, python="python", write="", readme="", **chosen)
+    rows, text = measured(given)
     print(text)
     for path, shown in ((given.write, text), (given.readme, table(rows, SHORT))):
         if path:

@@ -12,6 +12,7 @@ from transformers import GPT2Config, GPT2Model
 import headscope
 from headscope.analyses.flow.result import FlowResult
 from headscope.data.files import Sentence
+from headscope.data.pieces import placed
 from headscope.models.run.loaded import LoadedModel
 from headscope.reports.registry import Sections
 from headscope.show.figures import figures_of
@@ -139,3 +140,29 @@ def test_pruned_models_keep_the_names_of_their_heads():
         *("L0H0", "L0H2", "L0H3", "L2H0", "L2H1", "L2H2"),
     ]
     assert found.control is not None
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "last", "n"),
+    [({}, 0, 399, 192), ({"limit": 100}, 0, 99, 100), ({"full": True}, 0, 399, 400)],
+)
+def test_a_long_corpus_is_read_evenly_up_to_a_limit_or_whole(asked, first, last, n, monkeypatch):
+    corpus = [
+        Sentence((f"the {i}", "dog", "saw"), (-1, 0, 1), ("root", "dep", "dep")) for i in range(400)
+    ]
+    read: list[int] = []
+    monkeypatch.setattr(
+        "headscope.analyses.flow.passes.placed",
+        lambda chosen: placed([read.append(int(s.words[0][4:])) or s for s in chosen]),
+    )
+    result = headscope.flow(loaded("bert"), corpus, control=False, **asked)
+    of_one_pass = read[: len(read) // 2]
+    assert len(of_one_pass) == len(set(of_one_pass)) == n
+    assert of_one_pass[0] == first
+    assert last - 2 <= of_one_pass[-1] <= last
+    assert result.sentences.chosen_on + result.sentences.repeated > 0
+
+
+def test_the_whole_corpus_and_a_limit_exclude_each_other():
+    with pytest.raises(headscope.HeadscopeError, match="leave limit out"):
+        headscope.flow("demo", limit=3, full=True)

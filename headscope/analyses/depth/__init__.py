@@ -13,8 +13,8 @@ from headscope.session.options import DTYPES, MODEL, RunOptions, Text
 __all__ = ["DepthOptions", "DepthResult", "depth"]
 
 #: Windows by default: the standard error of a ratio is below 0.01 with so many. Models with more
-#: parameters than LARGE have a quarter of them, so that depth ends within a minute.
-WINDOWS, LARGE = 32, 50_000_000
+#: parameters than LARGE have half of them, so that depth ends within a minute.
+WINDOWS, LARGE = 16, 50_000_000
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class DepthOptions(RunOptions):
     sequences: Annotated[
         int | None,
         Option(
-            help="Windows to measure, spread evenly over the text. Default: 32, or 8 of a model "
+            help="Windows to measure, spread evenly over the text. Default: 16, or 8 of a model "
             "with more than 50 million parameters.",
             at_least=1,
         ),

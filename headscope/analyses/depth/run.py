@@ -42,7 +42,7 @@ def run(model: Model, options: DepthOptions) -> DepthResult:
     validation = require_valid(loaded, options.validate)
     anatomy = take_apart(loaded)
     parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
-    by_default = WINDOWS if parameters <= LARGE else WINDOWS // 4
+    by_default = WINDOWS if parameters <= LARGE else WINDOWS // 2
     chosen = windows.spread(options.sequences or by_default)
     floor = float(10 * torch.finfo(DTYPES[loaded.dtype]).eps)
     curves, gap = _measure(loaded, windows, chosen, floor, progress, "model")

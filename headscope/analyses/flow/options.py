@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
+from headscope.core.errors import UnusedOptionError
 from headscope.core.options import Option
 from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
+
+#: Sentences by default: the intervals of so many tell a model from its control.
+SENTENCES = 192
 
 
 @dataclass(frozen=True)
@@ -30,9 +34,6 @@ class FlowOptions(RunOptions):
         "headscope flow ./my-bert --treebank en_ewt-ud-test.conllu -o out/",
         "headscope flow demo --text lines.txt --no-control --format json",
     )
-    #: The intervals of so many sentences tell the model from its control.
-    in_report: ClassVar[dict[str, Any]] = {"limit": 192}
-
     corpus: Annotated[
         AnyCorpus,
         Option(
@@ -52,8 +53,20 @@ class FlowOptions(RunOptions):
         ),
     ] = 5
     limit: Annotated[
-        int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
+        int | None,
+        Option(
+            help=f"Only the first sentences. Default: {SENTENCES}, spread evenly over the corpus.",
+            at_least=1,
+            unit="sentence",
+        ),
     ] = None
+    full: Annotated[bool, Option(help="Read the whole corpus.")] = False
+
+    def check(self) -> None:
+        """Refuse a limit where the whole corpus is asked for."""
+        super().check()
+        if self.full and self.limit is not None:
+            raise UnusedOptionError("full reads the whole corpus; leave limit out, or full.")
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: two passes of the model, and two of its random twin."""

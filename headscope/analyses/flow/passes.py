@@ -28,6 +28,7 @@ from headscope.core.errors import CorpusError
 from headscope.core.memory import give_back
 from headscope.core.progress import Progress
 from headscope.data.corpus import Corpus
+from headscope.data.files import Sentence
 from headscope.data.pieces import EncodedSentence, encode_words, placed
 from headscope.models.layouts.layout import AttentionSite
 from headscope.models.layouts.maps import AttentionInput
@@ -43,7 +44,8 @@ class Reader:
 
     loaded: LoadedModel  # whose tokenizer and limit count
     corpus: Corpus
-    limit: int | None  # only the first sentences
+    n_sentences: int  # of both halves, those that cannot be read included
+    spread: bool  # evenly over the corpus; else the first ones
     progress: Progress
     #: Sentences of the second half that stand in the first; those that cannot be read.
     repeated: int = 0
@@ -60,17 +62,17 @@ class Reader:
         """Whether there are gold trees; in a decoder the head of a word may be out of sight."""
         return self.corpus.has_trees and not self.causal
 
-    @property
-    def n_sentences(self) -> int:
-        """Sentences of both halves, those that cannot be read included."""
-        return min(self.corpus.n_sentences, self.limit or self.corpus.n_sentences)
-
     def batches(self, half: int) -> Iterator[tuple[int, list[EncodedSentence]]]:
         """Yield (sentences seen so far, next batch) of one half: 0 first, then 1."""
         self.repeated, self.skipped = 0, 0
-        sentences = itertools.islice(iter(self.corpus), self.n_sentences)
-        encoded = encode_words(self.loaded, placed(sentences))
+        encoded = encode_words(self.loaded, placed(self._chosen()))
         return counted_batches(self._of_half(half, item) for item in encoded)
+
+    def _chosen(self) -> Iterator[Sentence]:
+        """Yield the sentences that are read, in the order of the corpus."""
+        n, total = self.n_sentences, self.corpus.n_sentences if self.spread else self.n_sentences
+        places = {i * total // n for i in range(n)}
+        return (s for i, s in enumerate(itertools.islice(self.corpus, total)) if i in places)
 
     def folds(self, batch: Sequence[EncodedSentence]) -> Tensor:
         """Deal sentences of the first half to the folds of a cross-validation.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from headscope.analyses.classify.passes import corpus_for, stacks_for
-from headscope.analyses.flow.options import FlowOptions
+from headscope.analyses.flow.options import SENTENCES, FlowOptions
 from headscope.analyses.flow.passes import Reader, Sums, measure
 from headscope.analyses.flow.recovery import TARGETS, Clustered, HeldOut
 from headscope.analyses.flow.result import (
@@ -69,7 +69,9 @@ def run(model: Model, options: FlowOptions) -> FlowResult:
     (stack,) = stacks_for(opened, None, pairs=False)
     validation = require_valid(opened, options.validate)
     loaded = (opened.whole or opened).only(stack)
-    reader = Reader(loaded, corpus, options.limit, options.tell)
+    total = corpus.n_sentences
+    count = min(total, total if options.full else options.limit or SENTENCES)
+    reader = Reader(loaded, corpus, count, options.limit is None, options.tell)
     sums = measure(reader, loaded, seed, "model")
     sentences = FlowSentences(
         name=corpus.name,

@@ -56,6 +56,9 @@ from headscope.stats.spectra import (
 )
 from headscope.stats.statistics import finite
 
+#: Layers of the freshly initialised model that are measured: each is a draw of the same weights.
+FRESH_LAYERS = 4
+
 
 def run(model: Model, options: RankOptions) -> RankResult:
     """Measure the ranks of W_Q W_K^T and W_V W_O, of every head and of all heads of a layer."""
@@ -233,7 +236,7 @@ def _fresh(
     for n_heads in (like.n_heads for like in geometries):
         draws = [item.first(n_heads) for item in drawn if item.n_heads >= n_heads]
         if draws:
-            controls.append(layer_control(list(read(draws))))
+            controls.append(layer_control(list(read(draws[:FRESH_LAYERS]))))
     return ControlRank(seeds=(seed,), geometries=tuple(controls)) if controls else None
 
 

@@ -1,0 +1,71 @@
+"""Every ratio of speed in one run, as one table.
+
+From the repository, with nothing else on the machine: ``PYTHONPATH=tests python -m bench TREEBANK
+PAIRS CALIBRATION --large FOLDER --python PEERS/bin/python --write 1``. Whole commands on the demo
+and on a larger model (:mod:`commands`), then the peers beside our commands (:mod:`peers`); with
+``--write 1`` the tables of docs/scale.md and docs/peers.md are written anew. Without FOLDER or
+PEERS those parts are left out and named as not measured. It asserts nothing: machines differ.
+"""
+
+import sys
+import tempfile
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import commands
+import peers
+from timing import load, options
+
+COLUMNS = ("what", "seconds", "peak MiB", "ratio", "asked for")
+
+
+def of_commands(model, given):
+    """Yield rows of all whole commands on one model; writes their table of docs/scale.md."""
+    with tempfile.TemporaryDirectory() as room:
+        jobs = commands.commands(Namespace(**vars(given), model=model, room=room))
+        quiet = commands.measured(jobs, given.repeats)
+    rows = list(commands.rows(jobs, quiet, {}))
+    for row in rows:
+        what = f"{row['command']}, {'demo' if model == 'demo' else Path(model).name}"
+        ratio = f"{row['of a bare pass']} of a bare pass" if row["of a bare pass"] else ""
+        cells = (what, row["seconds"], row["peak MiB"], ratio, row["asked for"])
+        yield dict(zip(COLUMNS, cells, strict=True))
+    if given.write:
+        text = f"{peers.table(rows, list(rows[0]))}\n\nMedians of {given.repeats} runs in turn on "
+        text += f"{peers.machine()}, load {load()} at the end."
+        mark = "commands" if model == "demo" else "large"
+        peers.write_between(Path("docs/scale.md"), text, mark)
+
+
+def of_peers(given):
+    """Yield rows of the peers' times over ours; writes docs/peers.md."""
+    found, text = peers.measured(given)
+    for row in found:
+        what = f"{row['what']}: {row['peer']} beside {row['headscope instead']}"
+        seconds = f"{row.get('peer s', '')} / {row.get('headscope s', '')}"
+        size = f"{row.get('peer MB', '')} / {row.get('headscope MB', '')}"
+        ratio = row.get("its time / ours", "")
+        yield dict(zip(COLUMNS, (what, seconds, size, ratio, ""), strict=True))
+    if given.write:
+        peers.write_between(Path("docs/peers.md"), text, "peers")
+
+
+def main():
+    sizes = {"repeats": 3, "sentences": 300, "limit": 300.0}
+    names = ("treebank?", "pairs?", "calibration?")
+    given = options(__doc__, *names, large="", python="", write=0, **sizes)
+    found = list(of_commands("demo", given))
+    if given.large:
+        found += of_commands(given.large, given)
+    if given.python:
+        found += of_peers(Namespace(**vars(given), only=[peer.job for peer in peers.PEERS]))
+    print(peers.table(found, COLUMNS))
+    for name, value in (("a larger model", given.large), ("the peers", given.python)):
+        if not value:
+            print(f"\nNot measured: {name}.")
+
+
+if __name__ == "__main__":
+    main()
