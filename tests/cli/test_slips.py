@@ -101,7 +101,6 @@ SLIPS: dict[str, list[Row]] = {
         ("--task token-classification --data constant.csv", "give a word a line with its tag"),
         ("--task question-answering --data squad.json", "squad.json holds no example"),
         ("--task question-answering --data rows.tsv", "is not JSON in the form of SQuAD"),
-        ("--target-speed 2", "headscope shrink MODEL --speed 2", 2),
         ("--units heads,neurons", "headscope shrink MODEL --speed 2", 2),
         ("--export onnx out", "headscope export FOLDER onnx", 2),
         ("--save-dense out", "opens through its own code, or as ONNX", 2),
