@@ -130,11 +130,6 @@ class _Quoting(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            option = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
-            options = getattr(getattr(headscope, str(self.name), None), "options", None)
-            if moved := getattr(options, "moved", {}).get(option):
-                gone = f"there is no --{option.replace('_', '-')} any more: {moved}"
-                raise typer.BadParameter(gone, ctx) from None
             extra = re.search(r"unexpected extra argument\S* \((.*)\)", str(error))
             if extra is None:
                 raise

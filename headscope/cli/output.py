@@ -29,7 +29,6 @@ _ALONE = {
     "--log",
     "--no-log",
     "--no-titles",
-    "--fresh",
     "--verbose",
     "-v",
 }

@@ -28,7 +28,6 @@ def run_report(call: Call) -> None:
     from headscope.reports.reading import results_of
     from headscope.reports.registry import REPORT, SECTIONS
     from headscope.reports.rules import check_rules
-    from headscope.reports.sections import Previous, content_digest
     from headscope.show.cells import to_csv
     from headscope.show.folders import ready_folder
 
@@ -49,7 +48,6 @@ def run_report(call: Call) -> None:
         **call.arguments(),
         "settings": settings,
         "thresholds": table_arguments("insights", table).get("thresholds"),
-        "previous": None if call.values["fresh"] else folder,
     }
     measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
     names = call.step_names(keywords)
@@ -58,12 +56,9 @@ def run_report(call: Call) -> None:
         return
     with ready_folder(folder), shown_progress(call.command, quiet, names) as progress:
         result = call.result(measure, keywords, progress)
-        digests = {name: content_digest(section) for name, section in result.sections.items()}
         measured = results_of(to_dict(result), REPORT, result.sections)
         outcomes, changes = judged(measured, limits, baseline)
-        before = Previous.read(folder).document
-        told = progress or silent
-        document = write_report(result, folder, digests, before, outcomes, changes, told)
+        document = write_report(result, folder, outcomes, changes, progress or silent)
     _add_step_summary(folder / "report.md")
     if format == "json":
         print_data(report_json(document))
@@ -74,8 +69,6 @@ def run_report(call: Call) -> None:
         print_human(Text(certificate(result)))
         if result.insights is not None:
             print_human(*scoreboard(result.insights))
-        if result.reused and not quiet:
-            print_human(Text(f"\nUnchanged, taken from {folder}: {', '.join(result.reused)}."))
         for name, why in result.left_out.items():
             print_human(Text(f"\nLeft out: {name}: {why}"))
         print_warnings(result, format)

@@ -319,8 +319,8 @@ def as_pairs(text: object) -> Examples:
 
 
 def normalised(sentences: Iterable[str]) -> set[str]:
-    """Return the different sentences; runs of white space are one space, and none at the ends."""
-    return {" ".join(text.split()) for text in sentences} - {""}
+    """Return the different sentences, without spaces and in one case: corpora differ in these."""
+    return {"".join(text.casefold().split()) for text in sentences} - {""}
 
 
 def sentences_of(examples: Examples) -> set[str]:

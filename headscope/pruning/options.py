@@ -139,25 +139,6 @@ class PruneOptions(RunOptions):
     ('manual', 13)
     """
 
-    moved: ClassVar[dict[str, str]] = dict.fromkeys(
-        (
-            *("target_speed", "target_ms", "target_mb", "units", "tune", "tune_minutes", "runtime"),
-            *("batch_size", "keep_vocabulary", "controls", "no_controls"),
-        ),
-        "a smaller or faster model is made by shrink: headscope shrink MODEL --speed 2",
-    ) | {
-        **dict.fromkeys(
-            ("export", "quantize"), "save the model, then headscope export FOLDER onnx"
-        ),
-        "save_dense": "a folder of save opens through its own code, or as ONNX",
-        "benchmark": "the model that is saved is always timed beside the whole one",
-        "standalone": "a saved folder brings its own modelling code where its family allows it",
-        "even": "layers may lose different numbers of heads",
-        "resume": "runs of minutes start anew",
-        **dict.fromkeys(
-            ("fidelity_text", "min_fidelity"), "max_drop holds the metric of the task alone"
-        ),
-    }
     held: ClassVar[tuple[float, float]] = (5.0, 500.0)
     examples: ClassVar[tuple[str, ...]] = (
         "headscope prune demo",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,38 +123,30 @@ def _not_valid(results: Results) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _Section:
-    """The facts of one section, as the file has them."""
-
-    schema: int
-    conditions: tuple[tuple[Any, ...], ...]  # Kind, name, value and how it is shown
-    facts: dict[str, dict[str, Any]]  # By where they were measured, then by name
-
-
-@dataclass(frozen=True)
 class _File:
     baseline: int  # Version of this layout
     metric: str
     not_valid: tuple[str, ...]
-    sections: dict[str, _Section]
+    schemas: dict[str, int]  # By section, as the rest
+    conditions: dict[str, tuple[tuple[Any, ...], ...]]  # Kind, name, value and how it is shown
+    facts: dict[str, dict[str, dict[str, Any]]]  # By where they were measured, then by name
 
 
-_VERSION = 2
+_VERSION = 3
 
 
 def baseline_json(results: Results) -> str:
     """Write what ``headscope diff`` compares of some results as one small JSON document."""
     side = side_of(results)
-    sections = {}
-    for section, schema in side.schemas.items():
-        rows = [(*key, *condition) for key, condition in side.conditions[section].items()]
-        by_place: dict[str, dict[str, Any]] = {}
-        for (of, where, name), fact in side.facts.items():
-            if of == section:
-                by_place.setdefault(where, {})[name] = _packed(fact)
-        sections[section] = _Section(schema, tuple(rows), by_place)
-    document = to_dict(_File(_VERSION, side.metric, side.not_valid, sections))
-    text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    rows = {
+        section: tuple((*key, *condition) for key, condition in conditions.items())
+        for section, conditions in side.conditions.items()
+    }
+    facts: dict[str, dict[str, dict[str, Any]]] = {}
+    for (section, where, name), fact in side.facts.items():
+        facts.setdefault(section, {}).setdefault(where, {})[name] = _plain(fact)
+    file = _File(_VERSION, side.metric, side.not_valid, side.schemas, rows, facts)
+    text = json.dumps(to_dict(file), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace('},"', '},\n"') + "\n"  # lines, so that version control shows what moved
 
 
@@ -173,57 +165,42 @@ def read_side(path: Path) -> Side:
         if version != _VERSION:
             raise ValueError(f"this headscope reads version {_VERSION}, not {version}")
         file = from_dict(_File, document)
-        return Side(
-            name=str(path),
-            schemas={section: saved.schema for section, saved in file.sections.items()},
-            facts={
-                (section, where, name): _unpacked(packed)
-                for section, saved in file.sections.items()
-                for where, facts in saved.facts.items()
-                for name, packed in facts.items()
-            },
-            conditions={
-                section: {
-                    (kind, called): Condition(value, text)
-                    for kind, called, value, text in saved.conditions
-                }
-                for section, saved in file.sections.items()
-            },
-            not_valid=file.not_valid,
-            metric=file.metric,
-        )
+        facts = {
+            (section, where, name): _fact(fact)
+            for section, places in file.facts.items()
+            for where, named in places.items()
+            for name, fact in named.items()
+        }
+        conditions = {
+            section: {(kind, name): Condition(value, text) for kind, name, value, text in rows}
+            for section, rows in file.conditions.items()
+        }
+        return Side(str(path), file.schemas, facts, conditions, file.not_valid, file.metric)
     except (TypeError, ValueError) as error:
         other = "" if version == _VERSION else " Another version of headscope wrote it."
         raise InputError(f"{visible(path)} is damaged: {visible(error)}.{other}") from None
 
 
-_NUMBERS = tuple[float | None, ...]
-
-
-def _packed(fact: Fact) -> Any:
-    """Write a number as a list, a set of labels as a list of strings, a curve by its points."""
+def _plain(fact: Fact) -> Any:
+    """Write a fact without what its class has by default, numbers with seven digits."""
     if isinstance(fact, Labels):
-        return [fact.primary, *sorted(fact.names)]
+        return {"labels": sorted(fact.names), "primary": fact.primary}
     if isinstance(fact, dict):
-        return {point: _packed(number) for point, number in fact.items()}
-    if isinstance(fact, str):
-        return fact
-    packed = [fact.value, fact.low, fact.high, fact.better or None, int(fact.of_pruning) or None]
-    while len(packed) > 1 and packed[-1] is None:
-        packed.pop()
-    return [None if value is None else float(f"{value:.7g}") for value in packed]
+        return {"points": {point: _plain(number) for point, number in fact.items()}}
+    if isinstance(fact, Number):
+        said = {
+            f.name: value for f in fields(fact) if (value := getattr(fact, f.name)) != f.default
+        }
+        return {k: float(f"{v:.7g}") if isinstance(v, float) else v for k, v in said.items()}
+    return fact
 
 
-def _unpacked(packed: Any) -> Fact:
-    if isinstance(packed, str):
-        return packed
-    if isinstance(packed, dict):
-        points = {point: _unpacked(number) for point, number in packed.items()}
-        if all(isinstance(number, Number) for number in points.values()):
-            return points  # type: ignore[return-value]
-    elif isinstance(packed, list) and packed and all(isinstance(item, str) for item in packed):
-        return Labels(frozenset(packed[1:]), packed[0])
-    elif isinstance(packed, list) and 0 < len(packed) <= 5:
-        value, low, high, better, of_pruning = (*from_dict(_NUMBERS, packed), *[None] * 4)[:5]
-        return Number(value, low, high, int(better or 0), bool(of_pruning))
-    raise ValueError(f"{packed!r:.40} is no fact")
+def _fact(data: Any) -> Fact:
+    if isinstance(data, str):
+        return data
+    if isinstance(data, dict) and "points" in data:
+        return from_dict(dict[str, Number], data["points"])
+    if isinstance(data, dict) and "labels" in data:
+        labels = from_dict(tuple[str, ...], data["labels"])
+        return Labels(frozenset(labels), from_dict(str, data.get("primary")))
+    return from_dict(Number, data)

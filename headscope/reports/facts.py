@@ -96,7 +96,7 @@ def _marked_facts(row: Any, where: str = "", prefix: str = "") -> Iterator[Found
             for key, item in rows:
                 if item is None or _is_number(item):
                     yield where, f"{prefix}{beginning}{key}", _number(item, mark, row)
-                elif mark.unless is None or getattr(item, mark.unless[0]) != mark.unless[1]:
+                else:
                     inner = mark.where.format(item, key=key) or where
                     yield from _marked_facts(item, inner, prefix + beginning.format(item, key=key))
         elif is_dataclass(value) and not _is_number(value):

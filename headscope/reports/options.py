@@ -40,15 +40,8 @@ class SectionFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags(SectionFlags):
-    """The same, where the report is written, and whether it starts anew."""
+    """The same, and where the report is written."""
 
-    fresh: Annotated[
-        bool,
-        Option(
-            help="Measure everything anew, whatever the folder holds.",
-            flags=("--fresh",),
-        ),
-    ] = False
     output: Annotated[
         Path | None,
         Option(
@@ -191,8 +184,7 @@ class ReportOptions(ClaimsOptions):
     """Write one page about a model: claims, roles, ranks, spectra, depth and pruning.
 
     Sections: validate, explain, classify, rank, spectrum, depth, flow, transfer, linear, symmetric,
-    prune, insights. Each is set by its own table of a config file, or of the settings in Python;
-    what has not changed since the last run is taken from the folder.
+    prune, insights. Each is set by its own table of a config file, or of the settings in Python.
 
     Examples
     --------
@@ -208,7 +200,7 @@ class ReportOptions(ClaimsOptions):
         "headscope report demo -o reports/demo",
         "headscope report ./my-bert --config configs/quick.toml -o reports/my-bert",
         'headscope report demo --sentence "The cat sat on the mat." -o out/',
-        "headscope report demo --only classify,insights --fresh -o reports/demo",
+        "headscope report demo --only classify,insights -o reports/demo",
     )
 
     only: Annotated[
@@ -229,14 +221,6 @@ class ReportOptions(ClaimsOptions):
             "of the built-in sample.",
             metavar="SENTENCE",
             flags=("--sentence",),
-        ),
-    ] = None
-    previous: Annotated[
-        str | Path | None,
-        Option(
-            help="Folder of an earlier report; sections are taken from it where nothing that they "
-            "depend on has changed.",
-            python_only=True,
         ),
     ] = None
 

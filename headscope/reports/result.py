@@ -320,9 +320,6 @@ class ReportResult(Sections):
     provenance: dict[str, Any]
     settings: dict[str, dict[str, Any]]  # By section, what differs from the defaults.
     left_out: dict[str, str]  # Sections that this model does not allow, and why.
-    keys: dict[str, str]  # By section, a hash of everything that its result depends on.
     samples: tuple[SamplePatterns, ...] = ()  # Patterns that the page shows.
-    #: Sections that were taken from the previous run; not part of the file.
-    reused: tuple[str, ...] = field(default=(), compare=False)
     #: Sections that are left out as their own check failed; not part of the file.
     failed: tuple[str, ...] = field(default=(), compare=False)

@@ -57,26 +57,18 @@ class AllowedDrop:
         return (change.worsening or 0.0) > self.amount * unit.get(self.unit, 1.0) + _SLACK
 
     def nonsense(self, metric: str) -> str:
-        """Say why this limit would never stop a bad change, and what would; empty if it would."""
+        """Say why this limit would never stop a bad change; empty if it would."""
         scale, name = scale_of(metric), visible(metric)
+        instead = "nats, such as 0.05"
+        if scale is not None:
+            instead = f"points, such as 0.5points, or a number below {bare_limit(metric):g}"
         if scale is None and self.unit == "points":
-            return f"a {name} has no points; give a share of it, such as 2%, or nats, such as 0.05"
-        if scale is not None and self.unit and self.amount >= 100:
-            return f"no {name} can lose as much; give a smaller share, such as 2%"
-        if self.unit or self.amount < bare_limit(metric):
+            return f"a {name} has no points; give a share of it, such as 2%, or {instead}"
+        most = 100 if self.unit else bare_limit(metric)
+        if self.amount < most or (scale is None and self.unit):
             return ""
-        if scale is None:
-            return (
-                f"a {name} that rises by {self} makes guesses "
-                f"{math.exp(min(self.amount, 99)):.3g} times as bad; give a share of it, such as "
-                "2%, or fewer nats, such as 0.05"
-            )
-        meant = self.amount if self.amount < 1 else 2.0
-        return (
-            f"{name} goes up to {scale:g}, and {self} is {100 * self.amount / scale:g}% of that; "
-            f"give {meant:g}% (of the old value), {meant:g}points ({meant * scale / 100:g} of "
-            f"{scale:g}) or a number below {bare_limit(metric):g}"
-        )
+        goes = "has no end" if scale is None else f"goes up to {scale:g}"
+        return f"{name} {goes}; give a share of its old value, such as 2%, or {instead}"
 
 
 def bare_limit(metric: str) -> float:

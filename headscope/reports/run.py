@@ -17,7 +17,7 @@ from headscope.reports.claims.thresholds import InsightThresholds
 from headscope.reports.options import ReportOptions
 from headscope.reports.registry import SECTIONS
 from headscope.reports.result import ReportResult, SamplePatterns
-from headscope.reports.sections import Previous, Run, run_sections
+from headscope.reports.sections import Run, run_sections
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.texts import handy_sentences
@@ -50,7 +50,6 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         options.command,
         options.validate,
         options.tell,
-        Previous.read(None if options.previous is None else Path(options.previous)),
     )
     usable = not options.validate or validate_model(loaded).passed
     result = run_sections([name for name in names if usable or name == "validate"], shared)
@@ -69,9 +68,7 @@ def run(model: Model, options: ReportOptions) -> ReportResult:
         ),
         settings={name: shared.changed(name) for name in names if name != "insights"},
         left_out=left_out,
-        keys=result.keys,
         samples=_sample_patterns(loaded, given) if usable and loaded.sites else (),
-        reused=result.reused,
         failed=result.failed,
         **sections,
     )

@@ -77,7 +77,6 @@ def entry(
     function.__module__ = "headscope"
     function.__signature__ = signature  # type: ignore[attr-defined]
     function.__doc__ = _docstring(kind, result)
-    function.moved = kind.moved  # type: ignore[attr-defined]
     own = ["model", *(option for option in declared if not declared[option].marker.loading)]
     checked = _checked(function, own)
     checked.options = kind  # type: ignore[attr-defined]
@@ -107,8 +106,6 @@ def _checked(function: Callable[P, Result], own: Sequence[str]) -> Callable[P, R
             if name in own or (name == "pooling" and in_memory):
                 continue
             if name not in loading:
-                if (moved := getattr(function, "moved", {}).get(name)) is not None:
-                    raise UnusedOptionError(f"{function.__name__}() has no {name}: {moved}.")
                 called = _IN_PYTHON.get(name, name)
                 hint = nearest(called, [*own, *sorted(loading)], "it takes")
                 raise UnusedOptionError(

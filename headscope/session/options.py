@@ -62,8 +62,6 @@ class ModelOptions:
     #: Memory that a run holds beside its model: so many times the model's weights, and MiB; the
     #: weights once more where an option named in ``SECOND_MODEL`` is set.
     held: ClassVar[tuple[float, float]] = (0.6, 250.0)
-    #: Options that another command has now, each with a sentence that names it.
-    moved: ClassVar[dict[str, str]] = {}
     #: Finds the model where the command line may leave it out, from the flags.
     default_model: ClassVar[Callable[[Mapping[str, Any]], str] | None] = None
     #: A report computes this section in the widest type of the device, whatever the others use.

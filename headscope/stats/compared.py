@@ -32,8 +32,6 @@ class Compare:
     better: int = 0  # 1 where more is better, -1 where less is, 0 where neither is
     part: str = ""  # The attribute of the value that is compared
     words: str = ""  # A template, where it is compared as words
-    #: Rows in which this field has this value are not compared.
-    unless: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

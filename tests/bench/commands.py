@@ -103,7 +103,7 @@ def commands(given):
         if given.calibration:
             drop = ["--calibration", str(given.calibration), "--max-drop", "0.5"]
             found["prune --max-drop 0.5"] = [*ours, "prune", model, *task, *drop]
-    quick = [*ours, "report", model, "--config", "configs/quick.toml", "--fresh", "-o", given.room]
+    quick = [*ours, "report", model, "--config", "configs/quick.toml", "-o", given.room]
     found["report, quick"] = quick
     return {name: (words, goals.get(name, "")) for name, words in found.items()}
 

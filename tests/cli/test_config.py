@@ -181,7 +181,7 @@ def test_show_lays_the_file_over_the_defaults(run, tmp_path):
         ("prune", {"no_roles": False, "roles": Path("r")}, {"roles": Path("r")}),
         (
             "report",
-            {"only": "rank,", "fresh": True, "text": Path("t"), "limit": 3},
+            {"only": "rank,", "text": Path("t"), "limit": 3},
             {"only": ["rank"]},
         ),
         (

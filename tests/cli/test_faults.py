@@ -9,7 +9,6 @@ from outcomes import refused
 from processes import Run, die_before
 
 from headscope.core.files import before_of, clear_parts, replace_folder, write_set
-from headscope.reports.sections import Previous
 from headscope.show.folders import ready_folder
 
 OLD = {"result.json": b"old", "a.csv": b"old a", "gone.csv": b"old b"}
@@ -80,11 +79,6 @@ def test_a_folder_replaced_by_a_process_that_is_killed(used, tmp_path):
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
         assert shown(folder) == NEW
     assert number > 4
-
-
-def test_a_report_whose_writer_was_killed_is_not_lost(tmp_path):
-    before_of(tmp_path / "report.json").write_text('{"schema": 2, "keys": {}}')
-    assert Previous.read(tmp_path).document["keys"] == {}
 
 
 def test_a_full_disk_leaves_the_old_set(tmp_path, monkeypatch):

@@ -125,10 +125,6 @@ def _names_of_hashes(folder: Path) -> dict[str, str]:
     return found | {hash[:12]: name for hash, name in found.items()}
 
 
-def _links(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_symlink()}
-
-
 def _step(words: list[str], places: dict[str, str]) -> dict[str, Any]:
     """Run the program, or one of the few things that are done to its files."""
     if words[:1] == ["cut"]:

@@ -4,8 +4,7 @@ N unit keys k_i of d dimensions store values v_i in ``sum_i v_i k_i^T``; v^ is w
 for a key, and the error is the mean of ``0.5 ||v - v^||^2``: 0.5 if nothing is read back.
 
 =================  =============================================================================
-``sum``            the sum of fast weights times the key
-``scaled-sum``     the same with the best single scale
+``scaled-sum``     the sum of fast weights times the key, with the best single scale
 ``least-squares``  the best linear readout
 ``softmax``        attention to the stored keys, ``softmax(beta k_i . k_j)``
 =================  =============================================================================
@@ -17,25 +16,19 @@ Schlag, Irie & Schmidhuber 2021, arXiv:2102.11174, section 4.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from headscope.analyses.linear.result import KeyMemory
-from headscope.core.accumulator import Array
 from headscope.core.rounding import ROUNDING, VARIANCE
 from headscope.core.widest import exact
-from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import crossed_mean
 
-READOUTS = ("sum", "scaled-sum", "least-squares", "softmax")
 TIMES = (0.5, 1, 2, 4, 8)  # Numbers of keys, as multiples of their width.
-DRAWS = 50  # Draws of random keys and values.
-STRETCHES = 4  # Stretches of the model's own keys, at most.
+STRETCHES = 4  # Stretches of keys, at most.
 
 
 def unit_keys(keys: Tensor, real: Tensor, *, centred: bool) -> tuple[Tensor, Tensor]:
@@ -101,64 +94,29 @@ def readout_errors(
 def closed_form(readout: str, keys: int, width: int) -> float | None:
     """Return the expected error for N random unit keys in d dimensions; None if there is none."""
     forms = {
-        "sum": 0.5 * (keys - 1) / width,
         "scaled-sum": 0.5 * (keys - 1) / (keys - 1 + width),
         "least-squares": 0.5 * max(0.0, 1 - width / keys),
     }
     return forms.get(readout)
 
 
-def simulate(keys: int, width: int, generator: torch.Generator) -> dict[str, float]:
-    """Draw unit keys and unit values, (keys, width) each, and return the error of every readout.
+def key_memory(keys: Sequence[Tensor], width: int) -> Iterator[KeyMemory]:
+    """Measure every readout of N keys of the model, as they follow in the text.
 
-    Values are really stored and read, so that this checks the closed forms independently.
+    ``keys`` are those of every site, each (tokens, heads, width). Numbers of keys that the text has
+    no stretch of are left out.
     """
-    k, v = (
-        F.normalize(torch.randn(keys, width, generator=generator, dtype=torch.float64), dim=-1)
-        for _ in range(2)
-    )
-    memory = k.T @ v  # (width, width): the fast weights
-    scale = 1 / (1 + (keys - 1) / width)
-    best = torch.linalg.lstsq(k, v, driver="gelsd").solution
-    answers = {
-        "sum": k @ memory,
-        "scaled-sum": scale * (k @ memory),
-        "least-squares": k @ best,
-        "softmax": torch.softmax(math.sqrt(width) * (k @ k.T), dim=-1) @ v,
-    }
-    return {name: float(0.5 * (v - v_).square().sum(-1).mean()) for name, v_ in answers.items()}
-
-
-def key_memory(keys: Sequence[Tensor], width: int, seed: int) -> Iterator[KeyMemory]:
-    """Measure every readout of random keys of this width, and of the model's own.
-
-    ``keys`` are those of every site as they follow in the text, each (tokens, heads, width).
-    """
-    generator = torch.Generator().manual_seed(seed % 2**63)
-    sizes = [n for times in TIMES if (n := round(times * width)) > 1]
-    for n in sizes:
-        drawn = [simulate(n, width, generator) for _ in range(DRAWS)]
-        for readout in READOUTS:
-            error = _mean(np.array([draw[readout] for draw in drawn]))
-            expected = closed_form(readout, n, width)
-            yield KeyMemory("random", readout, n, width, error, expected, DRAWS)
-    for n in sizes:
-        stretches = min(STRETCHES, len(keys[0]) // n) if keys else 0
+    for n in (round(times * width) for times in TIMES):
+        stretches = min(STRETCHES, len(keys[0]) // n) if keys and n > 1 else 0
         if stretches == 0:
             continue
         real = torch.ones(stretches, n, dtype=torch.bool)
         by_site = []
         for site_keys in keys:
             parts = site_keys[: stretches * n].view(stretches, n, *site_keys.shape[1:])
-            parts = parts.transpose(1, 2)
-            unit, _ = unit_keys(parts, real, centred=False)
+            unit, _ = unit_keys(parts.transpose(1, 2), real, centred=False)
             by_site.append(readout_errors(unit, real, width**0.5))
         for readout in by_site[0]:
             values = torch.cat([errors[readout] for errors in by_site], dim=1).mean(1).numpy()
-            expected = closed_form(readout, n, width)
-            yield KeyMemory("own", readout, n, width, _mean(values), expected, stretches)
-
-
-def _mean(values: Array) -> Estimate:
-    """Mean with its t interval, unknown for a single value."""
-    return crossed_mean(values[:, None]).estimate()
+            error = crossed_mean(values[:, None]).estimate()  # Student's t over the stretches
+            yield KeyMemory(readout, n, width, error, closed_form(readout, n, width), stretches)

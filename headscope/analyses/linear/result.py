@@ -91,17 +91,15 @@ class HeadCorrelation:
 
 @dataclass(frozen=True)
 class KeyMemory:
-    """Values stored under N keys of one width, and read back."""
+    """Values stored under N keys of the model, as they follow in the text, and read back."""
 
-    #: ``random`` unit keys, or keys of the model's ``own`` heads, as they follow in the text.
-    kind: str
-    readout: str  # ``sum``, ``scaled-sum``, ``least-squares`` or ``softmax``
+    readout: str  # ``scaled-sum``, ``least-squares`` or ``softmax``
     keys: int  # N and d.
     width: int
-    #: Mean of 0.5 ||v - v^||^2; interval Student's t over draws, or over stretches of text.
+    #: Mean of 0.5 ||v - v^||^2, over heads; interval Student's t over stretches of text.
     error: Annotated[Estimate, Compare("error of reading back")]
-    expected: float | None  # The closed form for random keys; None where there is none
-    draws: int  # Draws of keys and values, or stretches of text
+    random: float | None  # The closed form for N random unit keys; None where there is none
+    stretches: int  # Of text
 
 
 @dataclass(frozen=True)
@@ -131,10 +129,7 @@ class LinearResult(Measured):
     #: The first is what the claim is decided by.
     correlations: Annotated[tuple[HeadCorrelation, ...], Compare(where="{0.name}")]
     #: Values stored under N keys and read back.
-    memory: Annotated[
-        tuple[KeyMemory, ...],
-        Compare(where="{0.keys} own keys, {0.readout}", unless=("kind", "random")),
-    ]
+    memory: Annotated[tuple[KeyMemory, ...], Compare(where="{0.keys} own keys, {0.readout}")]
     #: Mean over heads, on the sentences' own keys.
     stored: Annotated[StoredKeys, Compare(where="own keys")]
     #: About what random directions of d_head dimensions have: sqrt(2 / (pi d_head)).
@@ -178,7 +173,7 @@ class LinearResult(Measured):
         )
 
     def memory_frame(self) -> pandas.DataFrame:
-        """One row per kind of keys, number of keys and readout (pandas)."""
+        """One row per number of keys and readout (pandas)."""
         import pandas as pd
 
         rows = ({**vars(row), **estimated_columns("error", row.error)} for row in self.memory)

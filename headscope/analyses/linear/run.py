@@ -134,7 +134,7 @@ def run(model: Model, options: LinearOptions) -> LinearResult:
         forms=tuple(map(LinearForm, resamples.means(), whole)),
         mean_output=mean_output,
         correlations=tuple(resamples.correlations()),
-        memory=tuple(key_memory([torch.cat(parts) for parts in by_site], d_head, seed)),
+        memory=tuple(key_memory([torch.cat(parts) for parts in by_site], d_head)),
         stored=resamples.mean_stored(),
         random_coherence=math.sqrt(2 / (math.pi * d_head)),
         bias_left_out=biased,

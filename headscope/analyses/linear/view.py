@@ -19,8 +19,7 @@ NUMBERS = {
 }
 #: What each readout is called.
 READOUTS = {
-    "sum": "sum of fast weights",
-    "scaled-sum": "sum, best scale",
+    "scaled-sum": "sum of fast weights, best scale",
     "least-squares": "best linear readout",
     "softmax": "softmax",
 }
@@ -155,7 +154,7 @@ def _coherence(result: LinearResult) -> b.Panels:
 
 
 def _memory(result: LinearResult) -> Iterator[b.Block]:
-    """Show the error of reading back N values: measured, closed form, own keys."""
+    """Show the error of reading back N values, beside its closed form for random keys."""
     stored = result.stored
     text = (
         "Values stored under a sentence's own keys come back with an error of "
@@ -171,18 +170,15 @@ def _memory(result: LinearResult) -> Iterator[b.Block]:
             f"{ranged(stored.difference, 3)} (difference {ranged(result.control.over_random, 3)})."
         )
     yield b.Text(text, on=b.VERBOSE | b.PAGE)
-    random = [row for row in result.memory if row.kind == "random"]
-    own = [row for row in result.memory if row.kind == "own"]
-    own_errors = {(row.keys, row.readout): row.error.value for row in own}
     columns: list[b.Column] = [
         ("N keys", "keys", str),
         ("d", "width", str),
         ("readout", lambda row: READOUTS[row.readout], str),
-        ("random keys", "error", 3),
-        ("closed form", "expected", 3),
-        ("own keys", lambda row: own_errors.get((row.keys, row.readout)), 3),
+        ("error", "error", 3),
+        ("random keys", "random", 3),
     ]
-    yield b.Table(columns, random, on=b.VERBOSE | b.PAGE)
+    if result.memory:
+        yield b.Table(columns, result.memory, on=b.VERBOSE | b.PAGE)
 
 
 def correlation_sentence(result: LinearResult) -> str:

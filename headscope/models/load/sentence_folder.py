@@ -17,7 +17,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from headscope.core.errors import CheckpointError
-from headscope.core.files import sha256_of_file
 from headscope.models.load.checkpoint import read_json, read_pickle
 from headscope.models.run.pooling import (
     ACTIVATIONS,
@@ -185,7 +184,7 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
         raise CheckpointError(
             f"{path} has the activation {short(named)}; known are {', '.join(ACTIVATIONS)}."
         )
-    tensors, sha256 = files.weights(module)
+    tensors = files.weights(module)
     wide, out = values.get("in_features"), values.get("out_features")
     if width is not None and wide != width:
         raise CheckpointError(f"{path} takes {short(wide)} numbers and gets {width}.")
@@ -198,7 +197,7 @@ def _dense(files: SentenceFiles, module: str, width: int | None) -> _Read:
         raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
     residual: bool | Tensor = tensors.get("residual.weight", adds)
     weight, bias = tensors["linear.weight"], tensors.get("linear.bias")
-    return [Dense(weight, bias, activation[1], residual, sha256)], int(weight.shape[0])
+    return [Dense(weight, bias, activation[1], residual)], int(weight.shape[0])
 
 
 def _normalize(files: SentenceFiles, module: str, width: int | None) -> _Read:
@@ -212,11 +211,11 @@ def _layer_norm(files: SentenceFiles, module: str, width: int | None) -> _Read:
     size = values.get("dimension")
     if width is not None and size != width:
         raise CheckpointError(f"{path} takes {short(size)} numbers and gets {width}.")
-    tensors, sha256 = files.weights(module)
+    tensors = files.weights(module)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     if shapes != (expected := {"norm.weight": (size,), "norm.bias": (size,)}):
         raise CheckpointError(f"{path} needs weights {expected}, and those beside it are {shapes}.")
-    return [LayerNorm(tensors["norm.weight"], tensors["norm.bias"], sha256)], width
+    return [LayerNorm(tensors["norm.weight"], tensors["norm.bias"])], width
 
 
 def _dropout(files: SentenceFiles, module: str, width: int | None) -> _Read:
@@ -372,8 +371,8 @@ class SentenceFiles:
         inner = self.modules()[0][1]
         return next((values for name in READING if (values := self.optional(name, inner))), {})
 
-    def weights(self, module: str) -> tuple[dict[str, Tensor], str]:
-        """Read the tensors of a module, and the SHA-256 of their file."""
+    def weights(self, module: str) -> dict[str, Tensor]:
+        """Read the tensors of a module."""
         path = self.path(module, "model.safetensors")
         if not path.is_file():
             path = self.path(module, "pytorch_model.bin")
@@ -389,7 +388,7 @@ class SentenceFiles:
             if not bool(torch.isfinite(tensor).all()):
                 raise CheckpointError(f"{path} holds weights that are no finite numbers.")
         self._note(path)
-        return tensors, sha256_of_file(path)
+        return tensors
 
     def _json(self, path: Path) -> object:
         values = read_json(path)

@@ -132,7 +132,6 @@ class Dense:
     bias: Tensor | None = None  # (out,): b
     activation: str = "Tanh"  # A name of :data:`ACTIVATIONS`
     residual: bool | Tensor = False  # (out, in): whether x is added, or R
-    sha256: str = ""  # SHA-256 of the weights' file; empty where there is none
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, in) to (batch, out), in the type and on the device of ``x``."""
@@ -154,7 +153,6 @@ class LayerNorm:
 
     weight: Tensor  # (d,)
     bias: Tensor  # (d,)
-    sha256: str = ""  # SHA-256 of the weights' file
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map (batch, d) to (batch, d), in the type and on the device of ``x``."""
@@ -237,13 +235,6 @@ class Pooling:
             raise CheckpointError(
                 f"{self.problem} Give pooling (such as mean) to compare pooled last states instead."
             )
-
-    @property
-    def identity(self) -> dict[str, object]:
-        """Everything that embeddings depend on besides the model itself, as plain values."""
-        weights = [step.sha256 for step in self.steps if isinstance(step, Dense | LayerNorm)]
-        skipped = {"skipped": self.skipped} if self.skipped else {}
-        return {"pooling": str(self), "weights": weights, "prompt": self.prompt, **skipped}
 
     def __str__(self) -> str:
         """Name modes and steps, such as ``mean`` or ``cls, dense 384x128 tanh, normalize``."""

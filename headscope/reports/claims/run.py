@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from headscope.core.files import sha256_of
 from headscope.core.progress import Progress, part_of, silent
 from headscope.core.serialise import SCHEMA, warnings_of
 from headscope.data.corpus import Corpus, as_corpus, as_plain, sample_corpus
-from headscope.data.examples import Examples, as_pairs
+from headscope.data.examples import Examples, as_pairs, without_shared
 from headscope.models.run.intervene import shared_layers
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.surgery.compact import remove_heads
@@ -209,14 +209,14 @@ def measure_kept_roles(
             tell = part_of("half", progress)
             classified = classify(loaded, learnt, validate=False, seed=seed, progress=tell)
     else:
-        unseen = _unseen(examples, (" ".join(sentence.words) for sentence in corpus or sample))
-        left_out = len(examples) - len(unseen)
-        if left_out > len(examples) / 2:
+        unseen = without_shared(examples, _texts_of(corpus or sample))
+        left_out = unseen.dropped
+        if unseen.same or left_out > len(examples) / 2:
             raise InputError(
-                f"{left_out} of the {len(examples)} examples of {examples.name} hold a sentence "
-                "that the heads were classified on; measure the task on another text."
+                f"More than half of the {len(examples)} examples of {examples.name} hold a "
+                "sentence that the heads were classified on; measure the task on another text."
             )
-        examples = unseen
+        examples = unseen.examples
     if limit is not None and task != "mlm":  # there it limits the windows that lines make
         examples = examples.draw(limit, seed)
     measured = make_task(task, examples, loaded, seed=seed, limit=limit)
@@ -290,19 +290,8 @@ def _halves(sample: Corpus, examples: Examples) -> tuple[Corpus, Examples]:
     )
     name = f"the other half of the {sample.name}"
     other = dataclasses.replace(examples, name=name, first=examples.first[1::2])
-    return corpus, _unseen(other, (" ".join(sentence.words) for sentence in sentences))
+    return corpus, without_shared(other, _texts_of(corpus)).examples
 
 
-def _unseen(examples: Examples, texts: Iterable[str]) -> Examples:
-    """Leave out examples that share a sentence with some texts.
-
-    Spaces and case do not count: corpora cut words differently.
-    """
-
-    def key(text: str) -> str:
-        return "".join(text.casefold().split())
-
-    sides = [side for side in (examples.first, examples.second) if side is not None]
-    keys = [{key(text) for text in pair} for pair in zip(*sides, strict=True)]
-    seen = set().union(*keys) & set(map(key, texts))
-    return examples.pick((i for i, pair in enumerate(keys) if not pair & seen))
+def _texts_of(corpus: Corpus) -> Examples:
+    return Examples(corpus.name, corpus.sha256, first=tuple(item.text for item in corpus))

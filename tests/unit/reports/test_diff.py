@@ -372,11 +372,14 @@ def test_a_baseline_that_is_damaged_or_of_a_later_version(documents, tmp_path):
     text = baseline_json(results_of(documents, "old"))
     path = tmp_path / "x.json"
     for bad, words in (
-        (text.replace('"baseline":2', '"baseline":7'), "version 2, not 7. Another version"),
+        (text.replace('"baseline":3', '"baseline":7'), "version 3, not 7. Another version"),
         (text.replace('"metric":', '"metrik":'), "has no field 'metric'"),
         (text.replace('"facts":{', '"facts":[{', 1), "not whole"),
-        (text.replace('"certificate":"passed"', '"certificate":7', 1), "7 is no fact"),
-        (text.replace('"certificate":"passed"', '"certificate":["x",1]', 1), "is not a number"),
+        (text.replace('"certificate":"passed"', '"certificate":7', 1), "not an object"),
+        (
+            text.replace('"certificate":"passed"', '"certificate":{"value":"x"}', 1),
+            "is not a number",
+        ),
     ):
         path.write_text(bad)
         with pytest.raises(InputError, match=re.escape(str(path))) as caught:

@@ -40,8 +40,8 @@ def test_sections_share_checksum_and_random_twin_and_find_what_they_find_alone(f
     looks = counted(monkeypatch, loaded_models, "_fingerprint")
     report = headscope.report(loaded, only=["validate", *SETTINGS], settings=SETTINGS)
     assert [seed for _, seed in twins] == [0]
-    # Two for what identifies the model, one each for certificate, all sections, and the whole.
-    assert sum(network is loaded.network for (network,) in looks) == 5
+    # One each for certificate, all sections, and the whole.
+    assert sum(network is loaded.network for (network,) in looks) == 3
     for name, table in SETTINGS.items():
         kind = getattr(headscope, name).options
         alone = getattr(headscope, name)(loaded, **{**kind.report_defaults(), **table})

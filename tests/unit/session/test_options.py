@@ -75,8 +75,6 @@ def test_a_slip_names_what_may_be_meant(name, option, meant):
         ("symmetric", {"data": "x.csv"}, "name the task too"),
         ("prune", {"fractions": [0.5], "step": 0.1}, "leave out step or fractions"),
         ("prune", {"heads": "L0H1", "step": 0.1}, "leave out methods, fractions and step"),
-        ("prune", {"standalone": True}, "its own modelling code"),
-        ("prune", {"quantize": "int8"}, "headscope export FOLDER onnx"),
         ("spectrum", {"sequences": 2, "precision": 0.1}, "either sequences or precision"),
         ("spectrum", {"resume": True}, "resume"),
         ("explain", {"head": 1}, "no layer is given"),
