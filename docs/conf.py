@@ -10,11 +10,12 @@ from pathlib import Path
 
 from docutils.nodes import SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
+
 from headscope import __version__
 from headscope.reports.schemas import COMMANDS, schema_of
 
 project = "headscope"
-author = "the headscope authors"
+author = project_copyright = "the headscope authors"
 release = version = __version__
 extensions = [
     "myst_nb",

@@ -232,7 +232,7 @@ def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
     lines = ["### What changed", "", f"**{markdown(_answer(diff))}**", ""]
     lines += [f"{markdown(diff.old)} → {markdown(diff.new)}", ""]
     outcomes = {outcome.rule: outcome for outcome in (*outcomes_of(diff, rules), *diff.fired)}
-    lines += [*ticked(outcomes.values()), ""]
+    lines += [*ticked(outcomes.values()), ""] if outcomes else []
     lines += _markdown_lines(_identity_lines(diff))
     for title, columns, rows in _tables(diff):
         if columns == _FIRED:
