@@ -1,17 +1,21 @@
 """Sphinx builds the site: docs as they stand in the repository, and the API from docstrings.
 
 Sphinx with MyST and Furo, since it is kept well, reads the same Markdown as GitHub, makes pages of
-docstrings without a plugin of our own, and has a search that needs no server.
+docstrings without a plugin of our own, and has a search that needs no server. Formulas become
+MathML, which browsers draw by themselves: nothing is fetched from elsewhere.
 """
 
 import json
 from pathlib import Path
 
+from docutils.nodes import SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+
 from headscope import __version__
 from headscope.reports.schemas import COMMANDS, schema_of
 
 project = "headscope"
-author = "the headscope authors"
+author = project_copyright = "the headscope authors"
 release = version = __version__
 extensions = [
     "myst_nb",
@@ -27,11 +31,13 @@ nb_execution_mode = "force"  # the notebook is stored without its outputs
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
 nb_output_stderr = "remove"
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 html_theme = "furo"
 html_title = f"headscope {version}"
-html_static_path = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_math_renderer = "mathml"
 autodoc_typehints = "none"  # numpydoc sections state them
 napoleon_google_docstring = False
 napoleon_use_rtype = False
@@ -47,6 +53,19 @@ def write_schemas(app, error):
         (folder / f"{command}.schema.json").write_text(text + "\n", encoding="utf-8")
 
 
+def inline_math(writer, node):
+    """Write a formula inside a sentence."""
+    writer.body.append(tex2mathml(node.astext()))
+    raise SkipNode
+
+
+def display_math(writer, node):
+    """Write a formula that stands by itself."""
+    writer.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>\n')
+    raise SkipNode
+
+
 def setup(app):
     """Add what this site has beside its pages."""
+    app.add_html_math_renderer("mathml", (inline_math, None), (display_math, None))
     app.connect("build-finished", write_schemas)

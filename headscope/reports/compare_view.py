@@ -20,9 +20,11 @@ from headscope.reports.result import (
     ComparedRow,
     CompareResult,
     DiffResult,
+    Outcome,
     SetChange,
 )
-from headscope.show.cells import csv_text, folded, head_rows, joined, table, ticked, tidy
+from headscope.reports.rules import Rule, outcomes_of
+from headscope.show.cells import csv_text, folded, head_rows, joined, table, tidy
 from headscope.show.page.template import page_json, rendered, role_colours
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
@@ -207,7 +209,20 @@ def diff_report(diff: DiffResult) -> Iterator[RenderableType]:
         yield Text(f"\n{visible(line)}")
 
 
-def diff_markdown(diff: DiffResult, rules: Iterable[object] = ()) -> str:
+def ticked(outcomes: Iterable[Outcome]) -> list[str]:
+    """Write a table of limits with what was measured beside each; failed ones come first."""
+    rows = [
+        (
+            "\u274c" if one.reason else "\u2705",
+            one.rule,
+            one.reason or one.measured or "did not fire",
+        )
+        for one in sorted(outcomes, key=lambda outcome: not outcome.reason)
+    ]
+    return ["", *table(("", "limit", "measured"), rows)] if rows else []
+
+
+def diff_markdown(diff: DiffResult, rules: Iterable[Rule] = ()) -> str:
     """Write the same as Markdown, with a tick or a cross for each of the rules that were asked for.
 
     An empty text where the two are equal.
@@ -216,9 +231,8 @@ def diff_markdown(diff: DiffResult, rules: Iterable[object] = ()) -> str:
         return ""
     lines = ["### What changed", "", f"**{markdown(_answer(diff))}**", ""]
     lines += [f"{markdown(diff.old)} → {markdown(diff.new)}", ""]
-    reasons = {fired.rule: fired.reason for fired in diff.fired}
-    asked = dict.fromkeys((*map(str, rules), *reasons))
-    lines += ticked((rule, reasons.get(rule, "")) for rule in asked)
+    outcomes = {outcome.rule: outcome for outcome in (*outcomes_of(diff, rules), *diff.fired)}
+    lines += [*ticked(outcomes.values()), ""] if outcomes else []
     lines += _markdown_lines(_identity_lines(diff))
     for title, columns, rows in _tables(diff):
         if columns == _FIRED:
@@ -234,7 +248,7 @@ def diff_markdown(diff: DiffResult, rules: Iterable[object] = ()) -> str:
     return "\n".join(lines) + "\n"
 
 
-def diff_files(diff: DiffResult, rules: Iterable[object] = ()) -> dict[str, bytes]:
+def diff_files(diff: DiffResult, rules: Iterable[Rule] = ()) -> dict[str, bytes]:
     """Return diff.md and diff.json; where nothing differs the page says so."""
     page = diff_markdown(diff, rules) or "Nothing differs.\n"
     return {"diff.md": page.encode(), "diff.json": to_json(diff).encode() + b"\n"}
@@ -333,7 +347,7 @@ def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[
         yield Text(f"\nNext: the other {left} rows: headscope compare {places} --verbose", "dim")
 
 
-def compare_markdown(result: CompareResult, rules: Iterable[object] = ()) -> str:
+def compare_markdown(result: CompareResult, rules: Iterable[Rule] = ()) -> str:
     """Write the same as Markdown, all reports in one table; every string of a report is inert."""
     lines = [f"### headscope compare: {len(result.reports)} models\n"]
     lines += [f"* **{one.label}** {markdown(described(one))}" for one in result.reports]
@@ -421,7 +435,7 @@ def compare_html(result: CompareResult) -> str:
     )
 
 
-def compare_files(result: CompareResult, rules: Iterable[object] = ()) -> dict[str, bytes]:
+def compare_files(result: CompareResult, rules: Iterable[Rule] = ()) -> dict[str, bytes]:
     """Return compare.md, compare.csv, compare.html and compare.json."""
     texts = {
         "compare.md": compare_markdown(result, rules),

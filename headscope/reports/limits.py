@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import re
@@ -35,52 +36,56 @@ _DROP: _Kind = ("a number", (int, float), 0)
 _SHARE: _Kind = ("a number of 0 or more", (int, float), 0)
 
 
+#: Whether a limit fails, and what was found in words: the measured value, or why there is none.
+_Found = tuple[bool, str]
+
+
 class Limit(NamedTuple):
-    """What the value of a limit may be, when it passes, and why it fails."""
+    """What the value of a limit may be, when it passes, and how it is checked."""
 
     kind: _Kind
     words: str
-    #: From the limit's name, its value and results: why it fails, or an empty string.
-    reason: Callable[[str, float, Results], str]
+    check: Callable[[str, float, Results], _Found]  # Of the limit's name, its value and results
 
 
-def _validation(name: str, limit: float, new: Results) -> str:
+def _validation(name: str, limit: float, new: Results) -> _Found:
     """Check that every result carries a certificate that passed."""
     if not limit or not new.sections:
-        return "there is no result" if limit else ""
+        return bool(limit), "there is no result" if limit else "not asked for"
     passed = {section: certificate.passed for section, certificate in new.certificates.items()}
     words = {None: "is not validated", False: "failed", True: ""}
     reasons = [f"{name} {why}" for name in new.sections if (why := words[passed.get(name)])]
-    return ", ".join(reasons)
+    number = f"all {len(new.sections)} results" if len(new.sections) > 1 else "the only result"
+    return bool(reasons), ", ".join(reasons) or f"{number} passed"
 
 
-def _labels(name: str, limit: float, new: Results) -> str:
+def _labels(name: str, limit: float, new: Results) -> _Found:
     """Check how many heads have a role, have none, or would have one with random weights."""
     if new.classify is None:
-        return "the report has no result of classify"
+        return True, "the report has no result of classify"
     heads, control = new.classify.heads, new.classify.control
     if name == "max_false_positives":
         if control is None or not control.random_weights:
-            return "classify ran without its control; set control = true in [classify]"
+            return True, "classify ran without its control; set control = true in [classify]"
         labels = [visible(label) for label in control.false_positives]
-        too_many = len(labels) > limit
-        return f"{len(labels)} with random weights ({listed(labels)})" if too_many else ""
+        names = f" ({listed(labels)})" if labels else ""
+        return len(labels) > limit, f"{len(labels)} with random weights{names}"
     if name == "max_without_role":
         count = sum(not head.roles for head in heads)
-        return f"{count} heads have no role" if count > limit else ""
+        return count > limit, f"{count} heads have no role"
     role = name.removeprefix("min_")
     count = sum(role in head.roles for head in heads)
-    return "" if count >= limit else f"{'1 head is' if count == 1 else f'{count} heads are'} {role}"
+    return count < limit, f"{'1 head is' if count == 1 else f'{count} heads are'} {role}"
 
 
-def _metric(name: str, limit: float, new: Results) -> str:
+def _metric(name: str, limit: float, new: Results) -> _Found:
     """Check that the metric is at least (a loss: at most) the limit, or drops by no more.
 
     Where a share of the heads is removed, by the method, random heads aside, that keeps most.
     """
     prune = new.prune
     if prune is None:
-        return "the report has no result of prune"
+        return True, "the report has no result of prune"
     metric, whole = visible(prune.metric), prune.baseline.value.value or 0.0
     value, text = whole, f"{metric} is {whole:.4g}"
     if match := _AT.fullmatch(name):
@@ -92,17 +97,17 @@ def _metric(name: str, limit: float, new: Results) -> str:
             if curve.method != "random" and abs(point.fraction - int(match[1]) / 100) <= near
         ]
         if not points:
-            return f"no method was measured with {match[1]}% of the heads removed"
+            return True, f"no method was measured with {match[1]}% of the heads removed"
         method, value = max(points, key=lambda item: prune.sign * item[1])
         text = f"{prune.metric} is {value:.4g} by {method}, {whole:.4g} unpruned"
     if match and match[2] == "drop":
         if limit >= (most := bare_limit(prune.metric)):
-            return f"so much of {metric} guards nothing; give less than {most:g}"
-        return text if prune.sign * (whole - value) > limit else ""
+            return True, f"so much of {metric} guards nothing; give less than {most:g}"
+        return prune.sign * (whole - value) > limit, text
     bad = prune.sign * (value - limit) < 0
     if not bad and 0 < limit < 1 and scale_of(prune.metric) == 100:  # meant as a share of 1
-        return f"{metric} goes up to 100, so {limit:g} guards nothing; give {100 * limit:g}"
-    return text if bad else ""
+        return True, f"{metric} goes up to 100, so {limit:g} guards nothing; give {100 * limit:g}"
+    return bad, text
 
 
 _AT = re.compile(r"metric_at_(\d\d?|100)_percent_(drop|min)")
@@ -140,7 +145,7 @@ class Constant:
     """A rule about one report: some value of it is compared with a constant."""
 
     text: str  # As the list of limits has it
-    reason: Callable[[Results], str]  # Why it fails; empty where it passes
+    check: Callable[[Results], _Found]
 
 
 @dataclass(frozen=True)
@@ -164,8 +169,8 @@ class Limits:
                 hint = nearest(name, LIMITS, "there are")
                 raise InputError(f"{where} has no limit {visible(name)!r}; {hint}")
             value = _number(f"{where} {name}", limit.kind, values[name])
-            reason = functools.partial(limit.reason, name, value)
-            constants.append(Constant(f"{name} = {_shown(value)}", reason))
+            check = functools.partial(limit.check, name, value)
+            constants.append(Constant(f"{name} = {_shown(value)}", check))
         if ("baseline" in values) != ("fail_on" in values):
             raise InputError(f"{where} needs both baseline and fail_on, or neither.")
         if "insights" in values:
@@ -230,12 +235,12 @@ def _insights(where: str, table: object) -> Iterator[Constant]:
         yield Constant(f"insight {int(key)} must be {' or '.join(verdicts)}", check)
 
 
-def _verdict(number: int, wanted: Sequence[str], new: Results) -> str:
+def _verdict(number: int, wanted: Sequence[str], new: Results) -> _Found:
     found = new.insights.insights if new.insights is not None else ()
     verdicts = {claim.number: claim.verdict for claim in found}
     absent = "not in the report" if found else "not in the report, which has no insights"
     verdict = verdicts.get(number, absent)
-    return "" if verdict in wanted else f"it is {visible(verdict)}"
+    return verdict not in wanted, f"it is {visible(verdict)}"
 
 
 def judged(
@@ -245,8 +250,10 @@ def judged(
 
     ``baseline`` is what ``limits.baseline`` names, read before it was overwritten.
     """
-    outcomes = [Outcome(constant.text, constant.reason(new)) for constant in limits.constants]
-    diff = None
+    outcomes, diff = list[Outcome](), None
+    for constant in limits.constants:
+        fails, found = constant.check(new)
+        outcomes.append(Outcome(constant.text, found if fails else "", found))
     if limits.fail_on and baseline is None:
         outcomes.append(Outcome(f"the baseline {visible(limits.baseline)}", "it was not read"))
     elif limits.fail_on and baseline is not None:
@@ -254,7 +261,11 @@ def judged(
         # A limit on nothing guards nothing.
         nothing, against = undecided(diff, limits.fail_on), f"against {visible(baseline.name)}"
         outcomes += [
-            Outcome(f"{outcome.rule} {against}", nothing.get(outcome.rule, outcome.reason))
+            dataclasses.replace(
+                outcome,
+                rule=f"{outcome.rule} {against}",
+                reason=nothing.get(outcome.rule, outcome.reason),
+            )
             for outcome in outcomes_of(diff, limits.fail_on)
         ]
     return tuple(outcomes), diff

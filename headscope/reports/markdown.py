@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,12 +11,15 @@ from headscope.analyses.classify.view import parts_of
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import bar_of
-from headscope.reports.compare_view import diff_markdown
+from headscope.reports.compare_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
-from headscope.show.cells import folded, head_rows, table, ticked, tiny
+from headscope.show.cells import folded, head_rows, table, tiny
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
+
+#: An invisible line where action.yml puts the link to the page, which it uploads.
+LINK = "<!-- headscope: link to the page -->"
 
 
 def model_title(report: ReportResult) -> str:
@@ -89,10 +93,10 @@ def settings_rows(report: ReportResult) -> list[tuple[str, str, str]]:
 def report_markdown(
     report: ReportResult, outcomes: Sequence[Outcome] = (), changes: DiffResult | None = None
 ) -> str:
-    """Write the report in GitHub's Markdown: what changed, the limits, the answer, then the rest.
+    """Write the report in GitHub's Markdown: what changed, the limits, the answer; the rest folded.
 
-    Tables have at most four columns until something is unfolded, and every string of a model or
-    corpus is inert. ``changes`` are those since the baseline of the limits.
+    Tables have at most four columns, and every string of a model or corpus is inert. ``changes``
+    are those since the baseline of the limits.
     """
     return "\n".join(_lines(report, outcomes, changes)) + "\n"
 
@@ -109,19 +113,19 @@ def _lines(
         yield from ("", text or f"Nothing differs from {markdown(changes.old)}.")
     if outcomes:
         passed = sum(not outcome.reason for outcome in outcomes)
-        yield from ("", f"### Limits: {passed} of {len(outcomes)} pass", "")
-        yield from ticked((outcome.rule, outcome.reason) for outcome in outcomes)
+        yield from ("", f"### Limits: {passed} of {len(outcomes)} pass", *ticked(outcomes))
+    yield from ("", LINK)
     for warning in warnings_of(report):
         yield from ("", f"**Warning:** {markdown(warning)}")
     yield from ("", f"**{markdown(headline(report))}**", "")
     size = f"{model['n_layers']} layers x {model['n_heads']} heads{removed}"
     yield f"{markdown(model['family'])}, {size}. {markdown(certificate(report))}"
     if report.classify is not None:
-        yield from ("", *_map(report.classify))
+        yield from folded("Map of the heads' roles", _map(report.classify))
     if report.insights is not None:
         yield from _claims(report.insights.insights)
     if numbers := key_numbers(report):
-        yield from ("", "### Key numbers", "", *table(("", "this model", "control"), numbers))
+        yield from folded("Key numbers", table(("", "this model", "control"), numbers))
     if report.classify is not None:
         view = view_of("classify")
         blocks = view.blocks(report.classify) if view.blocks else ()
@@ -156,17 +160,17 @@ def _claims(claims: Sequence[Insight]) -> Iterator[str]:
     decided = [claim for claim in claims if claim.verdict != "not measured yet"]
     waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
     bars = [bar_of(claim) for claim in decided]
-    yield from ("", "### Claims")
-    if decided:
-        rows = [
-            (str(claim.number), claim.claim, claim.verdict, "" if bar is None else bar.text)
-            for claim, bar in zip(decided, bars, strict=True)
-        ]
-        yield from ("", *table(("#", "claim", "verdict", "number"), rows, bold=2))
+    rows = [
+        (str(claim.number), claim.claim, claim.verdict, "" if bar is None else bar.text)
+        for claim, bar in zip(decided, bars, strict=True)
+    ]
+    lines = list(table(("#", "claim", "verdict", "number"), rows, bold=2)) if rows else []
     if waiting:
-        yield from ("", f"Not measured yet: claims {', '.join(waiting)}.")
-    if decided:
-        yield from folded("What decides each claim", _reasons(decided))
+        lines += ["", f"Not measured yet: claims {', '.join(waiting)}."]
+    counts = Counter(claim.verdict for claim in decided)
+    verdicts = ", ".join(f"{verdict} {count}" for verdict, count in counts.items())
+    yield from folded(f"Claims from the literature: {verdicts or 'none measured yet'}", lines)
+    yield from folded("What decides each claim", _reasons(decided))
 
 
 def _reasons(claims: Iterable[Insight]) -> Iterator[str]:

@@ -240,10 +240,11 @@ class TextChange(Fact):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A rule that was asked for, and why it fails."""
+    """A rule that was asked for, why it fails, and what was measured."""
 
     rule: str  # As it was written
     reason: str = ""  # Empty where the rule passes
+    measured: str = ""  # The value that stands beside the bound; empty where there is none
 
     def __str__(self) -> str:
         """Name both, as the error does."""

@@ -128,10 +128,10 @@ def check_rules(rules: Iterable[Rule], metric: str) -> None:
 
 
 def outcomes_of(diff: DiffResult, rules: Iterable[Rule]) -> tuple[Outcome, ...]:
-    """Say of every rule why it fires; an empty reason where it does not."""
+    """Say of every rule why it fires (an empty reason where it does not), and what was measured."""
     rules = tuple(rules)
     check_rules(rules, diff.metric)
-    return tuple(Outcome(str(rule), _reason(diff, rule)) for rule in rules)
+    return tuple(Outcome(str(rule), _reason(diff, rule), _measured(diff, rule)) for rule in rules)
 
 
 def with_fired(diff: DiffResult, rules: Iterable[Rule]) -> DiffResult:
@@ -152,6 +152,13 @@ def _reason(diff: DiffResult, rule: Rule) -> str:
         return ""
     reason = words.format(heads=heads, new=visible(diff.new))
     return f"{reason}: {listed(names)}" if any(names) else reason
+
+
+def _measured(diff: DiffResult, rule: Rule) -> str:
+    """Name the largest loss of any metric beside what it may lose, or say that there is none."""
+    if rule.name != _LIMITED or not diff.metrics_compared:
+        return undecided(diff, (rule,)).get(str(rule), "")
+    return next(iter(_drops(diff, AllowedDrop(0.0))), "no metric is worse")
 
 
 def undecided(diff: DiffResult, rules: Iterable[Rule]) -> dict[str, str]:

@@ -176,10 +176,3 @@ def folded(title: str, lines: Iterable[str]) -> Iterator[str]:
     if lines:
         yield from ("", f"<details><summary>{markdown(title)}</summary>", "", *lines, "")
         yield "</details>"
-
-
-def ticked(limits: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Write one line for each limit and the reason why it fails; failed ones come first."""
-    for limit, reason in sorted(limits, key=lambda row: not row[1]):
-        mark, why = ("\u274c", f": {markdown(reason)}") if reason else ("\u2705", "")
-        yield f"* {mark} {markdown(limit)}{why}"

@@ -18,6 +18,7 @@ from tiny_models import tiny_bert
 from headscope.cli.app import app
 from headscope.core.serialise import to_dict
 from headscope.models.certificate.validation import ValidationResult
+from headscope.reports.markdown import LINK
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
@@ -32,7 +33,28 @@ GITHUB = {
     "github.repository": "us/models",
     "github.event.pull_request.head.repo.full_name": "us/models",
     "github.event.pull_request.number": "7",
+    "github.event_name": "pull_request",
 }
+PAGE = "https://github.com/us/models/actions/runs/1/artifacts/2"
+#: GitHub's comments in a file: what gh lists, adds and changes of them.
+GH = """
+import json, os, pathlib, sys
+place, words = pathlib.Path("comments.json"), sys.argv[1:]
+comments = json.loads(place.read_text()) if place.exists() else []
+if "--paginate" in words:
+    assert words[-1] == ".[] | select(.body | startswith(env.MARKER)) | .id"
+    print(*(c["id"] for c in comments if c["body"].startswith(os.environ["MARKER"])), sep="\\n")
+else:
+    where = next(word for word in words if word.startswith("repos/us/models/issues/"))
+    body = pathlib.Path(words[-1].removeprefix("body=@")).read_text()
+    if "PATCH" in words:
+        (comment,) = [c for c in comments if where.endswith("/comments/" + str(c["id"]))]
+        comment["body"] = body
+    else:
+        assert where.endswith("/7/comments")
+        comments.append({"id": len(comments) + 1, "body": body})
+    place.write_text(json.dumps(comments))
+"""
 
 
 @dataclass
@@ -93,6 +115,10 @@ class Runner:
             name, _, value = line.partition("=")
             values[f"steps.{step['id']}.outputs.{name}"] = value
 
+    def comments(self):
+        path = self.folder / "comments.json"
+        return [one["body"] for one in json.loads(path.read_text())] if path.exists() else []
+
     @property
     def summary(self):
         path = self.folder / "GITHUB_STEP_SUMMARY"
@@ -111,7 +137,7 @@ def holds(condition, values, codes):
     if not re.search(r"\b(success|failure|always|cancelled)\(\)", text) and any(codes.values()):
         return False
     names = re.findall(r"'[^']*'|[a-z_]+(?:\.[\w-]+)+|\w+\(\)|&&|\|\||[!=]=|!|\S", text)
-    known = {"&&": "and", "||": "or", "!": "not ", "cancelled()": "False"}
+    known = {"&&": "and", "||": "or", "!": "not ", "cancelled()": "False", "(": "(", ")": ")"}
     known |= {"success()": str(not any(codes.values())), "==": "==", "!=": "!="}
     words = [
         known.get(name) or (name if name[0] == "'" else repr(values.get(name, "")))
@@ -125,7 +151,8 @@ def runner(tmp_path):
     found = Runner(tmp_path)
     main = "from headscope.cli.app import main; main()"
     found.program("headscope", f'exec {shlex.quote(sys.executable)} -c "{main}" "$@"')
-    found.program("gh", 'printf "%s\\n" "$@" "$GH_REPO" > gh.txt')
+    (tmp_path / "gh.py").write_text(GH)
+    found.program("gh", f'exec {shlex.quote(sys.executable)} gh.py "$@"')
     found.program("python", 'printf "%s|" "$@" >> pip.txt; echo >> pip.txt')
     return found
 
@@ -138,7 +165,11 @@ def recorded(runner):
         """
 printf '%s\\0' "$@" >> calls; printf '\\n' >> calls
 for word in "$@"; do case "$word" in --output=*) folder="${word#--output=}";; esac; done
-if [ "$1" = report ]; then mkdir -p -- "$folder"; echo "# report" > "$folder/report.md"; fi
+[ "$1" = report ] || exit 0
+mkdir -p -- "$folder"
+echo '# report' > "$folder/report.md"
+echo '<!-- headscope: link to the page -->' >> "$folder/report.md"
+echo '{}' > "$folder/baseline.json"
 """,
     )
 
@@ -155,6 +186,7 @@ def test_no_input_is_pasted_into_a_script():
         assert "${{" not in step["run"], step["name"]
         assert "eval" not in step["run"], step["name"]
     named = set(re.findall(r"inputs\.([\w-]+)", json.dumps(STEPS)))
+    assert LINK in STEPS[-1]["run"], "what the last step puts the link in the place of"
     assert named == set(ACTION["inputs"]), "every input is used, and none is used that is not there"
     assert all(known["description"] for known in ACTION["inputs"].values())
 
@@ -170,6 +202,7 @@ def test_its_options_are_the_commands_own():
 
 def test_a_report_is_made_held_against_its_baseline_and_commented(runner):
     """The whole action on a tiny model, whose baseline was validated on other probes."""
+    runner.github["steps.upload.outputs.artifact-url"] = PAGE
     tiny_bert(runner.folder / "my bert")
     config = runner.folder / "ci.toml"
     config.write_text('[report]\nonly = "validate"\n[limits]\nvalidation = true\n')
@@ -184,18 +217,64 @@ def test_a_report_is_made_held_against_its_baseline_and_commented(runner):
         comment="true",
         install="false",
     )
-    made = {"report": "new report", "html": "new report/report.html"}
+    made = {"report": "new report", "html": "new report/report.html", "artifact-url": PAGE}
     assert outputs == {**made, "changed": "true"}, runner.said
-    assert list(runner.codes.values()) == [0, 3, 0]
+    assert list(runner.codes.values()) == [0, 0, 3, 0]
     assert "headscope: any: the results are not equal" in runner.said
     assert read(runner.folder / "new report" / "report.json")["validate"]["passed"]
     assert runner.summary.startswith("## headscope: my bert\n")
-    comment = (runner.folder / "new report" / "comment.md").read_text()
-    assert comment.startswith("### What changed\n"), "before the report"
-    assert all(part in runner.summary for part in comment.split("\n\n## ", 1))
-    words = (runner.folder / "gh.txt").read_text().splitlines()
-    assert words[:3] == ["pr", "comment", "7"]
-    assert words[-2:] == ["new report/comment.md", "us/models"]
+    (comment,) = runner.comments()
+    marker, what, report = re.split(r"\n(?=###? (?:What changed|headscope))", comment)
+    assert re.fullmatch(r"<!-- headscope: report \w{16} -->", marker), "invisible"
+    assert what.strip() in runner.summary
+    assert LINK in runner.summary
+    link = f"[The page of this report]({PAGE}) (a zip file: unpack it and open report.html)"
+    assert report.strip() in runner.summary.replace(LINK, link)
+    row = "| \u2705 | validation = true | the only result passed |"
+    places = [report.index(part) for part in (row, link, "What the attention heads")]
+    assert places == sorted(places), "limits, the page, the rest"
+
+
+def test_a_report_has_one_comment_whoever_writes_in_between(runner):
+    def run(text, output):
+        page = f"{text}\n{LINK}\n"
+        runner.program("headscope", f"mkdir -p {output}; printf '%s' '{page}' > {output}/report.md")
+        runner.run(model="m", comment="true", install="false", output=output)
+        return [body.split("\n", 1)[1] for body in runner.comments()]
+
+    assert run("first", "a") == [f"first\n{LINK}\n"]
+    assert run("of another model", "b")[1:] == [f"of another model\n{LINK}\n"]
+    path = runner.folder / "comments.json"
+    others = [*json.loads(path.read_text()), {"id": 9, "body": "\nbots\nsay much"}]
+    path.write_text(json.dumps(others))
+    assert [body.split("\n")[0] for body in run("again", "a")] == [
+        "again",
+        "of another model",
+        "bots",
+    ]
+
+
+def test_a_comment_that_github_would_refuse_leaves_out_what_is_folded_up(runner):
+    folded = "<details><summary>All</summary>\n\n" + "x " * 40_000 + "\n\n</details>\n"
+    (runner.folder / "long.md").write_text(f"## Report\n{LINK}\n{folded}_headscope_\n")
+    runner.program("headscope", "mkdir -p out; cp long.md out/report.md")
+    runner.run(model="m", comment="true", install="false", output="out")
+    (comment,) = runner.comments()
+    assert comment.splitlines()[1:-1] == ["## Report", LINK, "_headscope_"]
+    assert "too long for a comment" in comment
+
+
+def test_a_run_without_baseline_is_compared_with_the_one_that_was_cached(runner, recorded):
+    given = {"model": "m", "install": "false", "cache_baseline": "true"}
+    assert runner.run(**given)["changed"] == ""
+    assert [call[0] for call in recorded()] == ["report"]
+    (cached,) = runner.folder.glob(".headscope/*/baseline.json")
+    cached.write_text("of the main branch")
+    assert runner.run(**given)["changed"] == "false"
+    assert recorded()[-1][-2:] == [str(cached.relative_to(runner.folder)), "headscope-report"]
+    assert cached.read_text() == "{}\n", "what is kept for later is the newest one"
+    assert runner.run(**given, baseline="own.json")["changed"] == "false"
+    assert recorded()[-1][-2:] == ["own.json", "headscope-report"]
 
 
 HOSTILE = "$(touch evil) `touch evil`; touch evil #\" ' ${{ github.token }}\ntouch evil"
@@ -219,11 +298,11 @@ def test_what_inputs_say_is_never_run(runner, recorded):
 def test_an_output_on_two_lines_sets_no_other_output(runner, recorded):
     outputs = runner.run(model="m", output="x\nhtml=evil", baseline="old", install="false")
     assert set(outputs.values()) == {""}
-    assert runner.codes == {"Report": 1}
+    assert runner.codes == {"Name the caches": 0, "Report": 1}
     assert not (runner.folder / "calls").exists()
 
 
-@pytest.mark.parametrize(("code", "ran"), [(0, 2), (3, 2), (1, 1)])
+@pytest.mark.parametrize(("code", "ran"), [(0, 3), (3, 3), (1, 2)])
 def test_a_limit_that_fails_does_not_hide_what_changed(code, ran, runner):
     """A report that could not be made is not compared; an earlier one in its place least of all."""
     (runner.folder / "out").mkdir()
@@ -246,13 +325,14 @@ def test_a_smaller_model_is_held_to_its_bounds(runner, recorded):
 def test_nobody_elses_pull_request_is_commented(runner):
     runner.github["github.event.pull_request.head.repo.full_name"] = "them/models"
     runner.run(model="m", comment="true", install="false")
-    assert list(runner.codes) == ["Report"]
-    assert not (runner.folder / "gh.txt").exists()
+    assert list(runner.codes) == ["Name the caches", "Report"]
+    assert runner.comments() == []
 
 
 def test_it_installs_itself_with_the_tested_versions_or_a_release(runner, recorded):
     runner.run(model="demo")
-    torch, package = (runner.folder / "pip.txt").read_text().splitlines()
+    cache, torch, package = (runner.folder / "pip.txt").read_text().splitlines()
+    assert cache == "-m|pip|cache|dir|"
     pins = f"-c|{ROOT}/configs/constraints.txt|"
     assert torch.startswith(
         "-m|pip|install|--no-deps|--index-url|https://download.pytorch.org/whl/cpu|"
@@ -262,15 +342,16 @@ def test_it_installs_itself_with_the_tested_versions_or_a_release(runner, record
 
     (runner.folder / "pip.txt").unlink()
     runner.run(model="demo", smaller="s", max_drop="1", torch_index="")
-    package = (runner.folder / "pip.txt").read_text()
-    assert package == f"-m|pip|install|{ROOT}[demo,export,openvino]|{pins}\n"
+    package = (runner.folder / "pip.txt").read_text().splitlines()[1]
+    assert package == f"-m|pip|install|{ROOT}[demo,export,openvino]|{pins}"
 
     (runner.folder / "pip.txt").unlink()
     runner.run(model="m", version="0.1.0", torch_index="")
-    assert (runner.folder / "pip.txt").read_text() == "-m|pip|install|headscope==0.1.0|\n"
+    package = (runner.folder / "pip.txt").read_text().splitlines()[1]
+    assert package == "-m|pip|install|headscope==0.1.0|"
     runner.codes.clear()
     runner.run(model="m", version="0.1.0 --index-url http://e.vil", torch_index="")
-    assert runner.codes == {"Install headscope": 1}
+    assert runner.codes == {"Name the caches": 0, "Install headscope": 1}
     assert "is no release of headscope" in runner.said
 
 

@@ -93,7 +93,7 @@ def feed_forwards(loaded: LoadedModel) -> tuple[FeedForward, ...]:
             raise UnsupportedModelError(
                 f"The feed-forward network of layer {site.layer} of {loaded.name} "
                 f"({loaded.family}) cannot be taken apart into neurons: headscope knows two linear "
-                "maps with an activation between them, gated or not; choose the units heads."
+                "maps with an activation between them, gated or not; remove heads instead."
             )
     stacks = {_side(site) for site in loaded.sites}
     return tuple(network for network in networks if network.stack in stacks)

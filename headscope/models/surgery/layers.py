@@ -141,7 +141,7 @@ def _checked(whole: LoadedModel) -> list[_Side]:
     if len(set(modules)) < len(modules) or not all(side.lists for side in sides):
         raise UnsupportedModelError(
             f"The layers of {whole.name} ({whole.family}) share their weights or do not lie in a "
-            "list, so that none can be removed by itself; choose the units heads or neurons."
+            "list, so that none can be removed by itself; remove heads with headscope prune."
         )
     return sides
 
