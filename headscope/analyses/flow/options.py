@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any, ClassVar
 
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
 
 
@@ -42,7 +42,7 @@ class FlowOptions(RunOptions):
         ),
     ] = None
     _: KW_ONLY
-    control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True
+    control: Annotated[bool, Usual(help="Measure random weights beside the model.")] = True
     control_seeds: Annotated[
         int,
         Option(
@@ -52,7 +52,7 @@ class FlowOptions(RunOptions):
         ),
     ] = 5
     limit: Annotated[
-        int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
+        int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
 
     def step_names(self) -> tuple[str, ...]:
