@@ -147,7 +147,8 @@ class _Explaining(HelpCommand):
 
 def _plain(message: str) -> str:
     """Say in our words why a value was refused, with the choice that was probably meant."""
-    message = message.removeprefix("Value error, ")
+    message = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    message = message.replace("Input should be", "it should be", 1)
     if (slip := re.fullmatch(r"(.+) is not one of ('.*')\.?", message)) is None:
         return message
     choices = re.findall(r"'([^']*)'", slip[2])

@@ -175,7 +175,7 @@ ROLES = [
         sentence="{score:.0%} of tokens look most at {detail}; a random choice would in "
         "{baseline:.0%}.",
         detail=_offset_words,
-        legend="-1, +1 = looks at the token before, after",
+        legend="-1, +1 = offset of the token attended to",
     ),
     Role(
         *("syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33"),

@@ -244,7 +244,7 @@ def legend(part: ClassifyResult) -> str:
         name = role.name.replace("-", " ")
         written = role.mark if name == role.mark else f"{role.mark} = {name}"
         marks.append(role.legend or written)
-    return ", ".join(marks)
+    return "; ".join(marks)
 
 
 def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
@@ -256,8 +256,8 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
             yield b.Text(text, on=b.TERMINAL)
         elif not any(label.role == "syntactic" for _, label in labels):
             yield b.Text(
-                "No head is syntactic: for none does the held-out half of the corpus confirm a "
-                "relation that beats every baseline on the other half.",
+                "No head is syntactic: none follows a relation better than every baseline on both "
+                "halves of the corpus.",
                 on=b.TERMINAL,
             )
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
