@@ -97,10 +97,15 @@ class Call:
                 result, failure = error.result, error
             except InterruptedRunError as stopped:
                 result, failure = stopped.result, stopped
-            names = write(result)
+            written = write(result)
         print_result(self.command, result, self.values["format"])
-        if names and self.values["format"] == "human" and not self.values["quiet"]:
-            print_written(folder, names, self.command if self.command in SECTIONS else None)
+        if (
+            folder is not None
+            and written
+            and self.values["format"] == "human"
+            and not self.values["quiet"]
+        ):
+            print_written(folder, written, self.command if self.command in SECTIONS else None)
         if failure is not None:
             raise failure
         return result

@@ -86,10 +86,10 @@ def run_report(call: Call) -> None:
         for name, why in result.left_out.items():
             print_human(Text(f"\nLeft out: {name}: {why}"))
         print_warnings(result, format)
-        names = [name for files in document["files"].values() for name in files]
+        drawn = [name for files in document["files"].values() for name in files]
         pages = ["report.html", "report.md", REPORT, BASELINE]
         section = next((name for name in result.sections if name != "validate"), None)
-        print_written(folder, [*pages, *names], section)
+        print_written(folder, [*pages, *drawn], section)
     if result.validate is not None and not result.validate.passed:
         raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
     for name in result.failed:

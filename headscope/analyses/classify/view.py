@@ -321,8 +321,7 @@ def brief(result: ClassifyResult) -> ClassifyResult:
     for head in result.heads:
         positional = head.positional and replace(head.positional, rates={}, mass={})
         labelled = tuple(score for score in head.syntactic if score.labelled)
-        less = {"positional": positional, "syntactic": labelled, "mean_pattern": ""}
-        heads.append(replace(head, **less))
+        heads.append(replace(head, positional=positional, syntactic=labelled, mean_pattern=""))
     return replace(result, heads=tuple(heads), brief=True)
 
 

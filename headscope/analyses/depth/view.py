@@ -212,7 +212,7 @@ def protection_sentence(result: DepthResult) -> str:
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
     if any(p.low[-1] is None for p in removed):
         return "A single window gives no interval, so nothing is said of what each part keeps."
-    lost, kept, same = [], [], []
+    lost, kept, same = list[str](), list[str](), list[str]()
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
         name, mean = PARTS[p.part][0], p.mean[-1] or 0.0
         if (p.low[-1] or 0.0) > 0:

@@ -124,7 +124,7 @@ def _run_lines(result: RankResult) -> str:
 
 def rank_sentence(result: RankResult) -> str:
     """Say how many dimensions layers and heads need, each beside its controls."""
-    means, texts = [], []
+    means, texts = list[float](), list[str]()
     for rows in (result.layers, result.heads):
         mean = mean_of(row.qk.dims["90"] for row in rows)
         if mean is None:
@@ -138,7 +138,7 @@ def rank_sentence(result: RankResult) -> str:
         means.append(mean)
     random_layers = _control_means(result, result.layers).values()
     shares = random_layers and all(means[0] < 0.9 * control for control in random_layers)
-    answer = "The heads of a layer share dimensions: " * shares
+    answer = "The heads of a layer share dimensions: " if shares else ""
     return (
         f"{answer}{texts[0]}. One head needs {texts[1]}. Only the distance from random weights is "
         "evidence."
