@@ -21,7 +21,7 @@ from headscope.cli.launched import check_shared, launched_together
 from headscope.cli.output import print_note
 from headscope.cli.process import bound_memory, calm_threads, error_boundary, rest_collector
 from headscope.cli.settings import config, section_settings
-from headscope.core.errors import nearest
+from headscope.core.errors import did_you_mean
 from headscope.reports.registry import SECTIONS, section_of
 
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
@@ -152,7 +152,8 @@ def _plain(message: str) -> str:
     if (slip := re.fullmatch(r"(.+) is not one of ('.*')\.?", message)) is None:
         return message
     choices = re.findall(r"'([^']*)'", slip[2])
-    return f"there is no {slip[1]}; {nearest(slip[1].strip(chr(39)), choices, 'choose from')}"
+    hint = did_you_mean(slip[1].strip("'"), choices)
+    return f"there is no {slip[1]}; choose from {', '.join(choices)}. {hint.capitalize()}".strip()
 
 
 class LazyGroup(HelpGroup):

@@ -76,7 +76,7 @@ def test_the_help_fits_a_screen_and_help_all_has_every_option(name, run, monkeyp
 
 def test_a_slip_in_a_choice_is_met_with_the_choice_that_was_meant(run, tmp_path):
     slips = ("--task", "similarty")
-    refused(run("shrink", "demo", *slips), "--task", "did you mean 'similarity'?", code=2)
+    refused(run("shrink", "demo", *slips), "--task", "Did you mean 'similarity'?", code=2)
     for command, option in (("rank", "seed"), ("classify", "limit")):
         ended = run(command, "demo", f"--{option}", "x")
         refused(ended, f"'--{option}'", "it should be a valid integer", code=2)
