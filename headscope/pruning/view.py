@@ -135,11 +135,14 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
     yield b.Text(f"{text}.")
     measured, before = (number(v, result.metric) for v in (saved.measured, saved.value))
     value = measured if measured == before else f"{measured} ({before} before it was saved)"
+    same = "every output is the same as before"
+    if saved.max_difference > 0:
+        same = f"no output differs by more than {saved.max_difference:.1e}"
     yield b.Text(
         visible(
             f"Saved to {saved.folder}, its heads removed for real. Opened again, "
-            f"{SHORT_NAMES.get(result.metric, result.metric)} is {value}; no output differs by "
-            f"more than {saved.max_difference:.1e}. To open it in Python:"
+            f"{SHORT_NAMES.get(result.metric, result.metric)} is {value}; {same}. To "
+            "open it in Python:"
         )
     )
     yield b.Text(saved.code, "code", b.TERMINAL)
