@@ -43,7 +43,7 @@ def print_human(*parts: RenderableType) -> None:
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(WIDE, console.width) if console.is_terminal else NARROW
     for part in parts:
-        console.print(part)
+        console.print(part, crop=False)  # lines to be pasted stay whole
 
 
 def print_data(text: str) -> None:
