@@ -43,7 +43,8 @@ def print_human(*parts: RenderableType) -> None:
     console = Console(highlight=False, soft_wrap=False)
     console.width = min(WIDE, console.width) if console.is_terminal else NARROW
     for part in parts:
-        console.print(part, crop=False)  # lines to be pasted stay whole
+        # Lines to be pasted stay whole.
+        console.print(part, soft_wrap=getattr(part, "no_wrap", None) is True)
 
 
 def print_data(text: str) -> None:
@@ -87,7 +88,7 @@ def print_written(folder: Path, names: Sequence[str], section: str | None) -> No
             f'results = read_results("{place}")\n'
             f"print(results.{section}.to_frame())"
         )
-        print_human(Text(code, no_wrap=True, overflow="ignore"))
+        print_human(Text(code, no_wrap=True))
 
 
 def print_warnings(result: Any, format: str) -> None:

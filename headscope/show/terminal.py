@@ -82,8 +82,7 @@ def terminal(
         if isinstance(block, Text | Custom):
             style = block.style if isinstance(block, Text) else ""
             text = rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
-            if style == "code":  # lines that are pasted stay whole
-                text.no_wrap, text.overflow = True, "ignore"
+            text.no_wrap = True if style == "code" else None  # lines to be pasted stay whole
             yield text
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")
