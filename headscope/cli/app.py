@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 import headscope
 from headscope import __version__
 from headscope.cli.command import Call, epilog_of, made_command, plain_command
+from headscope.cli.flags import HelpCommand, HelpGroup
 from headscope.cli.launched import check_shared, launched_together
 from headscope.cli.output import print_note
 from headscope.cli.process import bound_memory, calm_threads, error_boundary, rest_collector
 from headscope.cli.settings import config, section_settings
+from headscope.core.errors import did_you_mean
 from headscope.reports.registry import SECTIONS, section_of
 
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
@@ -118,18 +119,20 @@ def _made(name: str) -> Any:
         add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
     )
     epilog = epilog_of(options.examples)
-    app.command(name, cls=_Quoting, epilog=epilog, rich_help_panel=heading)(command)
+    app.command(name, cls=_Explaining, epilog=epilog, rich_help_panel=heading)(command)
     return typer.main.get_command(app)
 
 
-class _Quoting(TyperCommand):
-    """A command that says what is wrong with a sentence whose quotes are missing."""
+class _Explaining(HelpCommand):
+    """A command that says what is wrong with its words, such as a sentence without its quotes."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words of the command line."""
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
+            if isinstance(error, typer.BadParameter):
+                error.message = _plain(error.message)
             extra = re.search(r"unexpected extra argument\S* \((.*)\)", str(error))
             if extra is None:
                 raise
@@ -137,7 +140,18 @@ class _Quoting(TyperCommand):
             raise typer.BadParameter(why, ctx) from None
 
 
-class LazyGroup(TyperGroup):
+def _plain(message: str) -> str:
+    """Say in our words why a value was refused, with the choice that was probably meant."""
+    message = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    message = message.replace("Input should be", "it should be", 1)
+    if (slip := re.fullmatch(r"(.+) is not one of ('.*')\.?", message)) is None:
+        return message
+    choices = re.findall(r"'([^']*)'", slip[2])
+    hint = did_you_mean(slip[1].strip("'"), choices)
+    return f"there is no {slip[1]}; choose from {', '.join(choices)}. {hint.capitalize()}".strip()
+
+
+class LazyGroup(HelpGroup):
     """The group of all commands, of which only those that are asked for are made."""
 
     def __init__(self, **keywords: Any) -> None:
@@ -170,10 +184,17 @@ def _root(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version."),
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version.",
+            metavar="",
+        ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show a traceback instead of one sentence.")
+        bool,
+        typer.Option("--debug", help="Show a traceback instead of one sentence.", metavar=""),
     ] = False,
 ) -> None:
     check_shared(context.invoked_subcommand)

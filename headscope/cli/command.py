@@ -28,6 +28,7 @@ from headscope.cli.output import (
     command_line,
     print_human,
     print_result,
+    print_written,
     result_folder,
     shown_progress,
 )
@@ -44,6 +45,7 @@ from headscope.core.options import OptionError, options_of
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.data.examples import TASK_FILES
+from headscope.reports.registry import SECTIONS
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
 
@@ -77,7 +79,6 @@ class Call:
         ``presentation`` is what the command's view understands, such as ``log`` for depth.
         """
         keywords = self.arguments() if keywords is None else keywords
-        # This loads torch before the bar starts; then Python collects garbage as usual again.
         function = getattr(headscope, self.command)
         folder, names = self.values.get("output"), self.step_names(keywords)
         if self.values["dry_run"]:
@@ -96,8 +97,15 @@ class Call:
                 result, failure = error.result, error
             except InterruptedRunError as stopped:
                 result, failure = stopped.result, stopped
-            write(result)
+            written = write(result)
         print_result(self.command, result, self.values["format"])
+        if (
+            folder is not None
+            and written
+            and self.values["format"] == "human"
+            and not self.values["quiet"]
+        ):
+            print_written(folder, written, self.command if self.command in SECTIONS else None)
         if failure is not None:
             raise failure
         return result
@@ -183,7 +191,7 @@ def epilog_of(examples: Sequence[str]) -> str:
     """Return the examples at the end of a command's help."""
     if len(examples) == 1:
         return f"Example: `{examples[0]}`"
-    return "\n\n".join(["Examples:", *(f"`{line}`" for line in examples)])
+    return "Examples:\n\n" + "  \n".join(f"`{line}`" for line in examples)
 
 
 def preflight(

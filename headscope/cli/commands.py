@@ -22,7 +22,7 @@ from headscope.cli.output import (
     shown_progress,
 )
 from headscope.core.errors import CheckFailedError, InputError
-from headscope.core.options import Option, options_of
+from headscope.core.options import Option, Usual, options_of
 from headscope.core.safe_text import visible
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ OUTPUT = options_of(FolderFlags)["output"].marker
 CONFIG, VERBOSE, QUIET, DEBUG = (
     options_of(CommonFlags)[name].marker for name in ("config", "verbose", "quiet", "debug")
 )
-FAIL_ON = Option(
+FAIL_ON = Usual(
     metavar="RULE",
     flags=("--fail-on",),
     help="Exit with 3 when this rule fires; repeatable: role-changed, role-lost, "
@@ -75,12 +75,12 @@ class CompareOptions:
     tolerance: Annotated[float, TOLERANCE] = 0.01
     output: Annotated[
         Path | None,
-        Option(
+        Usual(
             help="Folder for Markdown, CSV, HTML and JSON.", flags=("--output", "-o"), folder=True
         ),
     ] = None
     format: Annotated[
-        str, Option(help=FORMAT.help, choices=("human", "json", "csv", "md", "html"))
+        str, Usual(help=FORMAT.help, choices=("human", "json", "csv", "md", "html"))
     ] = "human"
     config: Annotated[Path | None, CONFIG] = None
     verbose: Annotated[bool, VERBOSE] = False
@@ -138,7 +138,7 @@ class DiffOptions:
     fail_on: Annotated[Sequence[str] | None, FAIL_ON] = None
     tolerance: Annotated[float, TOLERANCE] = 0.01
     output: Annotated[Path | None, OUTPUT] = None
-    format: Annotated[str, Option(help=FORMAT.help, choices=("human", "json", "md"))] = "human"
+    format: Annotated[str, Usual(help=FORMAT.help, choices=("human", "json", "md"))] = "human"
     config: Annotated[Path | None, CONFIG] = None
     quiet: Annotated[bool, QUIET] = False
     debug: Annotated[bool, DEBUG] = False
@@ -201,14 +201,14 @@ class ExportOptions:
     ]
     precision: Annotated[
         str,
-        Option(
+        Usual(
             help="int8 takes ranges of activations from text; int8-dynamic is for onnx only.",
             choices=("float32", "int8", "int8-dynamic"),
         ),
     ] = "float32"
     text: Annotated[
         Path | None,
-        Option(help="Text without labels to calibrate int8 on. Default: the built-in sample."),
+        Usual(help="Text without labels to calibrate int8 on. Default: the built-in sample."),
     ] = None
     config: Annotated[Path | None, CONFIG] = None
     quiet: Annotated[bool, QUIET] = False
@@ -314,17 +314,17 @@ class ServeOptions:
     ]
     roles: Annotated[
         Path | None,
-        Option(
+        Usual(
             help="classify.json of this model, or its folder. Default: heads are classified on the "
             "built-in sample at the start."
         ),
     ] = None
     port: Annotated[
         int,
-        Option(help="Port on this machine; 0 takes any that is free.", at_least=0, at_most=65535),
+        Usual(help="Port on this machine; 0 takes any that is free.", at_least=0, at_most=65535),
     ] = 0
     no_browser: Annotated[
-        bool, Option(help="Print the address only; open no browser.", flags=("--no-browser",))
+        bool, Usual(help="Print the address only; open no browser.", flags=("--no-browser",))
     ] = False
     seed: Annotated[int, Option(help="Of the random sets of heads.")] = 0
     config: Annotated[Path | None, CONFIG] = None

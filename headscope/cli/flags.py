@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import headscope
 from headscope.core.errors import InputError
-from headscope.core.options import Declared, Option, options_of
+from headscope.core.options import Declared, Option, Usual, options_of
 from headscope.session.options import ordered
 from headscope.show.style import FORMATS, FigureStyle
 
@@ -29,8 +30,10 @@ if typing.TYPE_CHECKING:
     from headscope.core.thresholds import ThresholdSet
 
 FIGURES = "Figures"  # Heading in the help.
+HELP_ALL = "--help-all"
+_LONGEST = 12  # Characters of the choices that stand in the column of types; others follow the help
 #: Any command that prints a result.
-FORMAT = Option(help="What goes to stdout.", choices=("human", "json", "csv"))
+FORMAT = Usual(help="What goes to stdout.", choices=("human", "json", "csv"))
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class FolderFlags:
 
     output: Annotated[
         Path | None,
-        Option(help="Folder for JSON, CSV and figures.", flags=("--output", "-o"), folder=True),
+        Usual(help="Folder for JSON, CSV and figures.", flags=("--output", "-o"), folder=True),
     ] = None
     figures: Annotated[
         str,
@@ -88,7 +91,7 @@ class CommonFlags:
     ] = False
     verbose: Annotated[
         bool,
-        Option(help="Print the tables behind the answer, too.", flags=("--verbose", "-v")),
+        Usual(help="Print the tables behind the answer, too.", flags=("--verbose", "-v")),
     ] = False
     quiet: Annotated[
         bool, Option(help="No progress bar, no messages.", flags=("--quiet", "-q"))
@@ -130,13 +133,20 @@ class Flag:
         if default is None and not self.required:
             hint = hint | None
         extra: Any
+        metavar, words = marker.metavar, marker.help
+        if self.kind is bool:
+            metavar = ""  # a switch takes no value
+        elif len("|".join(marker.choices)) > _LONGEST and metavar is None:
+            metavar, words = "NAME", f"{words} One of {', '.join(marker.choices)}."
         if marker.argument:
-            extra = typer.Argument(metavar=marker.metavar, help=marker.help, show_default=False)
+            extra = typer.Argument(metavar=metavar, help=words, show_default=False)
         else:
             extra = typer.Option(
                 *marker.flags,
-                help=marker.help,
-                metavar=marker.metavar,
+                help=words,
+                metavar=metavar,
+                hidden=not isinstance(marker, Usual),
+                show_default=self.kind is not bool or bool(default),
                 rich_help_panel=marker.panel,
                 file_okay=not marker.folder,
                 **options,
@@ -147,6 +157,49 @@ class Flag:
             annotation=Annotated[hint, extra],
             default=inspect.Parameter.empty if self.required else default,
         )
+
+
+class HelpCommand(TyperCommand):
+    """A command whose ``--help`` shows the usual options, and ``--help-all`` every one."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that shows the help."""
+        hidden = sum(getattr(param, "hidden", False) for param in self.params)
+        more = f"; {HELP_ALL} shows {hidden} more options" if hidden else " and exit"
+        return _switch(super().get_help_option(ctx), f"Show this message{more}.")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words of the command line."""
+        ctx.meta[HELP_ALL] = HELP_ALL in args
+        return super().parse_args(ctx, ["--help"] if HELP_ALL in args else args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; of a switch that is off no flag that turns it off."""
+        options: list[Any] = [param for param in self.params if hasattr(param, "hidden")]
+        before = [(option.hidden, option.secondary_opts) for option in options]
+        for option in options:
+            option.hidden = option.hidden and not ctx.meta[HELP_ALL]
+            option.secondary_opts = option.secondary_opts if option.default else []
+        try:
+            super().format_help(ctx, formatter)
+        finally:  # a program may run several commands
+            for option, (hidden, secondary) in zip(options, before, strict=True):
+                option.hidden, option.secondary_opts = hidden, secondary
+
+
+class HelpGroup(TyperGroup):
+    """A group of commands."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return the option that shows the help."""
+        return _switch(super().get_help_option(ctx), "Show this message and exit.")
+
+
+def _switch(option: Any, words: str) -> Any:
+    """Say what the help option does; a switch has no type."""
+    if option is not None:
+        option.metavar, option.help = "", words
+    return option
 
 
 def flags_of(*kinds: type) -> dict[str, Flag]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from headscope.core.progress import Progress, Steps
 
-WIDTH = 80
+NARROW, WIDE = 80, 120  # Columns of what no terminal shows, and of the widest text in one
+_MOST_NAMES = 12  # Of files that were written
 #: Seconds between two lines of a log that say what a run does.
 LOG_EVERY = 30.0
 #: Options that say where results go or how they are shown, not what is measured.
@@ -35,13 +36,14 @@ _ALONE = {
 
 
 def print_human(*parts: RenderableType) -> None:
-    """Print tables and sentences on stdout, at most 80 columns wide."""
+    """Print tables and sentences on stdout, as wide as the terminal up to 120 columns."""
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=False)
-    console.width = min(WIDTH, console.width) if console.is_terminal else WIDTH
+    console.width = min(WIDE, console.width) if console.is_terminal else NARROW
     for part in parts:
-        console.print(part)
+        # Lines to be pasted stay whole.
+        console.print(part, soft_wrap=getattr(part, "no_wrap", None) is True)
 
 
 def print_data(text: str) -> None:
@@ -53,17 +55,39 @@ def print_data(text: str) -> None:
 def print_result(command: str, result: Any, format: str) -> None:
     """Print a command's result in the format that was asked for, as the command's view has it."""
     from headscope.core.serialise import to_json
+    from headscope.show.style import is_verbose
     from headscope.show.view import view_of
 
     view = view_of(command)
     if format == "json":
-        print_data(to_json(result))
+        print_data(to_json(result if is_verbose() else view.brief(result)))
         return
     if format == "csv":
         print_data(view.csv(result))
     else:
         print_human(*view.human(result))
     print_warnings(result, format)
+
+
+def print_written(folder: Path, names: Sequence[str], section: str | None) -> None:
+    """Say which files a run wrote, and how to open them; ``section`` is a result among them."""
+    from rich.text import Text
+
+    from headscope.core.safe_text import visible
+
+    place, left = visible(folder.as_posix()), len(names) - _MOST_NAMES
+    more = f" and {left} more" if left > 0 else ""
+    print_human(Text(f"\nWritten to {place}: {', '.join(names[:_MOST_NAMES])}{more}."))
+    for page in (name for name in names if name.endswith(".html")):
+        print_human(Text(f"Open {place}/{page} in a browser."))
+    if section is not None:
+        code = (
+            "To read the numbers in Python:\n"
+            "from headscope.reports.reading import read_results\n"
+            f'results = read_results("{place}")\n'
+            f"print(results.{section}.to_frame())"
+        )
+        print_human(Text(code, no_wrap=True))
 
 
 def print_warnings(result: Any, format: str) -> None:
@@ -83,8 +107,8 @@ def print_warnings(result: Any, format: str) -> None:
 @contextmanager
 def result_folder(
     command: str, folder: Path | None, presentation: Mapping[str, Any]
-) -> Iterator[Callable[[Any], None]]:
-    """Make the folder of a result ready; yield the function that writes the result there.
+) -> Iterator[Callable[[Any], list[str]]]:
+    """Make the folder of a result ready; yield what writes a result there and returns the names.
 
     Of several processes that share the run only the first writes. The others then delete their
     saved states.
@@ -94,16 +118,18 @@ def result_folder(
 
     processes = current()
 
-    def write(result: Any) -> None:
+    def write(result: Any) -> list[str]:
         if folder is None:
-            return
+            return []
         from headscope.reports.files import state_name, write_result
 
+        names = []
         if processes.rank == 0:
-            write_result(command, result, folder, **presentation)
+            names = write_result(command, result, folder, **presentation)
         processes.meet("the end of the run")
         if processes.rank > 0:
             own_file(folder / state_name(command)).unlink(missing_ok=True)
+        return names
 
     with ready_folder(folder if processes.rank == 0 else None):
         processes.meet("the start of the run")  # by now the folder is there, if they share it
@@ -142,41 +168,52 @@ def shown_progress(
     command that reports none, or where nothing is shown.
     """
     from headscope.core.processes import current
-    from headscope.core.progress import Steps
+    from headscope.core.progress import Steps, listening
 
-    modules_are_loaded()
     steps, terminal = Steps(names or ()), sys.stderr.isatty()
-    if quiet or (terminal and names is None) or (current().rank > 0 and not terminal):
+    if quiet or (current().rank > 0 and not terminal):
         yield None
         return
-    with _bar(steps) if terminal else _log(command, steps) as tell:
-        yield None if names is None else tell
+    with _bar(steps) if terminal else _log(command, steps) as show:
+
+        def hear(words: str) -> None:
+            modules_are_loaded()  # the model is opened by now
+            steps.say(words)
+            show()
+
+        def tell(name: str, done: int, total: int) -> None:
+            steps.tell(name, done, total)
+            show()
+
+        with listening(hear):
+            yield None if names is None else tell
 
 
 @contextmanager
-def _bar(steps: Steps) -> Iterator[Progress]:
-    """Show a bar of the step that runs, and the time that is left of it."""
+def _bar(steps: Steps) -> Iterator[Callable[[], None]]:
+    """Show what runs, a bar, and the time that is left of it; yield what draws them anew."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bars
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    words = TextColumn("{task.description}", markup=False)
+    columns = (words, BarColumn(), TimeRemainingColumn())
     with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
         title = steps.title()
-        task = bars.add_task(title, total=1.0)
+        task = bars.add_task(title, total=None)
 
-        def update(name: str, done: int, total: int) -> None:
+        def show() -> None:
             nonlocal title
-            steps.tell(name, done, total)
             if title != (title := steps.title()):
                 bars.reset(task, description=title)
-            bars.update(task, completed=steps.share)
+            share = steps.share
+            bars.update(task, completed=share or 0.0, total=None if share is None else 1.0)
 
-        yield update
+        yield show
 
 
 @contextmanager
-def _log(command: str, steps: Steps) -> Iterator[Progress]:
+def _log(command: str, steps: Steps) -> Iterator[Callable[[], None]]:
     """Print a line every :data:`LOG_EVERY` seconds, also while a step tells nothing for long."""
     ended = Event()
 
@@ -189,7 +226,7 @@ def _log(command: str, steps: Steps) -> Iterator[Progress]:
     writer = Thread(target=write, daemon=True)
     writer.start()
     try:
-        yield steps.tell
+        yield lambda: None
     finally:
         ended.set()
         writer.join()

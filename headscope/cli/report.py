@@ -8,7 +8,14 @@ from pathlib import Path
 
 import headscope
 from headscope.cli.command import Call
-from headscope.cli.output import print_data, print_human, print_note, print_warnings, shown_progress
+from headscope.cli.output import (
+    print_data,
+    print_human,
+    print_note,
+    print_warnings,
+    print_written,
+    shown_progress,
+)
 from headscope.cli.settings import limits as limits_of
 from headscope.cli.settings import section_settings, table_arguments, table_of
 
@@ -20,7 +27,7 @@ def run_report(call: Call) -> None:
     from headscope.core.errors import CheckFailedError, ValidationFailedError
     from headscope.core.progress import silent
     from headscope.core.serialise import to_dict
-    from headscope.reports.baseline import read_side
+    from headscope.reports.baseline import BASELINE, read_side
     from headscope.reports.claims.view import scoreboard
     from headscope.reports.files import report_json, write_report
     from headscope.reports.limits import judged, require
@@ -49,7 +56,7 @@ def run_report(call: Call) -> None:
         "settings": settings,
         "thresholds": table_arguments("insights", table).get("thresholds"),
     }
-    measure = headscope.report  # loads torch before the bar, as :meth:`Call.run` does
+    measure = headscope.report
     names = call.step_names(keywords)
     if call.values["dry_run"]:
         call.announce(names)
@@ -72,7 +79,10 @@ def run_report(call: Call) -> None:
         for name, why in result.left_out.items():
             print_human(Text(f"\nLeft out: {name}: {why}"))
         print_warnings(result, format)
-        print_human(Text(f"\nWritten to {folder / 'report.html'}"))
+        drawn = [name for files in document["files"].values() for name in files]
+        pages = ["report.html", "report.md", REPORT, BASELINE]
+        section = next((name for name in result.sections if name != "validate"), None)
+        print_written(folder, [*pages, *drawn], section)
     if result.validate is not None and not result.validate.passed:
         raise ValidationFailedError(f"{model} fails validation: {result.validate.reasons[0]}.")
     for name in result.failed:

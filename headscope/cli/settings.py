@@ -19,9 +19,16 @@ from typing import Annotated, Any
 import typer
 
 import headscope
-from headscope.cli.flags import Flag, UsageError, arguments_of, thresholds_of
+from headscope.cli.flags import (
+    Flag,
+    HelpCommand,
+    HelpGroup,
+    UsageError,
+    arguments_of,
+    thresholds_of,
+)
 from headscope.cli.output import print_data
-from headscope.core.errors import InputError, did_you_mean
+from headscope.core.errors import InputError, did_you_mean, nearest
 
 if typing.TYPE_CHECKING:
     from headscope.reports.limits import Limits
@@ -158,7 +165,8 @@ def _single(where: str, kind: type, value: Any) -> Any:
         names = [str(member.value) for member in kind]
         if value in names:
             return str(value)
-        raise InputError(f"{where} must be one of {', '.join(names)}, not {_shown(value)}.")
+        hint = nearest(str(value), names, "choose from")
+        raise InputError(f"{where} is {_shown(value)}; {hint}")
     if kind is float and type(value) in (int, float) and math.isfinite(value):
         return float(value)
     if kind is Path and type(value) is str and value and "\0" not in value:
@@ -246,6 +254,7 @@ EXAMPLES = """Examples:
 """
 
 config = typer.Typer(
+    cls=HelpGroup,
     name="config",
     epilog=EXAMPLES,
     add_completion=False,
@@ -265,12 +274,12 @@ def _group() -> None:
     """Make ``show`` a command of its own."""
 
 
-@config.command("show", epilog=EXAMPLES)
+@config.command("show", cls=HelpCommand, epilog=EXAMPLES)
 def show(
     context: typer.Context,
     command: Command = None,
     config: File = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", metavar="")] = False,
 ) -> None:
     """Print every option as it takes effect, as TOML, and where its value comes from.
 

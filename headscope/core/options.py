@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headscope.core.errors import WrongOptionError
+from headscope.core.errors import WrongOptionError, nearest
 
 
 class OptionError(WrongOptionError):
@@ -78,6 +78,10 @@ class Option:
         return " and ".join(filter(None, words))
 
 
+class Usual(Option):
+    """One of the ten options at most that ``--help`` shows; ``--help-all`` shows every option."""
+
+
 @dataclass(frozen=True)
 class Declared:
     """A field of an options class: its name, its type without None, its marker and its default."""
@@ -118,8 +122,8 @@ class Declared:
         elif isinstance(value, str) and marker.choices and not marker.others:
             if value in marker.choices:
                 return
-            allowed = ", ".join(marker.choices)
-            raise OptionError(self.name, f"is {value!r}; choose from {allowed}.")
+            hint = nearest(value, marker.choices, "choose from")
+            raise OptionError(self.name, f"is {value!r}; {hint}")
 
 
 def options_of(kind: Any) -> dict[str, Declared]:

@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 #: Called with (what is measured, done, all) after every batch or step.
 Progress = Callable[[str, int, int], None]
-#: What a run does before its first step.
-_FIRST = "opening and checking the model"
+#: What a run does first of all: it takes seconds.
+_FIRST = "loading PyTorch and transformers"
+#: What a reader is told of steps whose names say too little.
+_WORDS = {
+    "model": "measuring the model",
+    "control": "measuring random weights",
+    "runs": "fine-tuning",
+    "whole model": "measuring the whole model in every runtime",
+    "smaller model": "measuring the smaller model",
+    "text": "reading the text",
+    "files": "writing the files",
+}
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
+
+
+def say(words: str) -> None:
+    """Say what a run does before its first step, to whoever shows how far it has come."""
+    if (listener := _listener.get()) is not None:
+        listener(words)
+
+
+@contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """Let ``listener`` hear what is said inside the block."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -29,37 +58,47 @@ class Steps:
 
     ``names`` are the steps in their order. A report counts for the step of its name, or of the
     name's first part ("classify, model" for "classify"); any other name becomes a step of its own
-    after the step before it. One thread may report while another one reads.
+    after the step before it. What is said before the first step has no number. One thread may
+    report while another one reads.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._order = [_FIRST, *names]
-        self._now = _FIRST
+        self._order = list(names)
+        self._now = ""
         self._words = _FIRST
         self._share: float | None = None
         self._lock = threading.Lock()
+
+    def say(self, words: str) -> None:
+        """Take in what is done before the first step."""
+        with self._lock:
+            if not self._now:
+                self._words = words
 
     def tell(self, what: str, done: int, total: int) -> None:
         """Take in what a step reports."""
         with self._lock:
             self._now = self._step_of(what)
-            self._words, self._share = what.replace(", ", ": ", 1), done / max(total, 1)
+            parts = (_WORDS.get(part, part) for part in what.split(", ", 1))
+            self._words, self._share = ": ".join(parts), done / max(total, 1)
 
     def _step_of(self, what: str) -> str:
         for name in (what, what.partition(", ")[0]):
             if name in self._order:
                 return name
-        self._order.insert(self._order.index(self._now) + 1, what)
+        self._order.insert(self._order.index(self._now) + 1 if self._now else 0, what)
         return what
 
     @property
-    def share(self) -> float:
-        """How much of the step is done, from 0 to 1."""
-        return self._share or 0.0
+    def share(self) -> float | None:
+        """How much of the step is done, from 0 to 1; None before the first one."""
+        return self._share
 
     def title(self) -> str:
         """Say what runs: ``step 3 of 7: choosing heads``."""
         with self._lock:
+            if not self._now:
+                return self._words
             number = 1 + self._order.index(self._now)
             return f"step {number} of {len(self._order)}: {self._words}"
 

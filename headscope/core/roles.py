@@ -175,7 +175,7 @@ ROLES = [
         sentence="{score:.0%} of tokens look most at {detail}; a random choice would in "
         "{baseline:.0%}.",
         detail=_offset_words,
-        legend="-1, +1 ... position",
+        legend="-1, +1 = offset of the token attended to",
     ),
     Role(
         *("syntactic", "syntactic", "syn", "#009E73", "bold green", "#bfe5c5", "#1f5c33"),
@@ -220,7 +220,7 @@ ROLES = [
         sentence="Puts {score:.2f} of its attention on special tokens, most of it on {detail}; "
         "evenly spread attention puts {baseline:.2f} there.",
         detail=_special_words,
-        legend="CLS, SEP first, last special token",
+        legend="CLS, SEP = first, last special token",
     ),
     Role(
         *("punctuation", "punctuation", "punct", "#56B4E9", "cyan", "#b9e9ec", "#0f5a61"),

@@ -9,6 +9,8 @@ import typing
 from functools import cache
 from typing import Any, TypeVar
 
+from headscope.core.heads import Head
+
 #: Goes up by one when a field changes its meaning or is removed. 2: labels are confirmed on
 #: held-out sentences; the cheap forms of attention have a bound and no "best" one.
 SCHEMA = 2
@@ -23,9 +25,10 @@ _PLAIN = {bool, float, int, str, type(None)}
 
 
 def to_dict(result: Any) -> Any:
-    """Turn a result into plain dicts, lists, numbers and strings."""
+    """Turn a result into plain dicts, lists, numbers and strings; a head brings its name."""
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
-        return {f.name: to_dict(getattr(result, f.name)) for f in dataclasses.fields(result)}
+        fields = {f.name: to_dict(getattr(result, f.name)) for f in dataclasses.fields(result)}
+        return {"name": result.name, **fields} if isinstance(result, Head) else fields
     if isinstance(result, dict):
         return {key: to_dict(value) for key, value in result.items()}
     if isinstance(result, list | tuple):  # most are long, and of numbers

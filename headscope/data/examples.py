@@ -237,9 +237,12 @@ def class_ids(examples: Examples, id2label: Mapping[int, str]) -> tuple[int, ...
             if number is None and float(label).is_integer():
                 number = int(float(label))
         if number is None or number not in id2label:
+            header = examples.lines[i : i + 1] == (1,)
             raise InputError(
                 f"{examples.where(i)}: the model has no class {label!r}; it knows "
                 f"{', '.join(f'{n} ({name})' for n, name in sorted(id2label.items()))}."
+                + " If line 1 is a header, call its columns sentence and label."
+                * header
             )
         ids.append(number)
     return tuple(ids)

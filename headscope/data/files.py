@@ -185,7 +185,8 @@ def number_in(path: Path, line: int, column: str, text: str) -> float:
     with suppress(ValueError):
         if math.isfinite(number := float(text)):
             return number
-    raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.")
+    hint = f" If line 1 is a header, call this column {column}." if line == 1 else ""
+    raise CorpusError(f"{path}, line {line}: the {column} {text.strip()!r} is not a number.{hint}")
 
 
 def _cell_rows(path: Path, columns: Columns) -> Iterator[Record]:
@@ -216,7 +217,8 @@ def _header(path: Path, cells: Sequence[str], columns: Columns) -> list[str | No
         if column not in names:
             raise CorpusError(
                 f"{path}, line 1: the header has no column {column} (it has "
-                f"{', '.join(cell.strip() or 'an empty one' for cell in cells)})."
+                f"{', '.join(cell.strip() or 'an empty one' for cell in cells)}); name the columns "
+                f"{', '.join(columns.needed)}."
             )
     # A name given twice counts once, where it first stands.
     return [column if column not in names[:i] else None for i, column in enumerate(names)]

@@ -8,11 +8,11 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from headscope.artefacts.saving import HEADSCOPE, REMOTE
 from headscope.core.heads import layer_name
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.task_heads import class_for
 from headscope.pruning.result import Point, PruneResult
 from headscope.pruning.sentences import number_of_times, speed_sentence, verdict
 from headscope.removal.card import (
@@ -23,23 +23,30 @@ from headscope.removal.card import (
     inherited_header,
     nameless,
     table,
+    transformers_code,
 )
 from headscope.removal.metric_words import METRIC_NAMES, number, percent, span
 from headscope.stats.estimate import Estimate
 
-#: How a folder is opened, by what opens it; FOLDER and CLASS stand for its path and class.
-_OPEN = {
-    "import headscope": (
-        'import headscope\n\nmodel = headscope.load("FOLDER")',
-        "import headscope\nfrom transformers import CLASS\n\nheadscope.register()\n"
-        'model = CLASS.from_pretrained("FOLDER")',
-    ),
-    "trust_remote_code": (
-        "from transformers import CLASS\n\n"
-        'model = CLASS.from_pretrained("FOLDER", trust_remote_code=True)',
-    ),
-    "transformers": ('from transformers import CLASS\n\nmodel = CLASS.from_pretrained("FOLDER")',),
-}
+
+def snippets(opens: str, head: str | None, *, sentences: bool) -> list[str]:
+    """Return code that opens a folder; FOLDER stands for its path.
+
+    ``sentences``: whether sentence-transformers opens it, then by the first.
+    """
+    registered = "import headscope\nheadscope.register()\n" if opens == HEADSCOPE else ""
+    trust = ", trust_remote_code=True" if opens == REMOTE else ""
+    codes = [f"{registered}{transformers_code(head, opens)}"]
+    if sentences:
+        codes.insert(
+            0,
+            f"{registered}from sentence_transformers import SentenceTransformer\n"
+            f'model = SentenceTransformer("FOLDER"{trust})\n'
+            'print(model.encode(["A sentence."]).shape)',
+        )
+    if registered:
+        codes.append('import headscope\n\nmodel = headscope.load("FOLDER")')
+    return codes
 
 
 def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> str:
@@ -52,17 +59,6 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
     source = str(result.provenance["model"]["id"])
     name = markdown((base_model(source) or source).rstrip("/").rpartition("/")[2])
     title = f"{name} without {len(point.heads_removed)} of its {result.n_heads} attention heads"
-    codes = [
-        code.replace("CLASS", class_for(loaded.task_head).__name__) for code in _OPEN[saved.opens]
-    ]
-    if sentences:
-        registered = "import headscope\n\nheadscope.register()\n"
-        first = registered if saved.opens == "import headscope" else ""
-        trust = ", trust_remote_code=True" if saved.opens == "trust_remote_code" else ""
-        codes.append(
-            f"{first}from sentence_transformers import SentenceTransformer\n\n"
-            f'model = SentenceTransformer("FOLDER"{trust})'
-        )
     metric_name = METRIC_NAMES.get(metric, metric)
     full, value = result.baseline.value, point.value
     values = f"{number(full.value, metric)} -> {number(value.value, metric)}"
@@ -82,7 +78,7 @@ def model_card(result: PruneResult, loaded: LoadedModel, *, sentences: bool) -> 
         title,
         f"**{headline[0].upper()}{headline[1:]}.**",
         " ".join([*sentence, MADE_BY]),
-        codes=codes,
+        codes=snippets(saved.opens, loaded.task_head, sentences=sentences),
         sections={
             "Heads removed": table(
                 ("layer", "heads left", "removed"), _heads_of_layers(point, loaded)

@@ -28,12 +28,12 @@ from headscope.models.run.intervene import gated
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.task_heads import Select
 from headscope.models.surgery.output_maps import replaced_outputs
-from headscope.pruning.card import model_card
+from headscope.pruning.card import model_card, snippets
 from headscope.pruning.curves import Version
 from headscope.pruning.measure import at, compact_model
 from headscope.pruning.result import Candidate, KeptModel, PruneResult, SavedModel, SpeedResult
 from headscope.pruning.sources import Sources
-from headscope.removal.card import CARD
+from headscope.removal.card import CARD, in_folder
 from headscope.removal.times import times
 from headscope.stats.metrics import Outputs
 from headscope.tasks.base import Task
@@ -99,6 +99,8 @@ def keep(
         )
         again = _opened(path, folder, loaded, sources, task)
         outputs, largest = _same_outputs(task, compact, again, folder)
+        sentences = (path / MODULES).is_file()
+        code, *_ = snippets(opens, loaded.task_head, sentences=sentences)
         saved = SavedModel(
             folder=str(folder),
             method=kept.method,
@@ -109,6 +111,7 @@ def keep(
             measured=task.value(at(outputs, version.examples)),
             opens=opens,
             max_difference=largest,
+            code=in_folder(code, str(folder)),
         )
         sides = ((loaded, loaded, task.rows), (again, again, task.rows))
         timed = times(*sides, batch_size=BATCH_SIZE, seed=seed)
@@ -116,7 +119,7 @@ def keep(
         threads = torch.get_num_threads()
         speed = SpeedResult(timed.speed, timed.ms, BATCH_SIZE, loaded.device, threads, *parameters)
         result = dataclasses.replace(result, saved=saved, speed=speed)
-        card = model_card(result, loaded, sentences=(path / MODULES).is_file())
+        card = model_card(result, loaded, sentences=sentences)
         (path / CARD).write_text(card, encoding="utf-8")
     return result
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headscope.core.errors import InputError
-from headscope.core.options import Option, names
+from headscope.core.errors import InputError, nearest
+from headscope.core.options import Option, Usual, names
 from headscope.session.options import POOLING, STACK, TASKS, RunOptions
 
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ def check_methods(methods: Sequence[str]) -> None:
     """Refuse names that are no method; the message lists those there are."""
     for name in methods:
         if name not in METHODS:
-            raise InputError(f"There is no method {name!r}; choose {', '.join(METHODS)}.")
+            hint = nearest(name, METHODS, "choose from")
+            raise InputError(f"There is no method {name!r}; {hint}")
 
 
 def needs(methods: Sequence[str], what: str) -> list[str]:
@@ -145,25 +146,24 @@ class PruneOptions(RunOptions):
         "headscope prune demo --fraction 0.5 --save smaller",
         "headscope prune demo --task similarity --data test.csv --calibration train.csv",
         "headscope prune demo --task retrieval --data ./scifact",
-        "headscope prune demo --step 0.1 --draws 20",
         "headscope prune ./my-bert --heads 'L0H1,L3H*' --save smaller",
         "headscope prune ./my-marian --task seq2seq --data a.tsv --calibration b.tsv",
         "headscope prune demo --method fisher --repair scale --fraction 0.5",
     )
 
     task: Annotated[
-        str, Option(help="What the model is measured by; fidelity needs no labels.", choices=TASKS)
+        str, Usual(help="What the model is measured by; fidelity needs no labels.", choices=TASKS)
     ] = "fidelity"
     data: Annotated[
         Data | None,
-        Option(
+        Usual(
             help="What curves are measured on: text, CSV, TSV, JSONL with labels or targets, or "
             "what the task reads."
         ),
     ] = None
     calibration: Annotated[
         Data | None,
-        Option(help="What heads are chosen on; other sentences than those of the data."),
+        Usual(help="What heads are chosen on; other sentences than those of the data."),
     ] = None
     stack: Annotated[str | None, STACK] = None
     methods: Annotated[
@@ -194,7 +194,7 @@ class PruneOptions(RunOptions):
     ] = STEP
     fractions: Annotated[
         Sequence[float] | None,
-        Option(
+        Usual(
             help="Remove this share of heads, no whole curve; repeatable, but once where a model "
             "is saved.",
             flags=("--fraction",),
@@ -203,7 +203,7 @@ class PruneOptions(RunOptions):
         ),
     ] = None
     heads: Annotated[
-        str | None, Option(help="Remove these by hand: L0H1,L3H* (all of layer 3).")
+        str | None, Usual(help="Remove these by hand: L0H1,L3H* (all of layer 3).")
     ] = None
     keep_roles: Annotated[
         Sequence[str] | None,
@@ -239,14 +239,14 @@ class PruneOptions(RunOptions):
     ] = True
     save: Annotated[
         str | Path | None,
-        Option(
+        Usual(
             help="Folder for the pruned model, heads removed for real; loaded again and measured. "
             "Of several methods or repairs the best on the calibration data; never random heads."
         ),
     ] = None
     max_drop: Annotated[
         float | None,
-        Option(
+        Usual(
             help="Instead of fractions: find a number of heads that is confirmed to cost at most "
             "this much of the metric, the bad end of the 95% interval included.",
             at_least=0,

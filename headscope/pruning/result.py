@@ -308,6 +308,7 @@ class SavedModel:
     opens: str
     #: Largest difference of any output to the measured model's, on all evaluation data.
     max_difference: float
+    code: str = ""  # Python that opens the folder
 
 
 @dataclass(frozen=True)

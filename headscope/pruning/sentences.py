@@ -64,7 +64,7 @@ def verdict(result: PruneResult) -> str:
         random = None if curve.method == "random" else random_beside(result, point)
         others = "" if random is None else f"; random heads: {number(random.value.value, metric)}"
         return (
-            f"With {heads} heads removed ({by}) the pooled states keep a cosine of "
+            f"With {heads} heads removed ({by}) embeddings stay at a cosine of "
             f"{number(value.value, metric)} to the full model's "
             f"({'draws' if point.draws else '95%'}: {span(value, metric)}){others}."
         )

@@ -26,7 +26,14 @@ from headscope.pruning.tables import (
     stacks_blocks,
     survivors,
 )
-from headscope.removal.metric_words import METRIC_NAMES, amount, change_words, number, span
+from headscope.removal.metric_words import (
+    METRIC_NAMES,
+    SHORT_NAMES,
+    amount,
+    change_words,
+    number,
+    span,
+)
 from headscope.show import blocks as b
 from headscope.show.cells import frame_csv, model_line, p_text, to_csv
 from headscope.show.folders import folder_files, names_of
@@ -35,13 +42,6 @@ from headscope.show.terminal import terminal
 from headscope.show.view import KeyNumber, View, next_step
 from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
-
-#: What opens a folder, by what its result says.
-_OPENS = {
-    "import headscope": "headscope.load (transformers too, after headscope.register())",
-    "trust_remote_code": "AutoModel.from_pretrained(..., trust_remote_code=True)",
-    "transformers": "AutoModel.from_pretrained",
-}
 
 
 def blocks(result: PruneResult) -> Iterator[b.Block]:
@@ -133,14 +133,19 @@ def _kept(result: PruneResult) -> Iterator[b.Text]:
         )
         text += f"; the best of {len(kept.candidates)} on the calibration data ({values})"
     yield b.Text(f"{text}.")
+    measured, before = (number(v, result.metric) for v in (saved.measured, saved.value))
+    value = measured if measured == before else f"{measured} ({before} before it was saved)"
+    same = "every output is the same as before"
+    if saved.max_difference > 0:
+        same = f"no output differs by more than {saved.max_difference:.1e}"
     yield b.Text(
         visible(
-            f"Saved to {saved.folder}: heads removed for real; {_OPENS[saved.opens]} opens it. "
-            f"Loaded again and measured: {result.metric} {number(saved.measured, result.metric)}, "
-            f"on the curve {number(saved.value, result.metric)}; largest difference of any output "
-            f"{saved.max_difference:.1e}."
+            f"Saved to {saved.folder}, its heads removed for real. Opened again, "
+            f"{SHORT_NAMES.get(result.metric, result.metric)} is {value}; {same}. To "
+            "open it in Python:"
         )
     )
+    yield b.Text(saved.code, "code", b.TERMINAL)
 
 
 def cards(result: PruneResult, places: Sequence[Place]) -> Iterator[Card]:

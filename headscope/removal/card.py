@@ -10,9 +10,11 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard import metadata_load
 
+from headscope.artefacts.saving import REMOTE
 from headscope.core.safe_text import visible
-from headscope.models.load.source import is_hub_id
+from headscope.models.load.source import DEMO, is_hub_id
 from headscope.models.run.loaded import LoadedModel
+from headscope.models.run.task_heads import class_for
 
 CARD = "README.md"
 #: The hub's names: of the task that a metric belongs to, and of what such models are used for.
@@ -28,7 +30,6 @@ HUB_TASKS = {
     "fidelity": "feature-extraction",
 }
 MADE_BY = "Made by [headscope](https://pypi.org/project/headscope/)."
-DEMO = "sentence-transformers/all-MiniLM-L6-v2"  # The published model behind the packaged demo.
 #: What of the source's own card still holds for a copy with fewer heads.
 _INHERITED = ("language", "license", "license_name", "license_link", "pipeline_tag")
 #: A path of the machine that the command ran on; its last part is enough.
@@ -54,7 +55,7 @@ def card_text(
 
     The command that made the folder ends the card, without this machine's folders.
     """
-    opened = [f"```python\n{code.replace('FOLDER', 'path/to/this')}\n```" for code in codes]
+    opened = [f"```python\n{in_folder(code, 'path/to/this')}\n```" for code in codes]
     shown = nameless(visible(command).replace("```", ""))
     parts = [
         f"---\n{header.to_yaml().strip()}\n---",
@@ -66,6 +67,24 @@ def card_text(
         f"```sh\n{shown}\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def transformers_code(head: str | None, opens: str) -> str:
+    """Return three lines that open a folder's weights and run a sentence through them."""
+    name, trusted = class_for(head).__name__, ", trust_remote_code=True" * (opens == REMOTE)
+    run = "model.generate" if head == "seq2seq" else "model"
+    output = {None: ".last_hidden_state", "question-answering": ".start_logits", "seq2seq": ""}
+    return (
+        f"from transformers import {name}, AutoTokenizer\n"
+        f'model = {name}.from_pretrained("FOLDER"{trusted})\n'
+        f'print({run}(**AutoTokenizer.from_pretrained("FOLDER")("A sentence.", '
+        f'return_tensors="pt")){output.get(head, ".logits")})'
+    )
+
+
+def in_folder(code: str, folder: str) -> str:
+    """Put the folder's path into code that opens it."""
+    return code.replace("FOLDER", visible(Path(folder).as_posix()))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -325,7 +325,7 @@ def _compared(label: str, report: Results, sections: Sequence[str]) -> Compared:
     elif unknown := [name for name, one in known.items() if one.passed is None]:
         certificate = f"not validated ({', '.join(unknown)})"
     elif errors:
-        certificate = f"our attention equals the model's to {tiny(max(errors))}"
+        certificate = f"checked against the model: differs by at most {tiny(max(errors))}"
     else:
         certificate = "no certificate"
     return Compared(

@@ -33,15 +33,17 @@ def state_name(command: str) -> str:
     return f".{command}.state.safetensors"
 
 
-def write_result(command: str, result: Any, folder: Path, **presentation: Any) -> None:
+def write_result(command: str, result: Any, folder: Path, **presentation: Any) -> list[str]:
     """Write a result's tables, figures and JSON, then drop the state of the run that made it.
 
-    ``presentation`` is what the command's view understands, such as ``log`` for depth.
+    Returns the names of the files. ``presentation`` is what the command's view understands, such as
+    ``log`` for depth.
     """
     view, name = view_of(command), f"{command}.json"
     files = {**view.files(result, **presentation), name: to_json(result).encode() + b"\n"}
     write_files(folder, files, stale=view.stale, mark=name)
     (folder / state_name(command)).unlink(missing_ok=True)
+    return [name, *(other for other in files if other != name)]
 
 
 def report_json(document: Mapping[str, Any]) -> str:

@@ -33,13 +33,13 @@ def certificate(report: ReportResult) -> str:
     summaries = (getattr(result, "validation", None) for result in report.sections.values())
     summary: Any = report.validate or next(filter(None, summaries), None)
     if summary is None or summary.passed is None:
-        return "Not validated: nothing proves that our attention equals the model's."
+        return "Not validated: headscope's attention was not checked against the model."
     if not summary.passed:
         reasons = report.validate.reasons if report.validate else ["see headscope validate"]
         return f"Validation FAILED, so nothing is reported on this model: {'; '.join(reasons)}."
     return (
-        f"Validated: our attention equals the model's own to {tiny(summary.max_abs_hidden)} on the "
-        "last hidden state."
+        "Validated: headscope's attention was checked against the model; the last hidden state "
+        f"differs by at most {tiny(summary.max_abs_hidden)}."
     )
 
 
@@ -47,7 +47,7 @@ def proof(report: ReportResult) -> str:
     """Say in a few words whether our attention equals the model's."""
     text = certificate(report)
     if text.startswith("Validated"):
-        return f"✓ equals the model to {text.partition(' to ')[2].partition(' on ')[0]}"
+        return f"✓ differs from the model by at most {text.rpartition(' ')[2].rstrip('.')}"
     return "✗ validation failed" if "FAILED" in text else "not validated"
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from headscope.core.errors import HeadscopeError, InputError
-from headscope.core.options import Option, names
+from headscope.core.errors import HeadscopeError, InputError, nearest
+from headscope.core.options import Option, Usual, names
 from headscope.reports.registry import SECTIONS, section_of
 from headscope.reports.result import InsightsResult, ReportResult
 from headscope.session.entry import entry
@@ -30,11 +30,11 @@ class SectionFlags:
 
     treebank: Annotated[
         Path | None,
-        Option(help="CoNLL-U file that heads are classified on. Default: the built-in sample."),
+        Usual(help="CoNLL-U file that heads are classified on. Default: the built-in sample."),
     ] = None
     text: Annotated[
         Path | None,
-        Option(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
+        Usual(help="Plain text for ranks, spectra and depth. Default: the built-in sample."),
     ] = None
 
 
@@ -44,7 +44,7 @@ class ReportFlags(SectionFlags):
 
     output: Annotated[
         Path | None,
-        Option(
+        Usual(
             help="Folder of the report. Default: reports/MODEL.",
             flags=("--output", "-o"),
             folder=True,
@@ -62,11 +62,11 @@ class ClaimsOptions(RunOptions):
 
     task: Annotated[
         str,
-        Option(help="Measures the model with only its labelled heads (claim 2).", choices=TASKS),
+        Usual(help="Measures the model with only its labelled heads (claim 2).", choices=TASKS),
     ] = "fidelity"
     data: Annotated[
         str | Path | None,
-        Option(help="What that task is measured on. Default: the built-in sample."),
+        Usual(help="What that task is measured on. Default: the built-in sample."),
     ] = None
     draws: Annotated[
         int,
@@ -127,7 +127,7 @@ class InsightsOptions(ClaimsOptions):
     ] = None
     skip: Annotated[
         Sequence[str],
-        Option(help="Sections not to run, such as transfer.", metavar="NAME,NAME,...", read=names),
+        Usual(help="Sections not to run, such as transfer.", metavar="NAME,NAME,...", read=names),
     ] = ()
     sections: Annotated[
         Sections | None,
@@ -139,7 +139,7 @@ class InsightsOptions(ClaimsOptions):
     ] = None
     budget: Annotated[
         float,
-        Option(
+        Usual(
             help="Seconds for everything: transfer, which comes last, gets what is left.",
             above=0,
         ),
@@ -165,9 +165,8 @@ class InsightsOptions(ClaimsOptions):
         known = [name for name in section_of("insights").uses if name != "prune"]
         for name in self.skip:
             if name not in known:
-                raise InputError(
-                    f"There is no section {name!r} to skip; insights runs {', '.join(known)}."
-                )
+                hint = nearest(name, known, "insights runs")
+                raise InputError(f"There is no section {name!r} to skip; {hint}")
 
     def step_names(self) -> tuple[str, ...]:
         """Name the parts of the run; only the labelled heads if the rest was measured before."""
@@ -205,18 +204,18 @@ class ReportOptions(ClaimsOptions):
 
     only: Annotated[
         Sequence[str],
-        Option(help="Only these sections.", metavar="NAME,NAME,...", read=names),
+        Usual(help="Only these sections.", metavar="NAME,NAME,...", read=names),
     ] = ()
     skip: Annotated[
         Sequence[str],
-        Option(help="All sections but these.", metavar="NAME,NAME,...", read=names),
+        Usual(help="All sections but these.", metavar="NAME,NAME,...", read=names),
     ] = ()
     thresholds: Annotated[InsightThresholds | None, Option(help=_THRESHOLDS, python_only=True)] = (
         None
     )
     sentences: Annotated[
         Sequence[str] | None,
-        Option(
+        Usual(
             help="Shown on the page with every head's pattern; repeatable. Default: two short ones "
             "of the built-in sample.",
             metavar="SENTENCE",
@@ -228,8 +227,8 @@ class ReportOptions(ClaimsOptions):
         """Refuse unknown sections, and a report without any section."""
         for name in (*self.only, *self.skip):
             if name not in SECTIONS:
-                known = ", ".join(SECTIONS)
-                raise InputError(f"There is no section {name!r}; choose from {known}.")
+                hint = nearest(name, SECTIONS, "choose from")
+                raise InputError(f"There is no section {name!r}; {hint}")
         if not set(self.only or SECTIONS) - set(self.skip):
             raise InputError("No section is left to run; give fewer to skip.")
 

@@ -36,11 +36,12 @@ class Results(Sections):
         return {name: one for name, one in found.items() if one is not None}
 
 
-def read_results(path: Path) -> Results:
+def read_results(path: str | Path) -> Results:
     """Read a result file, or a folder that holds some.
 
     In a folder ``report.json`` comes first; a section that it lacks is taken from its own file.
     """
+    path = Path(path)
     if not path.is_dir():
         return results_of(load_json(path), str(path))
     raw: dict[str, dict[str, Any]] = {}

@@ -12,6 +12,7 @@ from typing import Any
 
 import headscope
 from headscope.core.errors import InputError, nearest
+from headscope.core.heads import Head
 from headscope.core.serialise import SCHEMA
 from headscope.reports.registry import SECTIONS, section_of
 from headscope.reports.result import CompareResult, DiffResult, ListResult
@@ -51,13 +52,16 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, str]:
         definitions[name] = {}
         missing, hints = dataclasses.MISSING, typing.get_type_hints(kind, localns=_sections())
         fields = [f for f in dataclasses.fields(kind) if f.compare]  # The others are not written.
-        comments = _comments(kind)
+        comments, named = _comments(kind), issubclass(kind, Head)
         definitions[name] = {
             "type": "object",
             "description": (inspect.getdoc(kind) or "").partition("\n\n")[0],
             "properties": {
-                f.name: {**_schema(hints[f.name], definitions), **comments.get(f.name, {})}
-                for f in fields
+                **({"name": {"type": "string", "description": "L3H5"}} if named else {}),
+                **{
+                    f.name: {**_schema(hints[f.name], definitions), **comments.get(f.name, {})}
+                    for f in fields
+                },
             },
             "required": [
                 f.name for f in fields if f.default is missing and f.default_factory is missing

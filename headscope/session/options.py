@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError
-from headscope.core.options import Declared, Option, check, options_of
+from headscope.core.options import Declared, Option, Usual, check, options_of
 from headscope.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -202,20 +202,20 @@ class EffectOptions(RunOptions):
     """What a model is measured on whose heads are changed: a text, and perhaps a task."""
 
     text: Annotated[
-        Text | None, Option(help="One sentence a line. Default: the built-in sample.")
+        Text | None, Usual(help="One sentence a line. Default: the built-in sample.")
     ] = None
     _: KW_ONLY
     sentences: Annotated[
-        int, Option(help="Lines to read, spread evenly over the text.", at_least=1)
+        int, Usual(help="Lines to read, spread evenly over the text.", at_least=1)
     ] = 64
     task: Annotated[
         str | None,
-        Option(help="Measure changed models by this task too; takes longer.", choices=TASKS),
+        Usual(help="Measure changed models by this task too; takes longer.", choices=TASKS),
     ] = None
-    data: Annotated[str | Path | None, Option(help="What the task is measured on.")] = None
+    data: Annotated[str | Path | None, Usual(help="What the task is measured on.")] = None
     limit: Annotated[
         int | None,
-        Option(
+        Usual(
             help="Only the first lines of the text, and so many examples of the task, chosen at "
             "random.",
             at_least=1,
@@ -234,11 +234,11 @@ class CorpusFlags:
     """A treebank or a text."""
 
     treebank: Annotated[
-        Path | None, Option(help="CoNLL-U file with gold trees. Default: the built-in sample.")
+        Path | None, Usual(help="CoNLL-U file with gold trees. Default: the built-in sample.")
     ] = None
     text: Annotated[
         Path | None,
-        Option(
+        Usual(
             help="Plain text, one sentence a line: nothing that needs trees then. For an "
             "encoder-decoder model also a table of source and target (.tsv, .csv, .jsonl)."
         ),

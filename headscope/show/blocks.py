@@ -36,7 +36,9 @@ Column = tuple[str, str | int | Callable[[Any], Any], int | Callable[[Any], str]
 
 
 #: Controls, leading sentences and warnings are always shown, however long the output is.
-Style = Literal["", "lead", "formula", "check", "soft", "control", "passed", "failed", "warning"]
+Style = Literal[
+    "", "lead", "formula", "check", "soft", "control", "passed", "failed", "warning", "code"
+]
 
 
 @dataclass(frozen=True)

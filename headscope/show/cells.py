@@ -45,7 +45,7 @@ def head_rows(
 
 
 def model_line(result: Any, heads: int | None = None) -> Text:
-    """Say which model a result is of, and how well our attention equals its own.
+    """Say which model a result is of, and how far our attention is from its own.
 
     ``heads`` counts all heads, for a model whose layers have different numbers of them.
     """
@@ -53,7 +53,7 @@ def model_line(result: Any, heads: int | None = None) -> Text:
     proof = (
         "not validated (--no-validate)"
         if check.passed is None
-        else f"our attention equals the model's to {tiny(check.max_abs_hidden)}"
+        else f"checked against the model: differs by at most {tiny(check.max_abs_hidden)}"
     )
     size = f" x {model['n_heads']} heads" if heads is None else f", {heads} heads"
     return Text(

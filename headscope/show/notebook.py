@@ -51,7 +51,7 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
         if time.monotonic() - last > _EVERY:
             last = time.monotonic()
             bar = Markup('<progress value="{:.3f}" max="1"></progress> {}, {}')
-            shown.update(html(bar.format(steps.share, command, steps.title())))
+            shown.update(html(bar.format(steps.share or 0.0, command, steps.title())))
 
     try:
         yield tell

@@ -1,12 +1,14 @@
-"""Blocks in the terminal: rich tables and paragraphs, 80 columns wide."""
+"""Blocks in the terminal: rich tables and paragraphs, 80 columns wide or more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from rich import text as rich_text
 from rich.cells import cell_len, set_cell_size
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.table import Table as RichTable
 
 from headscope.core.safe_text import visible
@@ -26,11 +28,10 @@ from headscope.show.blocks import (
 from headscope.show.cells import decimal, head_rows, make_table
 from headscope.show.style import is_verbose
 
-_STYLES = {"": "", "control": "", "lead": "bold", "formula": "italic", "soft": "dim"}
+_STYLES = {"": "", "control": "", "code": "", "lead": "bold", "formula": "italic", "soft": "dim"}
 _STYLES |= {"check": "green", "passed": "bold green", "failed": "bold red", "warning": "yellow"}
 _PREFIXES = {"formula": "   ", "check": "Check: "}
-#: Columns of a terminal, those of a row's name, and heads that stand side by side.
-_WIDE, _NAME, _HEADS = 80, 8, 12
+_NAME = 8  # Columns of a row's name
 #: Rows and columns that are shown of a matrix that has no token across.
 _ROWS, _ACROSS = 4, 8
 #: How cells look from a share of the scale on: the more, the more vivid, on dark and light ground.
@@ -39,6 +40,18 @@ _SHADES = (
     (0.35, "#ffffff on #4a74ad"),
     (0.15, "#ffffff on #6f7f93"),
 )
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What has as many columns as the terminal has room for."""
+
+    draw: Callable[[int], Iterable[RenderableType]]  # Takes the terminal's columns
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        yield from self.draw(options.max_width)
 
 
 def terminal(
@@ -68,7 +81,9 @@ def terminal(
         title = getattr(block, "title", "")
         if isinstance(block, Text | Custom):
             style = block.style if isinstance(block, Text) else ""
-            yield rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
+            text = rich_text.Text(f"{_PREFIXES.get(style, '')}{block.text}", _STYLES[style])
+            text.no_wrap = True if style == "code" else None  # lines to be pasted stay whole
+            yield text
         elif isinstance(block, Details):
             yield rich_text.Text(title, style="bold underline")
             yield from terminal(block.blocks, spaced=False, whole=True)
@@ -87,29 +102,34 @@ def terminal(
                 for place, v in block.values.items()
                 if v is not None
             }
-            yield from _head_map(cells, dict.fromkeys(layer for layer, _ in block.values))
+            layers = dict.fromkeys(layer for layer, _ in block.values)
+            yield _Fitted(partial(_head_map, cells, layers))
         elif isinstance(block, HeadMarks):
             cells = {place: rich_text.Text(*mark) for place, mark in block.marks.items()}
-            yield from _head_map(cells)
+            yield _Fitted(partial(_head_map, cells, None))
             yield rich_text.Text(block.legend, "dim")
         elif isinstance(block, Matrix):
-            yield from _square(block) if block.columns else _corner(block)
+            if block.columns:
+                yield _Fitted(partial(_square, block))
+            else:
+                yield from _corner(block)
     if hidden:
         more = f"{hidden} more {'table' if hidden == 1 else 'tables'}: --verbose; files: -o DIR."
         yield rich_text.Text(f"\n{more}", "dim")
 
 
 def _head_map(
-    cells: Mapping[tuple[str, int], rich_text.Text], layers: Iterable[str] | None = None
+    cells: Mapping[tuple[str, int], rich_text.Text], layers: Iterable[str] | None, columns: int
 ) -> Iterator[RichTable]:
     """Lay layers x heads out in blocks of heads; those that are missing stay empty."""
     rows = head_rows(cells, layers)
-    longest = max((len(layer) for layer, _ in rows), default=0)
+    first = max(5, 1 + max((len(layer) for layer, _ in rows), default=0))
     n_heads = max(head for _, head in cells) + 1
-    for start in range(0, n_heads, _HEADS):
-        heads = range(start, min(start + _HEADS, n_heads))
+    across = max(1, (columns - first) // 6)
+    for start in range(0, n_heads, across):
+        heads = range(start, min(start + across, n_heads))
         table = RichTable(box=None, padding=(0, 0), pad_edge=False, show_edge=False)
-        table.add_column("", width=max(5, longest + 1), no_wrap=True)
+        table.add_column("", width=first, no_wrap=True)
         for head in heads:
             table.add_column(f"H{head}", width=6, justify="right", no_wrap=True)
         for layer, row in rows:
@@ -126,10 +146,10 @@ def matrix_cell(value: float | None, weights: bool) -> str:
     return f"{value:.2f}".replace("0.", ".", 1) if value < 0.995 else "1.00"
 
 
-def _square(block: Matrix) -> Iterator[RenderableType]:
+def _square(block: Matrix, columns: int) -> Iterator[RenderableType]:
     """Shade tokens by tokens; shading repeats what the numbers say."""
     width = 4 if block.weights else 5
-    n = min((_WIDE - _NAME - 1) // (width + 1), len(block.rows))
+    n = min((columns - _NAME - 1) // (width + 1), len(block.rows))
     known = [v for row in block.values[:n] for v in row[:n] if v is not None]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
     if block.weights:

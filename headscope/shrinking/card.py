@@ -8,7 +8,6 @@ from huggingface_hub import ModelCardData
 
 from headscope.core.safe_text import markdown, visible
 from headscope.models.run.loaded import LoadedModel
-from headscope.models.run.task_heads import class_for
 from headscope.removal.card import (
     HUB_TASKS,
     MADE_BY,
@@ -17,6 +16,7 @@ from headscope.removal.card import (
     inherited_header,
     nameless,
     table,
+    transformers_code,
 )
 from headscope.show import blocks as b
 from headscope.show.figures import figure_files, figures_of
@@ -29,24 +29,26 @@ _SENTENCES = {
     "onnxruntime": 'model = SentenceTransformer("FOLDER", backend="onnx")',
     "openvino": 'model = SentenceTransformer("FOLDER", backend="openvino"SETTING)',
 }
-_TOKENS = """import numpy as np
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-inputs = tokenizer(["A sentence."], return_tensors="np")"""
+_TOKENS = """
+inputs = transformers.AutoTokenizer.from_pretrained("FOLDER")(["A sentence."], return_tensors="np")
+"""
 _ALONE = {
-    "onnxruntime": """import onnxruntime
+    "onnxruntime": f"""import onnxruntime
+import transformers
 
 session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")
-asked = [item.name for item in session.get_inputs()]
-output = session.run(None, {name: inputs[name].astype(np.int64) for name in asked})[0]
-print(output.shape)""",
-    "openvino": """import openvino
+{_TOKENS.strip()}
+asked = {{item.name: inputs[item.name].astype("int64") for item in session.get_inputs()}}
+OUTPUT = session.run(None, asked)[0]
+print(OUTPUT)""",
+    "openvino": f"""import openvino
+import transformers
 
 model = openvino.Core().compile_model("FOLDER/openvino/openvino_model.xml", "CPU"SETTING)
-asked = [port.get_any_name() for port in model.inputs]
-output = model({name: inputs[name].astype(np.int64) for name in asked})[0]
-print(output.shape)""",
+{_TOKENS.strip()}
+names = [port.get_any_name() for port in model.inputs]
+OUTPUT = model({{name: inputs[name].astype("int64") for name in names}})[0]
+print(OUTPUT)""",
 }
 
 
@@ -68,7 +70,6 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         pipeline_tag=HUB_TASKS.get(result.task),
         **{key: v for key, v in inherited_header(whole).items() if key != "pipeline_tag"},
     )
-    form, opened_by = Form(best.runtime, best.precision), class_for(whole.task_head).__name__
     tables, texts = [], []
     for block in blocks(result):
         if isinstance(block, b.Table):
@@ -83,7 +84,12 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
         f"{name}, smaller",
         f"**{markdown(nameless(answer(result)))}**",
         f"The headline is that of `{saved.file}`. {MADE_BY}",
-        codes=snippets(form, sentences=sentences, opened_by=opened_by),
+        codes=snippets(
+            Form(best.runtime, best.precision),
+            sentences=sentences,
+            head=whole.task_head,
+            opens=saved.opens,
+        ),
         sections={
             "What was measured": "\n\n".join([picture_text, *tables]),
             "How it was made": "\n\n".join(texts),
@@ -94,25 +100,24 @@ def model_card(result: ShrinkResult, whole: LoadedModel, *, sentences: bool) -> 
     return text, files["shrink.png"]
 
 
-def snippets(form: Form, *, sentences: bool, opened_by: str = "AutoModel") -> list[str]:
+def snippets(form: Form, *, sentences: bool, head: str | None = None, opens: str = "") -> list[str]:
     """Return code that opens the file of a form; FOLDER stands for the folder's path.
 
-    ``opened_by`` is the class of transformers that opens the model with its head.
+    ``sentences``: whether sentence-transformers opens it, then by the first; ``head`` is the
+    model's task head; ``opens`` is what opens the weights.
     """
-    exact = form == Form("openvino", "float32")
-    codes = []
+    codes, exact = [], form == Form("openvino", "float32")
     if sentences:
         kwargs = f', model_kwargs={{"ov_config": {_FLOAT32}}}' if exact else ""
         codes.append(
-            "from sentence_transformers import SentenceTransformer\n\n"
+            "from sentence_transformers import SentenceTransformer\n"
             f"{_SENTENCES[form.runtime].replace('SETTING', kwargs)}\n"
             'print(model.encode(["A sentence."]).shape)'
         )
     if form.runtime in _ALONE:
         config = f", {_FLOAT32}" if exact else ""
-        codes.append(f"{_TOKENS}\n\n{_ALONE[form.runtime].replace('SETTING', config)}")
+        code = _ALONE[form.runtime].replace("SETTING", config)
+        codes.append(code.replace("OUTPUT", "logits" if head else "embeddings"))
     else:
-        codes.append(
-            f'from transformers import {opened_by}\n\nmodel = {opened_by}.from_pretrained("FOLDER")'
-        )
+        codes.append(transformers_code(head, opens))
     return codes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import InputError, WrongOptionError
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.core.saved_config import MANIFEST
 from headscope.session.options import POOLING, TASKS, RunOptions
 from headscope.shrinking.result import Target
@@ -69,18 +69,18 @@ class ShrinkOptions(RunOptions):
 
     task: Annotated[
         str,
-        Option(help="What the models are measured by; fidelity needs no labels.", choices=TASKS),
+        Usual(help="What the models are measured by; fidelity needs no labels.", choices=TASKS),
     ] = "fidelity"
     data: Annotated[
         Data | None,
-        Option(
-            help="What they are measured on: text, or a table with labels. Nothing is chosen or "
+        Usual(
+            help="What they are measured on: text, or a table with labels; nothing is chosen or "
             "trained on it. Default: half of the built-in sample."
         ),
     ] = None
     text: Annotated[
         Sequence[str | Path] | None,
-        Option(
+        Usual(
             help="Text without labels, one sentence a line, to train and to calibrate 8 bits on; "
             "repeatable. Default: the other half of the built-in sample.",
             kind=list[Path],
@@ -96,7 +96,7 @@ class ShrinkOptions(RunOptions):
     ] = None
     speed: Annotated[
         float | None,
-        Option(
+        Usual(
             help="So many times as fast as the whole model in torch.",
             above=1,
             why="2 is twice as fast",
@@ -109,11 +109,11 @@ class ShrinkOptions(RunOptions):
     ] = None
     mb: Annotated[
         float | None,
-        Option(help="A file of at most so many megabytes (1e6 bytes).", above=0, panel=PANEL),
+        Usual(help="A file of at most so many megabytes (1e6 bytes).", above=0, panel=PANEL),
     ] = None
     max_drop: Annotated[
         float | None,
-        Option(
+        Usual(
             help="At most this much of the metric is lost, the bad end of the 95% interval "
             "included. Alone: the fastest model that keeps to it.",
             at_least=0,
@@ -145,7 +145,7 @@ class ShrinkOptions(RunOptions):
     ] = None
     save: Annotated[
         str | Path | None,
-        Option(help="Folder for the smaller model; opened again and measured."),
+        Usual(help="Folder for the smaller model; opened again and measured."),
     ] = None
     check_folder: Annotated[
         str | Path | None,

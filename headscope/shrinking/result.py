@@ -120,6 +120,7 @@ class Saved:
     file: str  # That of the headline
     measured: float  # The metric of that file, opened from the folder
     opens: str  # What opens ``model.safetensors``
+    code: str = ""  # Python that opens that file
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from headscope.data.examples import read_texts
 from headscope.data.token_rows import padded
 from headscope.models.load.loading import load
 from headscope.models.load.manifest import COMPACT
+from headscope.removal.card import in_folder
 from headscope.shrinking.bench import Bench, as_model
-from headscope.shrinking.card import model_card
+from headscope.shrinking.card import model_card, snippets
 from headscope.shrinking.distil import output_of
 from headscope.shrinking.result import MeasuredModel, Saved, ShrinkResult
 from headscope.shrinking.serving import (
@@ -86,7 +87,8 @@ def save(
                 result=result,
             )
         sentences = (room / "modules.json").is_file()
-        saved = Saved(str(folder), file, measured, opens)
+        code, *_ = snippets(form, sentences=sentences, head=bench.whole.task_head, opens=opens)
+        saved = Saved(str(folder), file, measured, opens, in_folder(code, str(folder)))
         result = dataclasses.replace(result, saved=saved)
         card, picture = model_card(result, bench.whole, sentences=sentences)
         (room / "README.md").write_text(card, encoding="utf-8")

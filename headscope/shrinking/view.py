@@ -25,12 +25,12 @@ def answer(result: ShrinkResult) -> str:
             return "No other form of the whole model is without a measurable loss."
         fast = max(keeps, key=lambda model: model.speed.value or 0.0)
         return (
-            f"Without removing anything, {fast.form} is {fast.speed.value:.1f} times as fast as "
+            f"Without removing anything, {fast.form} is {fast.speed.value:.2f} times as fast as "
             f"torch: {_change(result, fast)}{_also(fast)}."
         )
     what = description(result, best)
     return (
-        f"{what}: {best.speed.value:.1f} times as fast, {best.megabytes:.1f} MB in place of "
+        f"{what}: {best.speed.value:.2f} times as fast, {best.megabytes:.1f} MB in place of "
         f"{result.whole.megabytes:.1f}, {_change(result, best)}{_also(best)}."
     )
 
@@ -53,8 +53,8 @@ def description(result: ShrinkResult, model: MeasuredModel) -> str:
 def _change(result: ShrinkResult, model: MeasuredModel) -> str:
     return (
         f"{SHORT_NAMES.get(result.metric, result.metric)} "
-        f"{number(model.value.value, result.metric)} after "
-        f"{number(result.whole.value.value, result.metric)}; "
+        f"{number(result.whole.value.value, result.metric)} -> "
+        f"{number(model.value.value, result.metric)}; "
         f"{change_words(result.metric, model.change)}"
     )
 
@@ -99,8 +99,9 @@ def blocks(result: ShrinkResult) -> Iterator[b.Block]:
     if result.saved is not None:
         yield b.Text(
             f"Saved in {result.saved.folder}: opened again, {result.saved.file} has "
-            f"{number(result.saved.measured, result.metric)}."
+            f"{number(result.saved.measured, result.metric)}. To open it in Python:"
         )
+        yield b.Text(result.saved.code, "code", b.TERMINAL)
     yield b.Text(model_line(result).plain, "soft", b.TERMINAL)
     if result.best is None:
         yield next_step(result, "fewer layers, distilled:", "shrink {} --speed 6 --text TEXT")
@@ -125,7 +126,7 @@ def _other_metrics(result: ShrinkResult) -> str:
     """Put the task's other metrics of the chosen model beside the whole one's."""
     best = result.best or result.whole
     others = [
-        f"{name} {number(value, name)} after {number(result.whole.metrics[name], name)}"
+        f"{name} {number(result.whole.metrics[name], name)} -> {number(value, name)}"
         for name, value in best.metrics.items()
         if name != result.metric and best is not result.whole
     ]
@@ -188,17 +189,18 @@ def picture(result: ShrinkResult) -> b.Chart:
 
 
 def _how(result: ShrinkResult) -> Iterator[str]:
+    read = result.provenance["data"].get("drawn") or f"{result.examples:,} examples"
     yield (
-        f"Measured on {result.data}: {result.examples:,} examples. Times of batches of "
+        f"Measured on {result.data}: {read}. Times of batches of "
         f"{result.batch_size} texts with the examples' own lengths, each model in turns "
         f"with the whole one in torch, {result.threads} threads."
     )
     dropped = f", {result.dropped:,} of the data left out" if result.dropped else ""
     text = joined([str(name) for name in result.text])
-    read = "texts without labels"
+    kind = "texts without labels"
     if result.task == "seq2seq":
-        read = "pairs, whose targets the decoder reads"
-    yield f"Trained and calibrated on {text}: {result.sentences:,} {read}{dropped}."
+        kind = "pairs, whose targets the decoder reads"
+    yield f"Trained and calibrated on {text}: {result.sentences:,} {kind}{dropped}."
     for model in result.models:
         if (t := model.training) is not None:
             ended = " (it came no nearer)" if t.ended == "no nearer" else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from headscope.core.errors import InputError
+from headscope.core.errors import InputError, nearest
 from headscope.data.annotated import read_questions, read_tagged
 from headscope.data.examples import (
     TASK_FILES,
@@ -124,4 +124,4 @@ def check_task(name: str, loaded: LoadedModel) -> None:
 
 def _check_name(name: str) -> None:
     if name not in TASKS:
-        raise InputError(f"There is no task {name!r}; choose {', '.join(TASKS)}.")
+        raise InputError(f"There is no task {name!r}; {nearest(name, TASKS, 'choose from')}")

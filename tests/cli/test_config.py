@@ -34,7 +34,7 @@ def test_every_option_is_typers_and_refuses_a_wrong_type(command, run, tmp_path)
     options, path = settings.options_by_command(typer.Context(GROUP))[command], tmp_path / "s.toml"
     assert set(options) == {param.name for param in GROUP.commands[command].params} - {"config"}
     for option in options.values():
-        value, words = WRONG.get(option.kind, ('"xyzzy"', "must be one of"))
+        value, words = WRONG.get(option.kind, ('"xyzzy"', "choose from"))
         value = "2.5" if option.numbered else value
         path.write_text(f"[{command}]\n{option.name} = {value}\n")
         where = f"{path}: [{command}] {option.name}"

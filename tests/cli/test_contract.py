@@ -153,6 +153,7 @@ def outcome(
         else:
             words = [name, model, *row.flags(), "--format", kind, "--quiet"]
             words += ["-o", folder] if kind == "json" and "output" in OPTIONS[name] else []
+            words += ["--verbose"] if kind == "json" else []
             words += ["--no-validate"] if kind == "human" and name != "validate" else []
         return Kept(run(*words), folder)
 
@@ -221,7 +222,7 @@ def test_a_folder_holds_what_was_printed_and_a_second_run_replaces_it(name, outc
     (kept.folder / "notes.txt").write_text("mine")
     # Where no state is left, resuming is beginning; the state that it makes is taken away too.
     words = [name, model, *row.flags(), *(["--resume"] if "resume" in OPTIONS[name] else [])]
-    again = run(*words, "--format", "json", "--quiet", f"-o{kept.folder}")
+    again = run(*words, "--format", "json", "--quiet", "--verbose", f"-o{kept.folder}")
     assert timeless(again.stdout) == timeless(kept.ended.stdout)
     after = kept.content()
     assert after.pop("notes.txt") == "mine"

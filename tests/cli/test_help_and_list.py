@@ -45,6 +45,47 @@ def test_an_example_is_one_line_that_is_understood(name, run, monkeypatch):
         group.commands[command].make_context(command, rest, parent=context)  # type: ignore[attr-defined]
 
 
+def options_in(shown: str) -> set[str]:
+    """The long names of the options that a help lists."""
+    rows = re.findall(r"^│ (--[\w,-]+)", shown, re.MULTILINE)
+    return {name.removeprefix("--") for row in rows for name in row.split(",")[:1]} - {"help"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_fits_a_screen_and_help_all_has_every_option(name, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    short, long = run(name, "--help").stdout, run(name, "--help-all").stdout
+    flags = typer.main.get_command(app).commands[name].callback.flags  # type: ignore[attr-defined]
+    spelled = {
+        (flag.marker.flags or (f"--{key.replace('_', '-')}",))[0].removeprefix("--")
+        for key, flag in flags.items()
+        if not flag.marker.argument
+    }
+    every = spelled | {"config"}
+    assert len(short.splitlines()) <= 60
+    assert len(options_in(short)) <= 10
+    assert options_in(short) <= options_in(long)
+    assert options_in(long) == every
+    assert "<bool>" not in short + long
+    if options_in(short) != every:
+        left = len(every - options_in(short))
+        assert f"--help-all shows {left} more options" in " ".join(short.replace("│", "").split())
+    assert run(name, "--help").stdout == short
+
+
+def test_a_slip_in_a_choice_is_met_with_the_choice_that_was_meant(run, tmp_path):
+    slips = ("--task", "similarty")
+    refused(run("shrink", "demo", *slips), "--task", "Did you mean 'similarity'?", code=2)
+    for command, option in (("rank", "seed"), ("classify", "limit")):
+        ended = run(command, "demo", f"--{option}", "x")
+        refused(ended, f"'--{option}'", "it should be a valid integer", code=2)
+    assert "Value error" not in run("rank", "demo", "--format", "xml").stderr
+    path = tmp_path / "own.toml"
+    path.write_text("[shrink]\ntask = 'similarty'\n")
+    refused(run("shrink", "demo", "--config", path), "did you mean 'similarity'?")
+
+
 DOCS = "".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs").glob("*.md")))
 EXPECTED = {
     "methods": [*METHODS],

@@ -227,7 +227,7 @@ def test_heads_are_kept_when_asked_for(models, files, tmp_path):
 
 def test_unknown_names_and_missing_files():
     for task, limit, message in (
-        ("translation", None, "no task 'translation'; choose fidelity"),
+        ("translation", None, "no task 'translation'; choose from fidelity"),
         ("similarity", None, "needs a file with labels"),
         ("seq2seq", None, "needs a file with sources and targets"),
         ("fidelity", 1, "limit is 1"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from headscope.analyses.attribute.result import AttributeResult
 from headscope.core.errors import InputError
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, RunOptions, Text
 
@@ -82,11 +82,11 @@ class AttributeOptions(RunOptions):
     ] = None
     label: Annotated[
         str | None,
-        Option(help="The class, or the token at the mask. Default: what the model predicts."),
+        Usual(help="The class, or the token at the mask. Default: what the model predicts."),
     ] = None
     target: Annotated[
         str | None,
-        Option(
+        Usual(
             help="What an encoder-decoder should write for the text: the mean logit of its tokens, "
             "end token included. Default: what the model writes.",
             metavar="TEXT",
@@ -98,27 +98,27 @@ class AttributeOptions(RunOptions):
     ] = None
     against: Annotated[
         str | None,
-        Option(
+        Usual(
             help="A third text: also search the heads whose removal reverses which text is nearer "
             "to the first.",
             metavar="TEXT",
         ),
     ] = None
     flip: Annotated[
-        bool, Option(help="Also search the heads whose removal changes the prediction.")
+        bool, Usual(help="Also search the heads whose removal changes the prediction.")
     ] = False
     tokens: Annotated[
-        bool, Option(help="Also split every part by the token that it was read from.")
+        bool, Usual(help="Also split every part by the token that it was read from.")
     ] = False
     data: Annotated[
         Path | None,
-        Option(
+        Usual(
             help="Many examples in place of one: pairs, labelled sentences, lines with a mask, or "
             "sources with targets."
         ),
     ] = None
     limit: Annotated[
-        int | None, Option(help="So many examples of the data, chosen at random.", at_least=1)
+        int | None, Usual(help="So many examples of the data, chosen at random.", at_least=1)
     ] = None
     removals: Annotated[
         int,

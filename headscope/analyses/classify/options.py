@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from headscope.core.errors import UnusedOptionError
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.core.roles import Thresholds
 from headscope.session.options import (
     POOLING,
@@ -80,7 +80,7 @@ class ClassifyOptions(ResumableOptions):
             example="positional=0.8",
         ),
     ] = None
-    control: Annotated[bool, Option(help="Measure random weights too and count their labels.")] = (
+    control: Annotated[bool, Usual(help="Measure random weights too and count their labels.")] = (
         False
     )
     norm_weighted: Annotated[
@@ -93,14 +93,14 @@ class ClassifyOptions(ResumableOptions):
     ] = False
     prefix_matching: Annotated[
         bool,
-        Option(
+        Usual(
             help="Score heads on repeated random tokens: the induction score, with its control.",
             flags=("--prefix-matching",),
         ),
     ] = False
     ablate: Annotated[
         bool,
-        Option(
+        Usual(
             help="Remove every head alone and measure what that does to the output, beside the "
             "roles.",
             flags=("--ablate",),
@@ -125,7 +125,7 @@ class ClassifyOptions(ResumableOptions):
         int, Option(help="Most examples of each half, drawn at random (mlm: windows).")
     ] = 64
     limit: Annotated[
-        int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
+        int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
     pooling: Annotated[str | None, POOLING] = None
 

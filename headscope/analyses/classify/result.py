@@ -422,6 +422,9 @@ class ClassifyResult(Measured):
     prefix: PrefixMatching | None = None  # Of the scores on repeated tokens; None unless asked for
     #: Which labels of the pattern norms leave; None where heads were labelled by the pattern.
     norms: ValueNorms | None = None
+    #: Whether relations without a label, rates by offset and mean patterns are left out, as they
+    #: are in what ``--format json`` prints without ``--verbose``.
+    brief: bool = False
 
     @property
     def stacks(self) -> tuple[str, ...]:

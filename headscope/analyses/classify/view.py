@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
     frame_csv,
-    joined,
     mean_of,
     model_line,
     model_name,
@@ -64,7 +64,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         marks = {(f"L{layer}", 0): ("", "") for layer in layers}  # some have no head left
         for head in part.heads:
             marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
-        yield b.HeadMarks(marks, f"{legend(part.stacks[0])}.")
+        yield b.HeadMarks(marks, f"{legend(part)}.")
         yield from _labels_table(part)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
     lines = [model_line(result, len(result.heads) if several else None).plain]
@@ -139,7 +139,7 @@ def found_sentence(part: ClassifyResult) -> str:
     having, rest = "has" if n == 1 else "have", len(part.heads) - n
     return (
         f"{n} of {len(part.heads)} {kind} {having} a role on this corpus (a head can have several)"
-        f"; {rest} have none that it shows."
+        f"; {rest} {'has' if rest == 1 else 'have'} none."
     )
 
 
@@ -173,7 +173,7 @@ def _syntactic(part: ClassifyResult) -> str:
     of_voita = sum(bool(relations & set(VOITA_RELATIONS)) for relations in labelled)
     return (
         f"{sum(map(bool, labelled))} syntactic "
-        f"({of_voita} of them for {joined(VOITA_RELATIONS, 'or')})"
+        f"({of_voita} for subject, object, adjective or adverb)"
     )
 
 
@@ -215,10 +215,14 @@ def control_sentence(part: ClassifyResult) -> str:
             f"{', '.join(counts)}"
         )
     else:
-        parts.append("random weights were not measured (--control does that)")
-    worth = " Syntactic and rare-word labels found there are false positives."
-    measured = part.stacks == ("encoder",) and bool(control.swapped or control.random_weights)
-    return f"Control: {'; '.join(parts)}." + worth * measured
+        parts.append("random weights were not measured (--control measures them)")
+    worth = ""
+    if part.stacks == ("encoder",) and (control.swapped or control.random_weights):
+        swapped_heads = control.swapped.heads if control.swapped else 0
+        false = swapped_heads + sum(control.roles.get(key, 0) for key in ("syntactic", "rare"))
+        none = "" if false else "; there is none"
+        worth = f" A syntactic or rare-word label there is a false positive{none}."
+    return f"Control: {'; '.join(parts)}.{worth}"
 
 
 def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
@@ -233,12 +237,12 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
     return [*rows, ("none", "no role on this corpus", without, "-")]
 
 
-def legend(stack: str) -> str:
-    """Explain the marks on the map of one stack."""
-    marks = []
-    for role in (*roles_of(stack), NO_ROLE):
+def legend(part: ClassifyResult) -> str:
+    """Explain the marks on the map of one stack: those that it shows."""
+    marks, shown = [], {head.primary for head in part.heads}
+    for role in (role for role in (*roles_of(*part.stacks), NO_ROLE) if role.key in shown):
         name = role.name.replace("-", " ")
-        written = role.mark if name == role.mark else f"{role.mark} {name}"
+        written = role.mark if name == role.mark else f"{role.mark} = {name}"
         marks.append(role.legend or written)
     return "; ".join(marks)
 
@@ -252,8 +256,8 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
             yield b.Text(text, on=b.TERMINAL)
         elif not any(label.role == "syntactic" for _, label in labels):
             yield b.Text(
-                "No head's relation was confirmed on the held-out half of the corpus: none beats "
-                "every baseline twice.",
+                "No head is syntactic: none follows a relation better than every baseline on both "
+                "halves of the corpus.",
                 on=b.TERMINAL,
             )
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
@@ -311,6 +315,16 @@ def _human(result: ClassifyResult) -> Iterator[RenderableType]:
     return terminal([*blocks(result), *more(result)])
 
 
+def brief(result: ClassifyResult) -> ClassifyResult:
+    """Leave out relations without a label, rates by offset and mean patterns: 95% of the JSON."""
+    heads = []
+    for head in result.heads:
+        positional = head.positional and replace(head.positional, rates={}, mass={})
+        labelled = tuple(score for score in head.syntactic if score.labelled)
+        heads.append(replace(head, positional=positional, syntactic=labelled, mean_pattern=""))
+    return replace(result, heads=tuple(heads), brief=True)
+
+
 def _files(result: ClassifyResult) -> Mapping[str, bytes]:
     """Return heads.csv, relations.csv and the figures."""
     from headscope.show.figures import figures_of
@@ -340,6 +354,7 @@ VIEW = View(
     ),
     key_numbers=_key_numbers,
     compared=_compared,
+    brief=brief,
     title="Roles",
     blocks=blocks,
     more=more,

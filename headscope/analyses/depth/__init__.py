@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 from headscope.analyses.depth.result import DepthResult
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.session.entry import entry
 from headscope.session.options import DTYPES, MODEL, RunOptions, Text
 
@@ -49,13 +49,13 @@ class DepthOptions(RunOptions):
 
     text: Annotated[
         Text | None,
-        Option(help="UTF-8 text to cut windows from. Default: the built-in sample."),
+        Usual(help="UTF-8 text to cut windows from. Default: the built-in sample."),
     ] = None
     _: KW_ONLY
-    length: Annotated[int, Option(help="Tokens of a window, special tokens included.")] = 128
+    length: Annotated[int, Usual(help="Tokens of a window, special tokens included.")] = 128
     sequences: Annotated[
         int | None,
-        Option(
+        Usual(
             help="Windows to measure, spread evenly over the text. Default: 16, or 8 of a model "
             "with more than 50 million parameters.",
             at_least=1,
@@ -64,7 +64,7 @@ class DepthOptions(RunOptions):
     limit: Annotated[int | None, Option(help="Only the first lines of the text.", at_least=1)] = (
         None
     )
-    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
+    control: Annotated[bool, Usual(help="Also measure a model with random weights.")] = True
     dtype: Annotated[
         str | None,
         Option(

@@ -212,25 +212,25 @@ def protection_sentence(result: DepthResult) -> str:
     removed = [p for p in result.protected if p.way == "removed" and p.mean[-1] is not None]
     if any(p.low[-1] is None for p in removed):
         return "A single window gives no interval, so nothing is said of what each part keeps."
-    lost, kept, same = [], [], []
+    lost, kept, same = list[str](), list[str](), list[str]()
     for p in sorted(removed, key=lambda p: -abs(p.mean[-1] or 0.0)):
-        without = f"without {PARTS[p.part][0]}"
-        share = f"{without} {abs(p.mean[-1] or 0.0):.1%}"
+        name, mean = PARTS[p.part][0], p.mean[-1] or 0.0
         if (p.low[-1] or 0.0) > 0:
-            lost.append(share)
+            share = "all" if mean > 0.9995 else f"{mean:.0%}"
+            lost.append(f"{name} {share}" if lost else f"{name} loses {share} of that")
         elif (p.high[-1] or 0.0) < 0:
-            kept.append(share)
+            kept.append(f"{name} {-mean:.0%}")
         else:
-            same.append(without)
+            same.append(name)
     overflow = result.variants["full-without-layernorm"][-1] is None
     parts = [
-        f"{joined(lost)} of that is lost" if lost else "",
-        f"{joined(kept)} more is left" if kept else "",
-        f"{joined(same)} no difference shows" if same else "",
+        f"removing {joined(lost)}" if lost else "",
+        f"more is left without {joined(kept)}" if kept else "",
+        f"removing {joined(same, 'or')} makes no clear difference" if same else "",
         f"without LayerNorm the states overflow {result.provenance['dtype']}" if overflow else "",
     ]
     text = "; ".join(filter(None, parts))
-    return f"{text[:1].upper()}{text[1:]} (each taken out alone)." if text else ""
+    return f"{text[:1].upper()}{text[1:]} (each removed alone)." if text else ""
 
 
 def control_sentence(result: DepthResult) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from headscope.analyses.explain.result import ExplainResult
 from headscope.core.errors import InputError
 from headscope.core.heads import parse_head
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.session.entry import entry
 from headscope.session.options import CertifiedOptions
 
@@ -54,11 +54,11 @@ class ExplainOptions(CertifiedOptions):
     ] = None
     _: KW_ONLY
     layer: Annotated[
-        int | None, Option(help="Layer, from 0. Default: that of the head that is chosen.")
+        int | None, Usual(help="Layer, from 0. Default: that of the head that is chosen.")
     ] = None
     head: Annotated[
         int | str | None,
-        Option(
+        Usual(
             help="Head: its name, such as L1H4, or its number in --layer. Default: the one that "
             "links this sentence's words most clearly.",
             python_help="Head: its name, such as L1H4, or its number in layer. Default: the one "

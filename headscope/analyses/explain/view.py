@@ -32,13 +32,9 @@ _COST = {
 def blocks(result: ExplainResult) -> Iterator[b.Block]:
     """Show the sentence, why this head, and every step with its check."""
     sentence, tokens = visible(result.sentence), [visible(token) for token in result.tokens]
-    chosen = f"{result.name} is the head you asked for."
-    if result.chosen:
-        link = next((head.link for head in result.heads if head.name == result.name), 0.0)
-        chosen = (
-            f"{result.name} links the words of this sentence most clearly: each word's favourite "
-            f"gets {link:.2f} more of its attention than of other words'."
-        )
+    link = next((head.link for head in result.heads if head.name == result.name), 0.0)
+    chosen = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
+    chosen += f": each word gives its favourite {link:.2f} more attention than other words give it."
     pattern = next(step for step in result.steps if step.key == "softmax").matrix("pattern")
     yield b.Text(chosen, "lead", b.TERMINAL)
     title = f"Attention of {result.name}"
@@ -52,12 +48,11 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
         yield b.Details(title, list(_step(result, step, tokens)), b.VERBOSE | b.PAGE)
     yield from map(b.Text, result.left_out)
     checks = [check for step in result.steps for check in step.checks]
-    worst = max(checks, key=lambda check: check.max_abs / check.tolerance)
+    worst = max(check.max_abs for check in checks)
     yield b.Text(
-        f"All {len(checks)} checks against the model passed; nearest to its tolerance: "
-        f"{worst.what}, a difference of {tiny(worst.max_abs)}."
+        f"All {len(checks)} checks against the model passed; largest difference {tiny(worst)}."
     )
-    why = f"the {len(result.steps)} steps with their numbers; --head L0H0 shows another head"
+    why = f"all {len(result.steps)} steps with their numbers (--head L0H0 shows another head)"
     quoted = shlex.quote(sentence).replace("{", "{{").replace("}", "}}")
     command = f"explain {{}} {quoted} --verbose"
     yield next_step(result, f"{why}:", command)

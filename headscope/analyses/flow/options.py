@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, ClassVar
 
 from headscope.core.errors import UnusedOptionError
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.session.options import AnyCorpus, CorpusFlags, RunOptions
 
 #: Sentences by default: the intervals of so many tell a model from its control.
@@ -43,7 +43,7 @@ class FlowOptions(RunOptions):
         ),
     ] = None
     _: KW_ONLY
-    control: Annotated[bool, Option(help="Measure random weights beside the model.")] = True
+    control: Annotated[bool, Usual(help="Measure random weights beside the model.")] = True
     control_seeds: Annotated[
         int,
         Option(
@@ -54,13 +54,13 @@ class FlowOptions(RunOptions):
     ] = 5
     limit: Annotated[
         int | None,
-        Option(
+        Usual(
             help=f"Only the first sentences. Default: {SENTENCES}, spread evenly over the corpus.",
             at_least=1,
             unit="sentence",
         ),
     ] = None
-    full: Annotated[bool, Option(help="Read the whole corpus.")] = False
+    full: Annotated[bool, Usual(help="Read the whole corpus.")] = False
 
     def check(self) -> None:
         """Refuse a limit where the whole corpus is asked for."""

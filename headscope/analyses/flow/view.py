@@ -142,21 +142,20 @@ def _recovered(result: FlowResult) -> str:
     """Say how much of what is read z holds, with random directions and random weights."""
     mean, missing = result.recovery, result.not_measured
     if set(missing) >= {"whole", "value"}:
-        return f"How much of what a head reads its z holds is not measured: {missing['whole']}."
+        return f"How much a head passes on of its input is not measured: {missing['whole']}."
     texts = []
     if "whole" not in missing:
         texts.append(
-            f"Heads pass on {percent(mean.whole)} of the variance of all that they read: what a "
-            "linear readout recovers from their output z (held out, mean of heads; from as many "
-            f"random directions in place of W_V {percent(mean.directions)}"
-            f"{_random_weights(result, 'whole')})."
+            f"From a head's output z, {percent(mean.whole)} of the variance of its input can be "
+            "recovered linearly (held-out sentences, mean of heads); random projections give "
+            f"{percent(mean.directions)}{_random_weights(result, 'whole')}."
         )
     if "value" not in missing:
         texts.append(
-            f"They pass on {percent(mean.value)} of the state of the word attended to most, in the "
-            "space that W_V reads (the same patterns with a "
-            f"Gaussian W_V {percent(mean.gaussian)}{_random_weights(result, 'value')}; a random "
-            f"word of the sentence {percent(mean.other)})."
+            f"Of the word that is attended to most, {percent(mean.value)} of what W_V reads can be "
+            f"recovered; a Gaussian W_V gives {percent(mean.gaussian)}"
+            f"{_random_weights(result, 'value')}, and a random word of the sentence "
+            f"{percent(mean.other)}."
         )
     texts += [f"R^2 of {TARGETS[name][0]} is not measured: {why}." for name, why in missing.items()]
     return " ".join(texts)
@@ -165,7 +164,7 @@ def _recovered(result: FlowResult) -> str:
 def _random_weights(result: FlowResult, target: str) -> str:
     if result.control is None:
         return ""
-    return f"; random weights {percent(getattr(result.control.recovery, target))}"
+    return f", random weights {percent(getattr(result.control.recovery, target))}"
 
 
 def _most_attended(result: FlowResult) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.linear.result import LinearResult
-from headscope.core.options import Option
+from headscope.core.options import Usual
 from headscope.session.entry import entry
 from headscope.session.options import EffectOptions
 
@@ -35,8 +35,8 @@ class LinearOptions(EffectOptions):
     )
     in_report: ClassVar[dict[str, Any]] = {"sentences": 12, "alone": True}
 
-    alone: Annotated[bool, Option(help="Also make each head alone linear: a pass a head.")] = False
-    control: Annotated[bool, Option(help="Also measure a model with random weights.")] = True
+    alone: Annotated[bool, Usual(help="Also make each head alone linear: a pass a head.")] = False
+    control: Annotated[bool, Usual(help="Also measure a model with random weights.")] = True
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: all heads in every form, then each head alone."""

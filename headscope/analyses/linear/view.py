@@ -41,8 +41,8 @@ def blocks(result: LinearResult) -> Iterator[b.Block]:
     )
     yield b.HeadMap(
         "Error of each head's output without the softmax",
-        f"1 is no better than a constant output; mean {ranged(linear.mean.scaled, 2)}, with even "
-        f"attention {ranged(even.mean.scaled, 2)}",
+        "0 = exact, 1 = as bad as a constant output; mean "
+        f"{ranged(linear.mean.scaled, 2)}, with even attention {ranged(even.mean.scaled, 2)}",
         {(h.layer_name, h.head): h.error("linear").scaled.value for h in result.heads},
         digits=2,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.rank.result import RankResult
-from headscope.core.options import Option, numbers
+from headscope.core.options import Option, Usual, numbers
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, STACK, RunOptions, Text
 
@@ -51,7 +51,7 @@ class RankOptions(RunOptions):
         ),
     ] = False
     fold_layernorm: Annotated[
-        bool, Option(help="Fold the preceding LayerNorm's gain into the weights.")
+        bool, Usual(help="Fold the preceding LayerNorm's gain into the weights.")
     ] = False
     rtol: Annotated[
         float | None,
@@ -69,10 +69,10 @@ class RankOptions(RunOptions):
             why="fewer tell no spread",
         ),
     ] = 5
-    fresh: Annotated[bool, Option(help="Measure fresh initialisation too.")] = True
+    fresh: Annotated[bool, Usual(help="Measure fresh initialisation too.")] = True
     copying: Annotated[
         bool,
-        Option(
+        Usual(
             help="Score how far each head writes the tokens that it looks at, by the eigenvalues "
             "of W_E W_V W_O W_U.",
             flags=("--copying",),
@@ -80,11 +80,11 @@ class RankOptions(RunOptions):
     ] = False
     text: Annotated[
         Text | None,
-        Option(help="One sentence a line: data-aware ranks, asymmetry of the patterns."),
+        Usual(help="One sentence a line: data-aware ranks, asymmetry of the patterns."),
     ] = None
     share_projections: Annotated[
         Sequence[int],
-        Option(
+        Usual(
             help="Let the heads of each layer share projections of these widths.",
             metavar="R1,R2,...",
             read=numbers("widths", "48,96,192"),

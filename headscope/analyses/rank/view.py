@@ -124,23 +124,24 @@ def _run_lines(result: RankResult) -> str:
 
 def rank_sentence(result: RankResult) -> str:
     """Say how many dimensions layers and heads need, each beside its controls."""
-    means, texts = [], []
+    means, texts = list[float](), list[str]()
     for rows in (result.layers, result.heads):
         mean = mean_of(row.qk.dims["90"] for row in rows)
         if mean is None:
             return "No heads to measure." if not rows else "Some W_Q W_K^T are zero: see the table."
         named = _control_means(result, rows).items()
         controls = " and ".join(f"{value:.1f} ({_LONG[name]})" for name, value in named)
-        random = f", random weights {controls}" if controls else ""
+        random = f"; random weights need {controls}" if controls else ""
         width = max(len(row.qk.singular_values) for row in rows)
-        texts.append(f"{mean:.1f} of {width} dimensions{random}")
+        of = "" if texts else f" carry 90% of a layer's W_Q W_K^T (sum of {_summed(result)})"
+        texts.append(f"{mean:.1f} of {width} dimensions{of}{random}")
         means.append(mean)
     random_layers = _control_means(result, result.layers).values()
     shares = random_layers and all(means[0] < 0.9 * control for control in random_layers)
-    answer = "The heads of a layer share dimensions: for" if shares else "For"
+    answer = "The heads of a layer share dimensions: " if shares else ""
     return (
-        f"{answer} 90% of {_summed(result)} of W_Q W_K^T all heads of a layer need "
-        f"{texts[0]}. One head needs {texts[1]}. Only the distance from random weights is evidence."
+        f"{answer}{texts[0]}. One head needs {texts[1]}. Only the distance from random weights is "
+        "evidence."
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.analyses.spectrum.result import SpectrumResult
 from headscope.core.errors import InputError
-from headscope.core.options import Option
+from headscope.core.options import Option, Usual
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, STACK, ResumableOptions
 
@@ -52,7 +52,7 @@ class SpectrumOptions(ResumableOptions):
 
     text: Annotated[
         Lines | None,
-        Option(
+        Usual(
             help="Plain text, one sentence or paragraph a line; for an encoder-decoder also a "
             "table of sources and targets. Default: the built-in sample."
         ),
@@ -61,7 +61,7 @@ class SpectrumOptions(ResumableOptions):
     stack: Annotated[str | None, STACK] = None
     length: Annotated[
         int | None,
-        Option(
+        Usual(
             help="Tokens of every sequence, special ones included. Default: 128, or the model's "
             "limit if lower.",
             flags=("--length", "-n"),
@@ -69,11 +69,11 @@ class SpectrumOptions(ResumableOptions):
     ] = None
     k: Annotated[
         int | None,
-        Option(help="How many singular values to count. Default: length / 4.", at_least=1),
+        Usual(help="How many singular values to count. Default: length / 4.", at_least=1),
     ] = None
     sequences: Annotated[
         int | None,
-        Option(help="Measure so many sequences, spread evenly over the text.", at_least=1),
+        Usual(help="Measure so many sequences, spread evenly over the text.", at_least=1),
     ] = None
     limit: Annotated[
         int | None, Option(help="Only the first lines, or pairs, of the text.", at_least=1)
@@ -108,15 +108,13 @@ class SpectrumOptions(ResumableOptions):
     ] = None
     efficient: Annotated[
         bool,
-        Option(
+        Usual(
             help="Measure what could replace full attention: projections, windows, random blocks."
         ),
     ] = False
     control: Annotated[
         bool,
-        Option(
-            help="Measure the same architecture with random weights too, on the same sequences."
-        ),
+        Usual(help="Measure the same architecture with random weights too, on the same sequences."),
     ] = False
     pooling: Annotated[str | None, POOLING] = None
 

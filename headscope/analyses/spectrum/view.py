@@ -104,9 +104,8 @@ def verdict_sentence(result: SpectrumResult) -> str:
     layers = [f"{layer} {'all ' * (n == every[layer])}{n}" for layer, n in low.items()]
     by_layer = f" ({', '.join(layers)})" if 0 < len(layers) <= 12 else ""
     text = (
-        f"Low rank holds for {len(verdict.low_rank)} of {len(result.heads)} heads"
-        f"{by_layer}: the {result.k} "
-        f"largest of their {result.length} singular values hold more than "
+        f"{len(verdict.low_rank)} of {len(result.heads)} heads are low rank{by_layer}: the "
+        f"{result.k} largest of their {result.length} singular values hold more than "
         f"{verdict.threshold:.0%} of the sum (95% confidence)"
     )
     positional = result.roles.positional if result.roles is not None else {}
@@ -116,17 +115,17 @@ def verdict_sentence(result: SpectrumResult) -> str:
         text += f"; no head is as low as {level}"
     elif result.roles is None:
         text += (
-            f"; it does not for {_named(result, exceptions)}, which reach no more than {level} "
-            "(no classification: --roles would tell which heads are positional)"
+            f"; clearly not low rank: {_named(result, exceptions)}, which reach no more than "
+            f"{level} (with --roles classify.json positional heads are named)"
         )
     else:
         named = [name for name in exceptions if name in positional]
         others = [name for name in exceptions if name not in positional]
         groups = [f"the positional {_named(result, named)}"] if named else []
         groups += [f"{_named(result, others)}, not positional"] if others else []
-        text += f"; it does not for {' and for '.join(groups)}, which reach no more than {level}"
+        text += f"; clearly not low rank: {' and '.join(groups)}, no higher than {level}"
     if verdict.between:
-        text += f"; {len(verdict.between)} are in between: neither low rank nor full rank"
+        text += f"; {len(verdict.between)} are in between"
         if named := [name for name in verdict.between if name in positional]:
             text += f", among them the positional {_named(result, named)}"
         if named := [name for name in verdict.low_rank if name in positional]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from headscope.analyses.symmetric.result import SymmetricResult
-from headscope.core.options import Option
+from headscope.core.options import Usual
 from headscope.session.entry import entry
 from headscope.session.options import EffectOptions
 
@@ -36,7 +36,7 @@ class SymmetricOptions(EffectOptions):
     #: With 8 lines the intervals of the random changes overlap in the demo.
     in_report: ClassVar[dict[str, Any]] = {"sentences": 16, "alone": True}
 
-    alone: Annotated[bool, Option(help="Also change each head alone: three passes a head.")] = False
+    alone: Annotated[bool, Usual(help="Also change each head alone: three passes a head.")] = False
 
     def step_names(self) -> tuple[str, ...]:
         """Name the steps: all heads, random sets of them, and each alone."""

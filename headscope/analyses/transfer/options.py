@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from headscope.core.options import Option, names, numbers
+from headscope.core.options import Option, Usual, names, numbers
 from headscope.session.options import POOLING, RunOptions
 
 #: What can be trained, in the order of the tables.
@@ -48,21 +48,21 @@ class TransferOptions(RunOptions):
 
     train: Annotated[
         str | Path | None,
-        Option(help="Labelled sentences or pairs to train on. Default: a built-in task."),
+        Usual(help="Labelled sentences or pairs to train on. Default: a built-in task."),
     ] = None
     test: Annotated[
-        str | Path | None, Option(help="Labelled examples that accuracy is measured on.")
+        str | Path | None, Usual(help="Labelled examples that accuracy is measured on.")
     ] = None
     _: KW_ONLY
     sizes: Annotated[
         Sequence[int] | None,
-        Option(
+        Usual(
             help="Training examples. Default: 64 and all there are.",
             metavar="N,N,...",
             read=numbers("sizes", "64,256"),
         ),
     ] = None
-    seeds: Annotated[int, Option(help="Runs of each variant, start and size.")] = 3
+    seeds: Annotated[int, Usual(help="Runs of each variant, start and size.")] = 3
     spread_seeds: Annotated[
         int,
         Option(
@@ -72,7 +72,7 @@ class TransferOptions(RunOptions):
     ] = 5
     variants: Annotated[
         Sequence[str],
-        Option(
+        Usual(
             help=f"What to train: {', '.join(TRAINED)}. Default: all eight.",
             metavar="NAME,NAME,...",
             read=names,
@@ -109,7 +109,7 @@ class TransferOptions(RunOptions):
     #: With what comes before the runs it is ten minutes on two cores.
     budget: Annotated[
         float,
-        Option(help="Seconds for all runs; what is not reached is said.", above=0),
+        Usual(help="Seconds for all runs; what is not reached is said.", above=0),
     ] = 540.0
     train_limit: Annotated[
         int,

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from headscope.core.errors import MaskedRowWarning
 from headscope.core.memory import give_back
+from headscope.core.progress import say
 from headscope.models.certificate.agreement import Scale
 from headscope.models.certificate.evidence import (
     PROGRAMS,
@@ -103,6 +104,7 @@ def validate_model(loaded: LoadedModel) -> ValidationResult:
     if loaded.whole is not None:  # a view: what was proven of the model holds for its parts
         return validate_model(loaded.whole)
     if not (isinstance(loaded.certificate, _Certified) and loaded.certificate.covers(loaded)):
+        say("checking attention against the model")
         result = _validate(loaded)
         give_back()  # what every layer showed is as large as the model itself
         loaded.certificate = _Certified(result, fingerprint(loaded.network), _scales(loaded))

@@ -6,8 +6,11 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from headscope.core.errors import CheckpointError
+from headscope.core.progress import say
+from headscope.core.safe_text import visible
 from headscope.models.layouts.families import refuse
 from headscope.models.load.checkpoint import Checkpoint, check_stated
 from headscope.models.load.manifest import kept_parts, recall_rows
@@ -19,7 +22,7 @@ from headscope.models.load.network import (
     read_config,
 )
 from headscope.models.load.sentence_folder import lower_cases, read_pooling, transformer_folder
-from headscope.models.load.source import find_source
+from headscope.models.load.source import DEMO, find_source
 from headscope.models.run.devices import dtype_on, pick_device
 from headscope.models.run.loaded import FileWeights, LoadedModel, fingerprint, wrap
 from headscope.models.run.pooling import chosen
@@ -69,6 +72,7 @@ def load(
     """
     if pooling is not None:
         chosen(pooling)  # refuses before anything is read
+    say(f"loading {visible(Path(DEMO if model == 'demo' else model).name)}")
     where = pick_device(device)
     computed_in = dtype_on(dtype, where)
     found = find_source(model, revision=revision)
