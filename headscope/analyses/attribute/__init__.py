@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -123,7 +124,9 @@ class AttributeOptions(RunOptions):
     removals: Annotated[
         int,
         Option(
-            help="Examples of the data on which every head is removed, spread evenly.", at_least=1
+            help="Examples of the data on which every head is removed and rankings are judged, "
+            "spread evenly.",
+            at_least=1,
         ),
     ] = 16
     roles: Annotated[
@@ -142,11 +145,30 @@ class AttributeOptions(RunOptions):
     ] = None
     most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
     draws: Annotated[
-        int, Option(help="Random sets of heads beside a set that was found.", at_least=5)
+        int,
+        Option(
+            help="Random sets of as many heads in the same layers, beside a set that was found.",
+            at_least=5,
+        ),
     ] = 100
     shuffles: Annotated[
-        int, Option(help="Other texts on which the same search is run.", at_least=1)
+        int,
+        Option(
+            help="Other texts with the same margin (within 20%) on which the same search is run.",
+            at_least=1,
+        ),
     ] = 5
+    rankings: Annotated[
+        int, Option(help="Random rankings of the heads beside those that are judged.", at_least=19)
+    ] = 19
+    circuit: Annotated[
+        str | None,
+        Option(
+            help="Heads that are known to make the output (L0H1,L1H2): the area under the ROC "
+            "curve of each ranking. For models with a planted circuit.",
+            metavar="HEADS",
+        ),
+    ] = None
     control: Annotated[bool, Option(help="Also measure a model with random weights.")] = False
     pooling: Annotated[str | None, POOLING] = None
 
@@ -166,11 +188,22 @@ class AttributeOptions(RunOptions):
             if text is not None and not text.strip():
                 raise InputError("A text is empty; give at least one word.")
 
+    def circuit_of(self, names: Sequence[str]) -> list[int]:
+        """Return where the heads of the circuit stand among the names of all heads."""
+        wanted = [name.strip() for name in (self.circuit or "").split(",") if name.strip()]
+        if unknown := [name for name in wanted if name not in names]:
+            raise InputError(
+                f"circuit names {unknown[0]!r}, and this model has the heads {names[0]} to "
+                f"{names[-1]}; separate names with commas."
+            )
+        return [names.index(name) for name in wanted]
+
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: the exact sum, the removals, the search and the random weights."""
+        """Name the steps: the exact sum, the removals, the curves, the search, random weights."""
         searched = self.against is not None or bool(self.flip)
         wanted = {"search": searched, "control": self.control}
-        return ("parts", "heads removed", *(name for name, asked in wanted.items() if asked))
+        always = ("parts", "heads removed", "rankings judged")
+        return (*always, *(name for name, asked in wanted.items() if asked))
 
 
 attribute = entry(AttributeOptions, AttributeResult, "headscope.analyses.attribute.run")

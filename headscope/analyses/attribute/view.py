@@ -6,15 +6,24 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from headscope.analyses.attribute.result import AttributedHead, AttributeResult, Reversal
+from headscope.core.rounding import above
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, model_line, model_name, plural, tiny
+from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plural, tiny
 from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 
 _TOP = 8  # Heads in the table of the largest effects.
 _BARS = 24  # Heads in the figure of bars.
+#: What rankings are called, and their colours.
+_RANKINGS = {
+    "direct": ("direct part", b.ORANGE),
+    "first_order": ("lengths counted", b.GREEN),
+    "removed": ("removed", b.BLUE),
+    "removed_mean": ("mean left", b.VERMILION),
+    "resampled": ("resampled", b.PURPLE),
+}
 _TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the terminal.
 
 
@@ -28,29 +37,12 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
         yield b.Text(f"{name}: {visible(text)}", "soft")
     if result.skipped:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
-    by_effect = sorted(result.heads, key=_size, reverse=True)
-    columns: list[b.Column] = [
-        ("heads", "name", str),
-        ("removed", "removed", 3),
-        ("mean left", "removed_mean", 3),
-        ("direct part", "direct", 3),
-        *([("lengths counted", "first_order", 3)] if result.kind == "cosine" else []),
-    ]
-    if any(head.role for head in result.heads):
-        columns.append(("role", "role", str))
-    yield b.Table(columns, by_effect[:_TOP], f"Heads that change {_of(result)} most when removed")
+    yield from _largest(result)
     yield b.Text(agreement_sentence(result))
+    yield from _faithfulness(result)
     if result.reversal is not None:
         yield b.Text(reversal_sentence(result.reversal))
-        kind = "random triples" if result.reversal.question == "nearer" else "other texts"
-        others, most = result.reversal.others, f"more than {result.reversal.most}"
-        sizes = [most if other.heads is None else str(other.heads) for other in others]
-        margins = joined([decimal(other.margin, 2) for other in others])
-        yield b.Text(
-            f"Control: the same search on {len(sizes)} {kind} of the calibration text needs "
-            f"{joined(sizes)} heads (margins {margins}).",
-            "control",
-        )
+        yield b.Text(_other_searches(result.reversal), "control")
     yield b.Text(_shuffled(result), "control")
     if result.control is not None:
         yield b.Text(_random(result), "control")
@@ -59,6 +51,124 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     yield from _figures(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     yield _next(result)
+
+
+def _largest(result: AttributeResult) -> Iterator[b.Block]:
+    """List the heads with the largest effects; over several examples only those beyond chance."""
+    columns: list[b.Column] = [("heads", "name", str)]
+    many, n = result.examples > 1, len(result.heads)
+    heads = sorted(result.heads, key=_size, reverse=True)
+    if many:
+        heads = [head for head in heads if _differs(head)]
+        text = (
+            f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on average: "
+            f"their intervals, which hold for all {n} heads at once, exclude zero "
+            f"({result.removals} examples)."
+        )
+        yield b.Text(text)
+        columns += [
+            ("removed", "removed.joint", 3),
+            ("mean size", "removed_size.value", 3),
+            ("mean left", "removed_mean.value", 3),
+            ("resampled", "resampled.value", 3),
+            ("direct part", "direct.value", 3),
+        ]
+    else:
+        columns += [
+            ("removed", "removed", 3),
+            ("mean left", "removed_mean", 3),
+            ("resampled", "resampled", 3),
+            ("direct part", "direct", 3),
+        ]
+    if result.kind == "cosine":
+        columns.append(("lengths counted", "first_order.value", 3))
+    if any(head.role for head in result.heads):
+        columns.append(("role", "role", str))
+    if heads:
+        title = f"Heads that change {_of(result)} most when removed"
+        yield b.Table(columns, heads[:_TOP], title)
+
+
+def _differs(head: AttributedHead) -> bool:
+    """Whether the interval of the effect leaves zero out, all heads taken together."""
+    low, high = head.removed.joint.interval or (0.0, 0.0)
+    return bool(above(low, 0.0) or above(0.0, high))
+
+
+def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
+    """Show what the first heads of each ranking do alone, beside random rankings."""
+    found = result.faithfulness
+    if found is None:
+        yield b.Text("All heads at their mean leave the output as it is: no ranking is judged.")
+        return
+    random, n = len(found.random), found.kept[-1]
+    examples = f"{found.judged} {plural(found.judged, 'example')}"
+    by = "ranked and judged on the same" if found.same else f"ranked on {found.ranked} others"
+    yield b.Text(
+        f"Do rankings name the heads that matter? The first heads of each stay, all others are "
+        f"replaced by their mean ({examples}, {by}). CPR is the area under the share of the "
+        f"change from {decimal(found.ablated)} (no head) to {decimal(found.output)} (all {n}) that "
+        "comes back, the largest effects first (more is better); CMD is the area between that "
+        "share and 1, the largest sizes first (0 is the whole model)."
+    )
+    tenth = next(i for i, k in enumerate(found.kept) if 10 * k >= n)
+    columns: list[b.Column] = [
+        ("ranking by", lambda curve: _RANKINGS[curve.ranking][0], str),
+        (f"first {found.kept[tenth]}", lambda curve: curve.signed[tenth], 2),
+        ("CPR", "cpr", 2),
+        ("p", "cpr_p", 2),
+        ("CMD", "cmd", 2),
+        ("p", "cmd_p", 2),
+    ]
+    if any(curve.roc is not None for curve in found.rankings):
+        columns.append(("ROC", "roc", 2))
+    yield b.Table(columns, found.rankings)
+    ranges = [
+        f"{name} from {decimal(min(areas), 2)} to {decimal(max(areas), 2)}"
+        for name, areas in (
+            ("CPR", [float(curve.cpr) for curve in found.random]),
+            ("CMD", [float(curve.cmd) for curve in found.random]),
+        )
+    ]
+    yield b.Text(
+        f"Control: {random} random rankings have a {joined(ranges)}; p is (1 + those at least as "
+        "good) / (1 + all of them).",
+        "control",
+    )
+    shares = [k / n for k in found.kept]
+    panels = []
+    for title, order in (
+        ("CPR: largest effects first", "signed"),
+        ("CMD: largest sizes first", "absolute"),
+    ):
+        beside = list(zip(*(getattr(curve, order) for curve in found.random), strict=True))
+        band = [(min(at), max(at)) for at in beside]
+        means = [mean_of(at) for at in beside]
+        name = f"{random} random rankings, mean and range"
+        series = [b.Series(name, shares, means, colour=b.GREY, marker="", dash="--", band=band)]
+        for curve in found.rankings:
+            name, colour = _RANKINGS[curve.ranking]
+            series.append(b.Series(name, shares, getattr(curve, order), colour=colour, marker="."))
+        panels.append(
+            b.Chart(
+                title,
+                "heads that stay",
+                "share of the change that comes back",
+                series,
+                x_scale="percent",
+                levels={"the whole model": 1.0},
+            )
+        )
+    yield b.Panels(
+        f"What the first heads of each ranking do alone, {model_name(result)}",
+        panels,
+        "attribute_curves",
+        across=2,
+        size=(9.0, 4.6),
+        alt="The share of the output's change that the first heads of each ranking bring back, "
+        "beside random rankings; the numbers are in attribute_curves.csv.",
+        on=b.PAGE,
+    )
 
 
 def sum_sentence(result: AttributeResult) -> str:
@@ -114,11 +224,45 @@ def reversal_sentence(reversal: Reversal) -> str:
             f"the margin goes from {decimal(start)} to {decimal(end)} without "
             f"{joined(reversal.heads)}."
         )
-    each = reversal.random_reversed
-    return (
+    text = (
         f"Without {joined(reversal.heads)} ({n} {plural(n, 'head')}, greedy search) the model "
-        f"reverses {what}: the margin goes from {decimal(start)} to {decimal(end)}. Of "
-        f"{reversal.draws} random sets of {n}, {each} {'does' if each == 1 else 'do'} so."
+        f"reverses {what}: the margin goes from {decimal(start)} to {decimal(reversal.margin)}."
+    )
+    if spare := [name for name in reversal.chosen if name not in reversal.heads]:
+        text += f" The search also chose {joined(spare)}; put back, not needed."
+    if n > 1:
+        text += (
+            f" All {n} are needed: with one of them put back the margin is "
+            f"{decimal(min(reversal.put_back))} or more."
+        )
+    draws = reversal.margins_resampled
+    text += (
+        f" Where they leave their mean it is {decimal(reversal.margin_mean)}; where they put out "
+        f"what they do in other texts it is below zero in {sum(m < 0 for m in draws)} of "
+        f"{len(draws)} draws."
+    )
+    each, sets = reversal.random_reversed, f"as many heads in the same {plural(n, 'layer')}"
+    if not reversal.draws:
+        return f"{text} There is no other set of {sets}."
+    return (
+        f"{text} Of {reversal.draws} other random sets of {sets}, {each} "
+        f"{'does' if each == 1 else 'do'} so."
+    )
+
+
+def _other_searches(reversal: Reversal) -> str:
+    kind = "triples" if reversal.question == "nearer" else "texts"
+    others, most = reversal.others, f"more than {reversal.most}"
+    if not others:
+        return (
+            f"Control: no {kind} of the calibration text have this margin within 20%, so how few "
+            "heads reverse others is not measured; give another text (--calibration)."
+        )
+    sizes = [most if other.heads is None else str(other.heads) for other in others]
+    margins = joined([decimal(other.margin, 2) for other in others])
+    return (
+        f"Control: the same search on {len(sizes)} {kind} of the calibration text with the same "
+        f"margin within 20% ({margins}) needs {joined(sizes)} heads."
     )
 
 
@@ -219,13 +363,18 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
             file=f"attribute_{field}",
             on=on,
         )
-    heads = sorted(result.heads, key=_size, reverse=True)[:_BARS]
+    # Of several examples, only heads whose effect is beyond chance, with intervals of all at once.
+    heads = sorted(
+        filter(_differs, result.heads) if result.examples > 1 else result.heads,
+        key=_size,
+        reverse=True,
+    )[:_BARS]
     panels: list[b.Chart] = []
     for title, field, colour in (
         ("lost when it is removed", "removed", b.BLUE),
         ("direct part", "direct", b.ORANGE),
     ):
-        bars = [getattr(head, field) for head in heads]
+        bars = [getattr(head, field).joint for head in heads]
         series = b.Series(title, [head.name for head in heads], bars, "bars", colour)
         panels.append(b.Chart(title, f"of {_of(result)}", "", [series]))
     yield b.Panels(
@@ -293,7 +442,8 @@ def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
             continue
         text = (
             f"{ranged(head.removed)} of {_of(result)} {ranged(result.output)} is lost without it "
-            f"({ranged(head.removed_mean)} where its mean stays)"
+            f"({ranged(head.removed_mean)} where its mean stays, {ranged(head.resampled)} where it "
+            "puts out what it does elsewhere)"
         )
         values = {"removed": head.removed.value}
         if head.direct.value is not None:
@@ -324,6 +474,7 @@ VIEW = view(
         "attribute_parts": AttributeResult.parts_frame,
         "attribute_tokens": AttributeResult.tokens_frame,
         "attribute_pairs": AttributeResult.pairs_frame,
+        "attribute_curves": AttributeResult.curves_frame,
     },
     facts=_cards,
     scales=(
