@@ -5,25 +5,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from headscope.analyses.attribute.rankings_view import faithfulness
 from headscope.analyses.attribute.result import AttributedHead, AttributeResult, Reversal
 from headscope.core.rounding import above
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import decimal, joined, mean_of, model_line, model_name, plural, tiny
+from headscope.show.cells import decimal, joined, model_line, model_name, plural, tiny
 from headscope.show.estimates import ranged
 from headscope.show.page.parts import Card, Place, Scale
 from headscope.show.view import KeyNumber, next_step, view
 
 _TOP = 8  # Heads in the table of the largest effects.
 _BARS = 24  # Heads in the figure of bars.
-#: What rankings are called, and their colours.
-_RANKINGS = {
-    "direct": ("direct part", b.ORANGE),
-    "first_order": ("lengths counted", b.GREEN),
-    "removed": ("removed", b.BLUE),
-    "removed_mean": ("mean left", b.VERMILION),
-    "resampled": ("resampled", b.PURPLE),
-}
 _TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the terminal.
 
 
@@ -39,7 +32,7 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
     yield from _largest(result)
     yield b.Text(agreement_sentence(result))
-    yield from _faithfulness(result)
+    yield from faithfulness(result)
     if result.reversal is not None:
         yield b.Text(reversal_sentence(result.reversal))
         yield b.Text(_other_searches(result.reversal), "control")
@@ -93,82 +86,6 @@ def _differs(head: AttributedHead) -> bool:
     """Whether the interval of the effect leaves zero out, all heads taken together."""
     low, high = head.removed.joint.interval or (0.0, 0.0)
     return bool(above(low, 0.0) or above(0.0, high))
-
-
-def _faithfulness(result: AttributeResult) -> Iterator[b.Block]:
-    """Show what the first heads of each ranking do alone, beside random rankings."""
-    found = result.faithfulness
-    if found is None:
-        yield b.Text("All heads at their mean leave the output as it is: no ranking is judged.")
-        return
-    random, n = len(found.random), found.kept[-1]
-    examples = f"{found.judged} {plural(found.judged, 'example')}"
-    by = "ranked and judged on the same" if found.same else f"ranked on {found.ranked} others"
-    yield b.Text(
-        f"Do rankings name the heads that matter? The first heads of each stay, all others are "
-        f"replaced by their mean ({examples}, {by}). CPR is the area under the share of the "
-        f"change from {decimal(found.ablated)} (no head) to {decimal(found.output)} (all {n}) that "
-        "comes back, the largest effects first (more is better); CMD is the area between that "
-        "share and 1, the largest sizes first (0 is the whole model)."
-    )
-    tenth = next(i for i, k in enumerate(found.kept) if 10 * k >= n)
-    columns: list[b.Column] = [
-        ("ranking by", lambda curve: _RANKINGS[curve.ranking][0], str),
-        (f"first {found.kept[tenth]}", lambda curve: curve.signed[tenth], 2),
-        ("CPR", "cpr", 2),
-        ("p", "cpr_p", 2),
-        ("CMD", "cmd", 2),
-        ("p", "cmd_p", 2),
-    ]
-    if any(curve.roc is not None for curve in found.rankings):
-        columns.append(("ROC", "roc", 2))
-    yield b.Table(columns, found.rankings)
-    ranges = [
-        f"{name} from {decimal(min(areas), 2)} to {decimal(max(areas), 2)}"
-        for name, areas in (
-            ("CPR", [float(curve.cpr) for curve in found.random]),
-            ("CMD", [float(curve.cmd) for curve in found.random]),
-        )
-    ]
-    yield b.Text(
-        f"Control: {random} random rankings have a {joined(ranges)}; p is (1 + those at least as "
-        "good) / (1 + all of them).",
-        "control",
-    )
-    shares = [k / n for k in found.kept]
-    panels = []
-    for title, order in (
-        ("CPR: largest effects first", "signed"),
-        ("CMD: largest sizes first", "absolute"),
-    ):
-        beside = list(zip(*(getattr(curve, order) for curve in found.random), strict=True))
-        band = [(min(at), max(at)) for at in beside]
-        means = [mean_of(at) for at in beside]
-        name = f"{random} random rankings, mean and range"
-        series = [b.Series(name, shares, means, colour=b.GREY, marker="", dash="--", band=band)]
-        for curve in found.rankings:
-            name, colour = _RANKINGS[curve.ranking]
-            series.append(b.Series(name, shares, getattr(curve, order), colour=colour, marker="."))
-        panels.append(
-            b.Chart(
-                title,
-                "heads that stay",
-                "share of the change that comes back",
-                series,
-                x_scale="percent",
-                levels={"the whole model": 1.0},
-            )
-        )
-    yield b.Panels(
-        f"What the first heads of each ranking do alone, {model_name(result)}",
-        panels,
-        "attribute_curves",
-        across=2,
-        size=(9.0, 4.6),
-        alt="The share of the output's change that the first heads of each ranking bring back, "
-        "beside random rankings; the numbers are in attribute_curves.csv.",
-        on=b.PAGE,
-    )
 
 
 def sum_sentence(result: AttributeResult) -> str:

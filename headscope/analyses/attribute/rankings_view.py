@@ -1,0 +1,100 @@
+"""What is shown of how well rankings of heads name those that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headscope.analyses.attribute.result import AttributeResult
+from headscope.show import blocks as b
+from headscope.show.cells import decimal, joined, mean_of, model_name, plural
+
+#: What rankings are called, and their colours.
+_RANKINGS = {
+    "direct": ("direct part", b.ORANGE),
+    "first_order": ("lengths counted", b.GREEN),
+    "removed": ("removed", b.BLUE),
+    "removed_mean": ("mean left", b.VERMILION),
+    "resampled": ("resampled", b.PURPLE),
+}
+
+
+def faithfulness(result: AttributeResult) -> Iterator[b.Block]:
+    """Show what the first heads of each ranking do alone, beside random rankings."""
+    found = result.faithfulness
+    if found is None:
+        yield b.Text("All heads at their mean leave the output as it is: no ranking is judged.")
+        return
+    random, n = len(found.random), found.kept[-1]
+    tenth = next(i for i, k in enumerate(found.kept) if 10 * k >= n)
+    few = found.kept[tenth]
+    curves = {curve.ranking: curve for curve in found.rankings}
+    by_mean = curves["removed_mean"].signed[tenth]
+    chance = [of.signed[tenth] for of in found.random]
+    by_chance = f"{mean_of(chance):.0%} ({min(chance):.0%} to {max(chance):.0%})"
+    examples = f"{found.judged} {plural(found.judged, 'example')}"
+    by = "they are ranked on it too" if found.same else f"ranked on {found.ranked} others"
+    yield b.Text(
+        f"Do rankings name the heads that matter? The {few} of {n} heads with the largest effects "
+        f"of removal (mean left), alone with all others at their mean, bring back "
+        f"{by_mean:.0%} of the output's change from {decimal(found.ablated)} (no head) to "
+        f"{decimal(found.output)} (all). Random ones bring back {by_chance}; {examples}, {by}."
+    )
+    columns: list[b.Column] = [
+        ("ranking by", lambda curve: _RANKINGS[curve.ranking][0], str),
+        (f"first {few}", lambda curve: curve.signed[tenth], 2),
+        ("CPR", "cpr", 2),
+        ("p", "cpr_p", 2),
+        ("CMD", "cmd", 2),
+        ("p", "cmd_p", 2),
+    ]
+    if any(curve.roc is not None for curve in found.rankings):
+        columns.append(("ROC", "roc", 2))
+    yield b.Table(columns, found.rankings)
+    ranges = [
+        f"{name} from {decimal(min(areas), 2)} to {decimal(max(areas), 2)}"
+        for name, areas in (
+            ("CPR", [float(curve.cpr) for curve in found.random]),
+            ("CMD", [float(curve.cmd) for curve in found.random]),
+        )
+    ]
+    yield b.Text(
+        f"CPR: area under the share that comes back as more heads stay, the largest effects first "
+        f"(more is better). CMD: area between that share and 1, the largest sizes first (0 is the "
+        f"whole model). Control: {random} random rankings have a {joined(ranges)}; p is (1 + those "
+        "at least as good) / (1 + all of them).",
+        "control",
+    )
+    shares = [k / n for k in found.kept]
+    panels = []
+    for title, order in (
+        ("CPR: largest effects first", "signed"),
+        ("CMD: largest sizes first", "absolute"),
+    ):
+        beside = list(zip(*(getattr(curve, order) for curve in found.random), strict=True))
+        band = [(min(at), max(at)) for at in beside]
+        means = [mean_of(at) for at in beside]
+        name = f"{random} random rankings, mean and range"
+        series = [b.Series(name, shares, means, colour=b.GREY, marker="", dash="--", band=band)]
+        for curve in found.rankings:
+            name, colour = _RANKINGS[curve.ranking]
+            series.append(b.Series(name, shares, getattr(curve, order), colour=colour, marker="."))
+        panels.append(
+            b.Chart(
+                title,
+                "heads that stay",
+                "share of the change that comes back",
+                series,
+                x_scale="percent",
+                levels={"the whole model": 1.0},
+            )
+        )
+    yield b.Panels(
+        f"What the first heads of each ranking do alone, {model_name(result)}",
+        panels,
+        "attribute_curves",
+        across=2,
+        size=(9.0, 4.6),
+        alt="The share of the output's change that the first heads of each ranking bring back, "
+        "beside random rankings; the numbers are in attribute_curves.csv.",
+        on=b.PAGE,
+    )
