@@ -46,11 +46,11 @@ def judge_rankings(
     means: MeanZ,
     progress: Progress,
     *,
-    rankings: int,
+    beside: int,
     circuit: Sequence[int],
     seed: int,
 ) -> Faithfulness | None:
-    """Judge the rankings of heads by their ``effects`` (examples, heads), and random rankings.
+    """Judge the rankings of heads by their ``effects`` (examples, heads), and random ones beside.
 
     ``circuit`` holds the indices of heads that are known to make the output. Returns None where all
     heads at their mean leave the outputs as they are.
@@ -69,7 +69,7 @@ def judge_rankings(
     scores = {name: tied((direction * of)[ranked].mean(0)) for name, of in effects.items()}
     orders = {name: (_descending(of), _descending(np.abs(of))) for name, of in scores.items()}
     rng, n = np.random.default_rng(abs(seed)), len(heads)
-    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(rankings)]
+    random: list[Order] = [tuple(rng.permutation(n).tolist()) for _ in range(beside)]
 
     kept = sorted({math.ceil(share * n) for share in SHARES} - {n})
     every = [*random, *chain(*orders.values())]
@@ -86,13 +86,13 @@ def judge_rankings(
         return {"change": whole, "back": np.stack([0 * whole, *inner, whole], 1)}
 
     measured = partial(_curve, np.array([0, *kept, n]) / n, outputs, seed)
-    beside = tuple(measured("random", order, order) for order in random)
+    others = tuple(measured("random", order, order) for order in random)
     curves = []
     for name, both in orders.items():
         curve = measured(name, *both)
-        better = (float(of.cpr) >= float(curve.cpr) for of in beside)
-        nearer = (float(of.cmd) <= float(curve.cmd) for of in beside)
-        p = [(1 + sum(as_good)) / (1 + rankings) for as_good in (better, nearer)]
+        better = (float(of.cpr) >= float(curve.cpr) for of in others)
+        nearer = (float(of.cmd) <= float(curve.cmd) for of in others)
+        p = [(1 + sum(as_good)) / (1 + beside) for as_good in (better, nearer)]
         roc = _roc(np.abs(scores[name]), circuit) if circuit else None
         curves.append(replace(curve, cpr_p=p[0], cmd_p=p[1], roc=roc))
     return Faithfulness(
@@ -104,7 +104,7 @@ def judge_rankings(
         ablated=float(ends[judged, 1].mean()),
         change=float(whole.mean()),
         rankings=tuple(curves),
-        random=beside,
+        random=others,
         seed=seed,
     )
 

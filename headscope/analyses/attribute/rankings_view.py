@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from headscope.analyses.attribute.result import AttributeResult
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, mean_of, model_name, plural
+from headscope.show.estimates import ranged
 
 #: What rankings are called, and their colours.
 _RANKINGS = {
@@ -22,7 +23,6 @@ def faithfulness(result: AttributeResult) -> Iterator[b.Block]:
     """Show what the first heads of each ranking do alone, beside random rankings."""
     found = result.faithfulness
     if found is None:
-        yield b.Text("All heads at their mean leave the output as it is: no ranking is judged.")
         return
     random, n = len(found.random), found.kept[-1]
     tenth = next(i for i, k in enumerate(found.kept) if 10 * k >= n)
@@ -49,21 +49,23 @@ def faithfulness(result: AttributeResult) -> Iterator[b.Block]:
     ]
     if any(curve.roc is not None for curve in found.rankings):
         columns.append(("ROC", "roc", 2))
-    yield b.Table(columns, found.rankings)
-    ranges = [
-        f"{name} from {decimal(min(areas), 2)} to {decimal(max(areas), 2)}"
-        for name, areas in (
-            ("CPR", [float(curve.cpr) for curve in found.random]),
-            ("CMD", [float(curve.cmd) for curve in found.random]),
-        )
-    ]
-    yield b.Text(
-        f"CPR: area under the share that comes back as more heads stay, the largest effects first "
-        f"(more is better). CMD: area between that share and 1, the largest sizes first (0 is the "
-        f"whole model). Control: {random} random rankings have a {joined(ranges)}; p is (1 + those "
-        "at least as good) / (1 + all of them).",
-        "control",
+    yield b.Table(
+        columns, found.rankings, "p: (1 + random rankings at least as good) / (1 + all of them)"
     )
+    for name, area, meaning in (
+        ("CPR", "cpr", "under the share that comes back, largest effects first; more is better"),
+        ("CMD", "cmd", "between that share and 1, largest sizes first; 0 is the whole model"),
+    ):
+        each = [
+            f"{_RANKINGS[curve.ranking][0]} {ranged(getattr(curve, area), 2)}"
+            for curve in found.rankings
+        ]
+        areas = [float(getattr(curve, area)) for curve in found.random]
+        yield b.Text(
+            f"{name} (area {meaning}): {joined(each)}; {random} random rankings "
+            f"{decimal(min(areas), 2)} to {decimal(max(areas), 2)}.",
+            "control",
+        )
     shares = [k / n for k in found.kept]
     panels = []
     for title, order in (

@@ -26,7 +26,6 @@ from headscope.models.run.replay import Recorded, Replay
 AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
-RESAMPLES = 8  # Draws of what other positions put out, for each text.
 DONORS = 1024  # Tokens of calibration text that these are drawn from.
 Place = tuple[int, int]  # Row of the site, and index of the head in it.
 Heads = Sequence[Place]

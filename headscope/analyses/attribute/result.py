@@ -54,7 +54,7 @@ class AttributedHead(Head):
     #: longer too, which the exact sum leaves out. Unknown for logits.
     first_order: Annotated[JointEstimate, Compare("direct part, lengths counted")] = JOINTLY_UNKNOWN
     #: The same as ``removed`` where z comes from random positions of calibration text, ordinary and
-    #: special apart: mean over 8 draws for each text.
+    #: special apart: at least 8 draws, over all examples.
     resampled: Annotated[JointEstimate, Compare("effect of removal, resampled")] = JOINTLY_UNKNOWN
     #: Mean of \|effect\| of ``removed``: a head may matter in either direction.
     removed_size: Annotated[JointEstimate, Compare("size of the effect of removal")] = (
@@ -249,7 +249,7 @@ class AttributeResult(Measured):
     pairs: TokenPairs | None = None  # Of one pair, where asked for
     reversal: Reversal | None = None  # Where it was asked for
     control: AttributeControl | None = None  # Random weights, where asked for
-    #: None where all heads together change nothing.
+    #: Where it was asked for; None also where all heads together change nothing.
     faithfulness: Annotated[Faithfulness | None, Compare()] = None
 
     def part(self, kind: str) -> Estimate:

@@ -21,7 +21,6 @@ from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.examples import labelled, other_texts, target_of
 from headscope.analyses.attribute.measure import Example
 from headscope.analyses.attribute.removal import (
-    RESAMPLES,
     TOGETHER,
     Donors,
     MeanZ,
@@ -142,7 +141,7 @@ def find_reversal(
     at_mean = versions.margins([found.heads], left=means.at_tokens)
     resampled = [
         float(versions.margins([found.heads], left=others.drawn(draw))[0])
-        for draw in range(RESAMPLES)
+        for draw in range(options.resamples)
     ]
     searches = []
     candidates = _of_margin(loaded, rows, example, found.margins[0], options)

@@ -21,9 +21,8 @@ from headscope.analyses.attribute.measure import (
     spread,
 )
 from headscope.analyses.attribute.removal import (
-    RESAMPLES,
     Place,
-    Ways,
+    Replacement,
     donors,
     mean_outputs,
     remove_each,
@@ -98,28 +97,28 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     others = donors(loaded, opened.calibration_rows, seed)
     chosen = spread(n, options.removals)
     removed_from = [examples[i] for i in chosen]
-    ways: Ways = {
+    ways: dict[str, list[Replacement | None]] = {
         "removed": [None],
         "removed_mean": [means.at_tokens],
-        "resampled": [others.drawn(number) for number in range(RESAMPLES)],
     }
+    if options.resamples:  # so many draws of each head, or more, over all examples
+        draws = range(-(-options.resamples // len(chosen)))
+        ways["resampled"] = [others.drawn(number) for number in draws]
     effects = remove_each(loaded, removed_from, heads, ways, progress)
     tokens, pairs = _by_token(exact, anatomy, examples[0]) if options.tokens else ((), None)
     of_heads = _of_heads(parts.heads, heads)
     lengths = None if parts.first_order is None else _of_heads(parts.first_order, heads)
     zero = effects["removed"]
     written = {"direct": of_heads} | ({} if lengths is None else {"first_order": lengths})
-    faithfulness = judge_rankings(
-        loaded,
-        removed_from,
-        heads,
-        {name: table[chosen] for name, table in written.items()} | effects,
-        means,
-        progress,
-        rankings=options.rankings,
-        circuit=circuit,
-        seed=seed,
-    )
+    faithfulness = None
+    if options.judges:
+        rankings = {name: table[chosen] for name, table in written.items()} | effects
+        faithfulness = judge_rankings(
+            *(loaded, removed_from, heads, rankings, means, progress),
+            beside=options.rankings,
+            circuit=circuit,
+            seed=seed,
+        )
 
     def joint(table: Array | None, j: int) -> JointEstimate:
         """Average the column of a head over examples."""
@@ -152,7 +151,7 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
                 first_order=joint(lengths, j),
                 removed=joint(zero, j),
                 removed_mean=joint(effects["removed_mean"], j),
-                resampled=joint(effects["resampled"], j),
+                resampled=joint(effects.get("resampled"), j),
                 removed_size=joint(np.abs(zero), j),
                 role=roles.get(heads[j], ""),
                 stack=site.stack,

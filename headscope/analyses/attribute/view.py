@@ -48,32 +48,24 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
 
 def _largest(result: AttributeResult) -> Iterator[b.Block]:
     """List the heads with the largest effects; over several examples only those beyond chance."""
-    columns: list[b.Column] = [("heads", "name", str)]
     many, n = result.examples > 1, len(result.heads)
     heads = sorted(result.heads, key=_size, reverse=True)
     if many:
         heads = [head for head in heads if _differs(head)]
-        text = (
+        yield b.Text(
             f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on average: "
             f"their intervals, which hold for all {n} heads at once, exclude zero "
             f"({result.removals} examples)."
         )
-        yield b.Text(text)
-        columns += [
-            ("removed", "removed.joint", 3),
-            ("mean size", "removed_size.value", 3),
-            ("mean left", "removed_mean.value", 3),
-            ("resampled", "resampled.value", 3),
-            ("direct part", "direct.value", 3),
-        ]
-    else:
-        columns += [
-            ("removed", "removed", 3),
-            ("mean left", "removed_mean", 3),
-            ("resampled", "resampled", 3),
-            ("direct part", "direct", 3),
-        ]
-    if result.kind == "cosine":
+    columns: list[b.Column] = [
+        ("heads", "name", str),
+        ("removed", "removed.joint", 3),
+        *([("mean size", "removed_size.value", 3)] if many else []),
+        ("mean left", "removed_mean.value", 3),
+        ("resampled", "resampled.value", 3),
+        ("direct part", "direct.value", 3),
+    ]
+    if result.kind == "cosine" and not many:  # an interval and all numbers are wider than a line
         columns.append(("lengths counted", "first_order.value", 3))
     if any(head.role for head in result.heads):
         columns.append(("role", "role", str))
@@ -153,11 +145,13 @@ def reversal_sentence(reversal: Reversal) -> str:
             f"{decimal(min(reversal.put_back))} or more."
         )
     draws = reversal.margins_resampled
-    text += (
-        f" Where they leave their mean it is {decimal(reversal.margin_mean)}; where they put out "
-        f"what they do in other texts it is below zero in {sum(m < 0 for m in draws)} of "
-        f"{len(draws)} draws."
-    )
+    text += f" Where they leave their mean it is {decimal(reversal.margin_mean)}"
+    if draws:
+        text += (
+            "; where they put out what they do in other texts it is below zero in "
+            f"{sum(m < 0 for m in draws)} of {len(draws)} draws"
+        )
+    text += "."
     each, sets = reversal.random_reversed, f"as many heads in the same {plural(n, 'layer')}"
     if not reversal.draws:
         return f"{text} There is no other set of {sets}."

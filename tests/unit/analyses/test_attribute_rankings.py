@@ -110,7 +110,7 @@ def areas(plain, pairs, left, signed, absolute, kept):
 
 
 def test_areas_are_those_of_a_slow_script(bert):
-    found = headscope.attribute(bert, A, B, calibration=LINES, validate=False)
+    found = headscope.attribute(bert, A, B, calibration=LINES, curves=True, validate=False)
     plain, judged = Plain(bert), found.faithfulness
     left = plain.at_mean(LINES)
     assert judged.same
