@@ -47,11 +47,9 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
 
 
 def _largest(result: AttributeResult) -> Iterator[b.Block]:
-    """List the heads with the largest effects; over several examples only those beyond chance."""
-    many, n = result.examples > 1, len(result.heads)
-    heads = sorted(result.heads, key=_size, reverse=True)
+    """List the heads with the largest effects, with the interval that holds for all at once."""
+    many, n, heads = result.examples > 1, len(result.heads), _named(result)
     if many:
-        heads = [head for head in heads if _differs(head)]
         yield b.Text(
             f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on average: "
             f"their intervals, which hold for all {n} heads at once, exclude zero "
@@ -74,10 +72,18 @@ def _largest(result: AttributeResult) -> Iterator[b.Block]:
         yield b.Table(columns, heads[:_TOP], title)
 
 
-def _differs(head: AttributedHead) -> bool:
-    """Whether the interval of the effect leaves zero out, all heads taken together."""
-    low, high = head.removed.joint.interval or (0.0, 0.0)
-    return bool(above(low, 0.0) or above(0.0, high))
+def _named(result: AttributeResult) -> list[AttributedHead]:
+    """Return the heads by the size of their effect.
+
+    Over several examples, only those whose interval excludes zero, all heads taken together.
+    """
+
+    def differs(head: AttributedHead) -> bool:
+        low, high = head.removed.joint.interval or (0.0, 0.0)
+        return bool(above(low, 0.0) or above(0.0, high))
+
+    heads = sorted(result.heads, key=_size, reverse=True)
+    return [head for head in heads if result.examples == 1 or differs(head)]
 
 
 def sum_sentence(result: AttributeResult) -> str:
@@ -274,12 +280,8 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
             file=f"attribute_{field}",
             on=on,
         )
-    # Of several examples, only heads whose effect is beyond chance, with intervals of all at once.
-    heads = sorted(
-        filter(_differs, result.heads) if result.examples > 1 else result.heads,
-        key=_size,
-        reverse=True,
-    )[:_BARS]
+    if not (heads := _named(result)[:_BARS]):
+        return
     panels: list[b.Chart] = []
     for title, field, colour in (
         ("lost when it is removed", "removed", b.BLUE),

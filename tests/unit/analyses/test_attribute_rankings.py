@@ -12,8 +12,10 @@ from tiny_models import tiny_bert
 import headscope
 from headscope.analyses.attribute.removal import donors
 from headscope.analyses.attribute.reversal import matched_sets, search
+from headscope.analyses.attribute.view import VIEW
 from headscope.core.errors import InputError
 from headscope.data.token_rows import encode_rows, halve
+from headscope.show.blocks import Table
 
 A, B, C = "the cat sat on the mat", "a big dog ran", "it was red and she saw it"
 LINES = ["the dog sat", "he saw a big house", "it ran to the red mat", "she was in the house"]
@@ -175,6 +177,11 @@ def test_one_half_ranks_and_the_other_judges(bert, tmp_path):
     ):
         half = stats.t.isf(tail, 17) * error
         assert ends == pytest.approx((np.mean(each) - half, np.mean(each) + half), abs=1e-9)
+    # Only heads whose interval excludes zero, all heads taken together, are named.
+    tables = [block for block in VIEW.blocks(found) if isinstance(block, Table)]
+    named = [row.name for t in tables if "most when removed" in t.title for row in t.rows]
+    beyond = {h.name for h in found.heads if h.removed.above or h.removed.below}
+    assert set(named) == beyond != {h.name for h in found.heads}
     zeros = [
         plain.cosine(pair)
         - plain.cosine(pair, lambda text, heads: dict.fromkeys(heads, 0.0), [(1, 2)])
