@@ -294,7 +294,7 @@ def test_a_planted_circuit_is_found_by_removal_and_not_by_direct_parts(circuit):
 # --- sets of heads --------------------------------------------------------------------------------
 
 
-class Table:
+class Margins:
     """Margins by set, in place of a model."""
 
     def __init__(self, margins):
@@ -307,16 +307,16 @@ class Table:
 def test_heads_that_are_not_needed_are_put_back():
     a, b, c = (0, 0), (0, 1), (1, 0)
     margins = {(): 1.0, (a,): 0.4, (b,): 0.6, (c,): 0.7, (a, b): 0.2, (a, c): 0.3, (b, c): -0.1}
-    found = search(Table({**margins, (a, b, c): -0.2}), [a, b, c], 3)
+    found = search(Margins({**margins, (a, b, c): -0.2}), [a, b, c], 3)
     assert found.chosen == (a, b, c)
     assert found.heads == (b, c)
     assert found.margins == (1.0, 0.4, 0.2, -0.2)
     assert (found.margin, found.put_back) == (-0.1, (0.7, 0.6))
     assert found.reversed
-    kept = search(Table({**margins, (b, c): 0.1, (a, b, c): -0.2}), [a, b, c], 3)
+    kept = search(Margins({**margins, (b, c): 0.1, (a, b, c): -0.2}), [a, b, c], 3)
     assert kept.heads == kept.chosen == (a, b, c)
     assert kept.put_back == (0.1, 0.3, 0.2)
-    short = search(Table(margins), [a, b, c], 2)
+    short = search(Margins(margins), [a, b, c], 2)
     assert (short.heads, short.margin, short.put_back) == ((a, b), 0.2, ())
     assert not short.reversed
 
