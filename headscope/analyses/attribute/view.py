@@ -145,9 +145,10 @@ def reversal_sentence(reversal: Reversal) -> str:
     )
     if spare := [name for name in reversal.chosen if name not in reversal.heads]:
         text += f" The search also chose {joined(spare)}; put back, not needed."
-    if n > 1:
+    if n > 1 and reversal.put_back:
+        every = "Both" if n == 2 else f"All {n}"
         text += (
-            f" All {n} are needed: with one of them put back the margin is "
+            f" {every} are needed: with one of them put back the margin is "
             f"{decimal(min(reversal.put_back))} or more."
         )
     draws = reversal.margins_resampled
@@ -168,12 +169,12 @@ def reversal_sentence(reversal: Reversal) -> str:
 
 
 def _other_searches(reversal: Reversal) -> str:
-    kind = "triples" if reversal.question == "nearer" else "texts"
     others, most = reversal.others, f"more than {reversal.most}"
+    kind = plural(len(others), "triple" if reversal.question == "nearer" else "text")
     if not others:
         return (
             f"Control: no {kind} of the calibration text have this margin within 20%, so how few "
-            "heads reverse others is not measured; give another text (--calibration)."
+            "heads reverse others is not measured; name another text by --calibration."
         )
     sizes = [most if other.heads is None else str(other.heads) for other in others]
     margins = joined([decimal(other.margin, 2) for other in others])
