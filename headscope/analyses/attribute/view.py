@@ -50,11 +50,14 @@ def _largest(result: AttributeResult) -> Iterator[b.Block]:
     """List the heads with the largest effects, with the interval that holds for all at once."""
     many, n, heads = result.examples > 1, len(result.heads), _named(result)
     if many:
-        yield b.Text(
-            f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on average: "
-            f"their intervals, which hold for all {n} heads at once, exclude zero "
-            f"({result.removals} examples)."
-        )
+        at_once = f"that holds for all {n} heads at once ({result.removals} examples)"
+        text = f"No single head changes {_of(result)} on average beyond an interval {at_once}."
+        if heads:
+            text = (
+                f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on "
+                f"average: zero lies outside the interval {at_once}."
+            )
+        yield b.Text(text)
     columns: list[b.Column] = [
         ("heads", "name", str),
         ("removed", "removed.joint", 3),
