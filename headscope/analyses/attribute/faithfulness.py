@@ -102,10 +102,8 @@ def judge_rankings(
         same=same,
         output=float(ends[judged, 0].mean()),
         ablated=float(ends[judged, 1].mean()),
-        change=float(whole.mean()),
         rankings=tuple(curves),
         random=others,
-        seed=seed,
     )
 
 

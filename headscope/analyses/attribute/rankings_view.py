@@ -39,19 +39,9 @@ def faithfulness(result: AttributeResult) -> Iterator[b.Block]:
         f"{by_mean:.0%} of the output's change from {decimal(found.ablated)} (no head) to "
         f"{decimal(found.output)} (all). Random ones bring back {by_chance}; {examples}, {by}."
     )
-    columns: list[b.Column] = [
-        ("ranking by", lambda curve: _RANKINGS[curve.ranking][0], str),
-        (f"first {few}", lambda curve: curve.signed[tenth], 2),
-        ("CPR", "cpr", 2),
-        ("p", "cpr_p", 2),
-        ("CMD", "cmd", 2),
-        ("p", "cmd_p", 2),
-    ]
     if any(curve.roc is not None for curve in found.rankings):
-        columns.append(("ROC", "roc", 2))
-    yield b.Table(
-        columns, found.rankings, "p: (1 + random rankings at least as good) / (1 + all of them)"
-    )
+        roc = [f"{_RANKINGS[of.ranking][0]} {decimal(of.roc, 2)}" for of in found.rankings]
+        yield b.Text(f"Area under the ROC curve of the circuit, by |effect|: {joined(roc)}.")
     for name, area, meaning in (
         ("CPR", "cpr", "under the share that comes back, largest effects first; more is better"),
         ("CMD", "cmd", "between that share and 1, largest sizes first; 0 is the whole model"),

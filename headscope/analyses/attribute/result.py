@@ -179,7 +179,7 @@ class RankingCurve:
     """What the first heads of a ranking do alone, all others at their mean.
 
     Faithfulness is the share of the output's change from all heads at their mean to the whole model
-    that comes back (Mueller et al. 2025, arXiv:2504.13151).
+    that comes back (Mueller et al. 2025, arXiv:2504.13151), each example's in its own direction.
     """
 
     ranking: str  # ``direct``, ``first_order``, ``removed``, ``removed_mean``, ``resampled``
@@ -209,10 +209,8 @@ class Faithfulness:
     same: bool
     output: float  # Of the whole model, mean over the judged examples
     ablated: float  # With all heads at their mean
-    change: float  # Mean of |whole - ablated|: each example counts in the direction of its change
     rankings: Annotated[tuple[RankingCurve, ...], Compare(where="{0.ranking}")]
     random: tuple[RankingCurve, ...]
-    seed: int  # Of the halves and the random rankings
 
 
 @dataclass(frozen=True, repr=False)

@@ -131,7 +131,8 @@ def find_reversal(
     versions = Versions(loaded, example)
     swapped = example.kind == "cosine" and float(versions.margins([()])[0]) < 0
     if swapped:
-        example = _swapped(example)
+        first, second, third = example.rows
+        example = replace(example, rows=(first, third, second))
         versions = Versions(loaded, example)
     most, total = options.most, 1 + options.shuffles
     found = search(versions, heads, most)
@@ -171,12 +172,6 @@ def find_reversal(
         margin_mean=float(at_mean[0]),
         margins_resampled=tuple(resampled),
     )
-
-
-def _swapped(example: Example) -> Example:
-    """Exchange the second and the third text."""
-    first, second, third = example.rows
-    return replace(example, rows=(first, third, second))
 
 
 # --- what is searched, and other texts of the same margin -----------------------------------------
