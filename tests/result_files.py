@@ -30,7 +30,9 @@ def make_results(model: Path, folder: Path) -> Path:
         ),
         "rank": headscope.rank(loaded, fresh=False, control_seeds=2, **plain),
         "spectrum": headscope.spectrum(loaded, length=16, sequences=4, **plain),
-        "attribute": headscope.attribute(loaded, "the cat sat", "a dog ran", tokens=True, **plain),
+        "attribute": headscope.attribute(
+            loaded, "the cat sat", "a dog ran", tokens=True, curves=True, **plain
+        ),
         "explain": headscope.explain(loaded, "the cat sat on the mat", **plain),
         "depth": headscope.depth(loaded, length=16, sequences=4, **plain),
         "flow": headscope.flow(loaded, limit=60, **plain),

@@ -114,6 +114,9 @@ def chart_on(axes: Axes, chart: Chart) -> None:
             bars = True
             axes.barh(range(len(values)), [v or 0.0 for v in values], color=series.colour)
             axes.set_yticks(range(len(values)), list(series.x), fontsize=7)
+            for i, value in enumerate(series.y):
+                if isinstance(value, Estimate) and value.interval is not None:
+                    axes.hlines(i, *value.interval, color="black", lw=0.8)
         else:
             _points(axes, series, values)
     if bars:

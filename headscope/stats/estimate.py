@@ -45,4 +45,31 @@ class Estimate:
         return None if self.interval is None else (self.interval[1] - self.interval[0]) / 2
 
 
+@dataclass(frozen=True)
+class JointEstimate(Estimate):
+    """One of several estimates, with the interval at which those of all of them hold at once.
+
+    At 95% together (Bonferroni), so that one may be picked out of many; None where it is unknown.
+    """
+
+    all_low: float | None = None
+    all_high: float | None = None
+
+    @property
+    def above(self) -> bool:
+        """Whether the whole interval lies above zero, all estimates taken together."""
+        return (self.all_low or 0.0) > 0.0
+
+    @property
+    def below(self) -> bool:
+        """Whether the whole interval lies below zero, all estimates taken together."""
+        return (self.all_high or 0.0) < 0.0
+
+    @property
+    def joint(self) -> Estimate:
+        """The number with the interval at which all of them hold at once."""
+        return Estimate(self.value, self.all_low, self.all_high)
+
+
 UNKNOWN = Estimate(None)  # For what was not measured, or is missing in results of older versions.
+JOINTLY_UNKNOWN = JointEstimate(None)

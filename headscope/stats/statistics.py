@@ -12,6 +12,7 @@ Psychometrika 12; Benjamini & Hochberg 1995, JRSS B 57.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from scipy.special import betainc, ndtr, ndtri, stdtrit
 
 from headscope.core.accumulator import Array
 from headscope.core.rounding import above
-from headscope.stats.estimate import Estimate
+from headscope.stats.estimate import Estimate, JointEstimate
 
 Z95 = float(ndtri(0.975))  # Normal quantile of a two-sided 95% interval.
 
@@ -163,6 +164,38 @@ def t_half_width(error: ArrayLike, n: ArrayLike) -> Array:
     n = np.asarray(n)
     quantile = stdtrit(np.maximum(n - 1, 1), 0.975)
     return np.where(n == 1, np.inf, quantile * np.asarray(error))
+
+
+def joint_mean(
+    values: Sequence[float],
+    downs: Sequence[float],
+    ups: Sequence[float],
+    *,
+    of: int,
+    n: int | None = None,
+) -> JointEstimate:
+    """Return a mean over random draws, one of ``of`` such means, with both of its intervals.
+
+    ``downs`` and ``ups`` are the half-widths over examples of each draw. Examples and draws err
+    independently, so both contributions to a half-width add as squares (Zou & Donner 2008): that
+    over examples, averaged over draws, and Student's t over draws. For the interval of all means
+    (Bonferroni) the first is widened by the ratio of Student's quantiles for ``n`` examples, or,
+    without ``n``, of normal quantiles.
+    """
+    drawn = np.array(values)
+    draws, mean = len(drawn), float(drawn.mean())
+    error = drawn.std(ddof=1) / np.sqrt(draws) if draws > 1 else 0.0
+
+    def quantile(tail: float) -> float:
+        return -float(ndtri(tail) if n is None else stdtrit(max(n - 1, 1), tail))
+
+    ends = []
+    for tail in (0.025, 0.025 / of):
+        grown = quantile(tail) / quantile(0.025)
+        over_draws = -stdtrit(draws - 1, tail) * error if draws > 1 else 0.0
+        low, high = (float(np.hypot(grown * np.mean(side), over_draws)) for side in (downs, ups))
+        ends += [mean - low, mean + high]
+    return JointEstimate(mean, *(ends if np.isfinite(ends).all() else ()))
 
 
 def finite(value: float) -> float | None:

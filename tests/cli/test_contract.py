@@ -75,10 +75,10 @@ ROWS = {
     ),
     "classify": Row({"limit": 20}, "heads.csv", "relations.csv", "roles relations"),
     "attribute": Row(
-        {"first": "the cat sat", "second": "a dog ran", "tokens": True},
+        {"first": "the cat sat", "second": "a dog ran", "tokens": True, "curves": True},
         "attribute.csv",
-        "attribute_parts.csv attribute_tokens.csv attribute_pairs.csv",
-        "attribute_removed attribute_direct attribute_heads",
+        "attribute_parts.csv attribute_tokens.csv attribute_pairs.csv attribute_curves.csv",
+        "attribute_removed attribute_direct attribute_heads attribute_curves",
     ),
     "rank": Row(
         {"fresh": False, "control_seeds": 2},

@@ -9,6 +9,7 @@ import pytest
 import typer
 import typer.main
 
+from headscope.analyses.attribute.result import EFFECTS
 from headscope.cli.app import app
 from headscope.cli.settings import read_settings
 from headscope.core.roles import primary_roles
@@ -51,7 +52,7 @@ DEFINED = {
     "rank": ("numerical_rank", "stable_rank", "effective_rank", "dims", "overlap"),
     "spectrum": ("share_at_k", "share_sq_at_k", "curve_sq"),
     "validate": ("calls", "mask_reached", "max_abs_hidden_eager", "max_abs_pattern"),
-    "attribute": ("direct", "first_order", "removed", "removed_mean"),
+    "attribute": (*EFFECTS, "faithfulness", "cpr", "cmd", "cpr_p", "cmd_p", "roc", "put_back"),
 }
 
 

@@ -22,11 +22,12 @@ from tiny_models import (
 from transformers import AutoModel
 
 import headscope
-from headscope.analyses.classify.causes import CauseSource, mean_loss, with_causes
+from headscope.analyses.classify.causes import CauseSource, with_causes
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.progress import silent
 from headscope.models.surgery.output_maps import less_random_write, output_map
+from headscope.stats.statistics import joint_mean
 
 LINES = [
     *SOURCES,
@@ -155,13 +156,13 @@ def test_a_mean_over_rotations_errs_as_examples_and_rotations_do():
             drawn = 2.0 + rng.normal(0, 0.2, rotations)  # what a rotation costs
             rows = drawn[:, None] + shared + rng.normal(0, 0.5, (rotations, n))
             half = 1.96 * rows.std(axis=1, ddof=1) / np.sqrt(n)
-            found = mean_loss(rows.mean(axis=1).tolist(), half.tolist(), half.tolist(), heads=heads)
+            found = joint_mean(rows.mean(axis=1).tolist(), half.tolist(), half.tolist(), of=heads)
             missed += not found.interval[0] <= 2.0 <= found.interval[1]
             inside.append(found.all_low <= 2.0 <= found.all_high)
         any_missed += not all(inside)
     assert missed <= stats.binom.ppf(0.999, runs * heads, 0.06)
     assert any_missed <= stats.binom.ppf(0.999, runs, 0.07)
-    same = mean_loss([1.0] * 5, [0.5] * 5, [0.25] * 5, heads=72)  # rotations that agree
+    same = joint_mean([1.0] * 5, [0.5] * 5, [0.25] * 5, of=72)  # rotations that agree
     assert same.interval == pytest.approx((0.5, 1.25))
     assert same.all_low < 0.5 < 1.25 < same.all_high
 

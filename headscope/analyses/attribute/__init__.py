@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -46,7 +47,7 @@ class AttributeOptions(RunOptions):
     examples: ClassVar[tuple[str, ...]] = (
         'headscope attribute demo "A man plays a guitar." "Someone plays music."',
         'headscope attribute demo "A man plays." "Music is made." --tokens',
-        'headscope attribute demo "A man plays." "Music is made." --against Rain',
+        'headscope attribute demo "A man plays." "Music is made." --against Rain --curves',
         "headscope attribute demo --data stsb-test.csv --limit 200 -o out/",
         'headscope attribute ./my-classifier "A dull film." --flip',
         'headscope attribute ./my-translator "Guten Tag." --target "Good day."',
@@ -123,9 +124,11 @@ class AttributeOptions(RunOptions):
     removals: Annotated[
         int,
         Option(
-            help="Examples of the data on which every head is removed, spread evenly.", at_least=1
+            help="Examples of the data on which every head is removed and rankings are judged, "
+            "spread evenly.",
+            at_least=1,
         ),
-    ] = 16
+    ] = 32
     roles: Annotated[
         Classification | None,
         Option(
@@ -142,11 +145,44 @@ class AttributeOptions(RunOptions):
     ] = None
     most: Annotated[int, Option(help="Heads that a searched set may have.", at_least=1)] = 8
     draws: Annotated[
-        int, Option(help="Random sets of heads beside a set that was found.", at_least=5)
+        int,
+        Option(
+            help="Random sets of as many heads in the same layers, beside a set that was found.",
+            at_least=5,
+        ),
     ] = 100
     shuffles: Annotated[
-        int, Option(help="Other texts on which the same search is run.", at_least=1)
+        int,
+        Option(
+            help="Other texts with the same margin (within 20%) on which the same search is run.",
+            at_least=1,
+        ),
     ] = 5
+    resamples: Annotated[
+        int,
+        Option(
+            help="Draws of the removal by resampling: z of other texts' positions; 0: none.",
+            at_least=0,
+        ),
+    ] = 8
+    curves: Annotated[
+        bool,
+        Option(
+            help="Also judge rankings of the heads by what their first heads do alone. Always with "
+            "--data.",
+        ),
+    ] = False
+    rankings: Annotated[
+        int, Option(help="Random rankings of the heads beside those that are judged.", at_least=19)
+    ] = 19
+    circuit: Annotated[
+        str | None,
+        Option(
+            help="Heads that are known to make the output (L0H1,L1H2): the area under the ROC "
+            "curve of each ranking. Implies --curves.",
+            metavar="HEADS",
+        ),
+    ] = None
     control: Annotated[bool, Option(help="Also measure a model with random weights.")] = False
     pooling: Annotated[str | None, POOLING] = None
 
@@ -161,15 +197,32 @@ class AttributeOptions(RunOptions):
             raise InputError("against compares a third text with the second; give two texts.")
         if self.first is None and (self.target is not None or self.at is not None):
             raise InputError("target is what is written for a text; give that text too.")
+        if 0 < self.resamples < 8:
+            raise InputError("fewer than 8 resamples say little; give 8 or more, or 0 for none.")
         for name in ("first", "second", "target", "against"):
             text = getattr(self, name)
             if text is not None and not text.strip():
                 raise InputError("A text is empty; give at least one word.")
 
+    @property
+    def judges(self) -> bool:
+        """Whether rankings are judged."""
+        return self.curves or self.circuit is not None or self.data is not None
+
+    def circuit_of(self, names: Sequence[str]) -> list[int]:
+        """Return where the heads of the circuit stand among the names of all heads."""
+        wanted = [name.strip() for name in (self.circuit or "").split(",") if name.strip()]
+        if unknown := [name for name in wanted if name not in names]:
+            raise InputError(
+                f"circuit names {unknown[0]!r}, and this model has the heads {names[0]} to "
+                f"{names[-1]}; separate names with commas."
+            )
+        return [names.index(name) for name in wanted]
+
     def step_names(self) -> tuple[str, ...]:
-        """Name the steps: the exact sum, the removals, the search and the random weights."""
+        """Name the steps: the sum, the removals, the curves, the search and random weights."""
         searched = self.against is not None or bool(self.flip)
-        wanted = {"search": searched, "control": self.control}
+        wanted = {"rankings judged": self.judges, "search": searched, "control": self.control}
         return ("parts", "heads removed", *(name for name, asked in wanted.items() if asked))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +49,6 @@ class Opened:
     examples: list[Example]
     skipped: int
     shuffled: list[Example]
-    #: The example whose heads are searched, and others for comparison; empty unless asked for.
-    searched: list[Example]
     calibration_rows: list[Row]
     calibration: dict[str, Any]
     data: Examples | None
@@ -81,7 +78,7 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
     else:
         texts = () if data is not None else _texts(loaded, kind, options)
         examples, skipped = _encoded(loaded, kind, data, texts)
-        examples, label = _labelled(loaded, kind, examples, options.label)
+        examples, label = labelled(loaded, kind, examples, options.label)
     rows, calibration = _calibrate(loaded, kind, options, data, texts)
     return loaded, Opened(
         kind=kind,
@@ -90,7 +87,6 @@ def open_examples(loaded: LoadedModel, options: AttributeOptions) -> tuple[Loade
         examples=examples,
         skipped=skipped,
         shuffled=_shuffled(loaded, examples, rows),
-        searched=_searched(loaded, examples[0], rows, options),
         calibration_rows=rows,
         calibration=calibration,
         data=data,
@@ -205,7 +201,7 @@ def _encoded(
     return examples, len(first) - len(examples)
 
 
-def _labelled(
+def labelled(
     loaded: LoadedModel, kind: str, examples: list[Example], label: str | None
 ) -> tuple[list[Example], str]:
     """Give each example the label that was asked for, or the one that the model predicts."""
@@ -261,7 +257,7 @@ def _targets(
     ends = ends_of(loaded)
     if data is not None:
         rows = list(encode_pairs(loaded, data.first, data.second or (), ends))
-        examples = [_target(row) for row in rows if row is not None and row.content]
+        examples = [target_of(row) for row in rows if row is not None and row.content]
         if not examples:
             raise InputError(
                 f"Every pair of {data.name} is longer than the {loaded.max_length} tokens that "
@@ -286,7 +282,7 @@ def _targets(
             "cannot write it; give another target."
         )
     target = options.target or str(loaded.tokenizer.decode(row.labels, skip_special_tokens=True))
-    example = _target(row)
+    example = target_of(row)
     if options.at is not None:
         if options.at > len(row.labels):
             raise InputError(
@@ -297,7 +293,8 @@ def _targets(
     return (source, target), [example], 0
 
 
-def _target(row: PairRow) -> Example:
+def target_of(row: PairRow) -> Example:
+    """Make the mean logit of all tokens of a target an output."""
     return Example("target", (row,), positions=tuple(range(len(row.labels))))
 
 
@@ -325,17 +322,6 @@ def _generated(loaded: LoadedModel, sources: Sequence[str]) -> Iterator[PairRow]
             labels=(*ids, ends.stop),
             decoder_content=tuple(i for i, token in enumerate(ids, 1) if token not in special),
         )
-
-
-def _predicted_target(loaded: LoadedModel, example: Example) -> Example:
-    """Replace a target's labels by what the model predicts where it reads the target itself."""
-    batch = padded([example.pair], loaded.pad_id, loaded.device)
-    with intervene(loaded) as router, torch.no_grad():
-        run = partial(loaded.run, select=None)
-        logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)[1]
-    assert logits is not None
-    labels = tuple(logits[0].argmax(-1).tolist())
-    return replace(example, rows=(replace(example.pair, labels=labels),))
 
 
 # --- calibration, and controls --------------------------------------------------------------------
@@ -403,7 +389,7 @@ def _shuffled(
         return [replace(first, rows=(first.rows[0], row)) for row in rows[:OTHERS]]
     if first.kind == "target":
         return [_with_source(first, row) for row in rows if row.ids != first.pair.ids][:OTHERS]
-    return _others(loaded, first, rows)[:OTHERS]
+    return other_texts(loaded, first, rows)[:OTHERS]
 
 
 def _with_source(example: Example, other: Row) -> Example:
@@ -411,7 +397,7 @@ def _with_source(example: Example, other: Row) -> Example:
     return replace(example, rows=(replace(example.pair, ids=other.ids, content=other.content),))
 
 
-def _others(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
+def other_texts(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[Example]:
     """Return the same output of other texts; a token's logit is read at a masked middle token."""
     if example.kind == "class":
         typed = example.rows[0].types is not None
@@ -424,43 +410,3 @@ def _others(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> list[
         ids = (*row.ids[:position], mask, *row.ids[position + 1 :])
         others.append(replace(example, rows=(replace(row, ids=ids),), position=position))
     return others
-
-
-def _searched(
-    loaded: LoadedModel, example: Example, rows: Sequence[Row], options: AttributeOptions
-) -> list[Example]:
-    """Return the example whose heads are searched, and others of about its length to compare with.
-
-    They are random triples of the calibration text, or others of its texts; empty where no search
-    is asked for. Labels are the model's predictions; of a target it reads the target itself
-    (teacher forcing), and where only one token of it counts, only one of theirs does.
-    """
-    n, to_target = options.shuffles, example.kind == "target"
-    if options.against is None and not options.flip:
-        return []
-
-    def length(some: Sequence[Row]) -> float:
-        sizes = [len(row.labels) if isinstance(row, PairRow) else len(row) for row in some]
-        return sum(sizes) / len(sizes)
-
-    near = sorted(rows, key=lambda row: abs(length([row]) - length(example.rows)))
-    near = near[: max(n if to_target else 3 * n, len(rows) // 2)]
-    order = torch.randperm(
-        len(near), generator=torch.Generator().manual_seed(abs(options.seed))
-    ).tolist()
-    drawn = [near[i] for i in order]
-    if to_target:
-        others = [_target(row) for row in drawn[:n] if isinstance(row, PairRow)]
-        if options.at is not None:
-            others = [replace(e, positions=e.positions[: options.at][-1:]) for e in others]
-        return [_predicted_target(loaded, e) for e in (example, *others)]
-    if options.against is not None:
-        third = next(encode_rows(loaded, [loaded.pooling.prompt + options.against], None))
-        if third is None or not third.content:
-            raise InputError(f"The text of against does not fit {loaded.name}; give another.")
-        triples = [tuple(drawn[i : i + 3]) for i in range(0, len(drawn) - 2, 3)][:n]
-        return [replace(example, rows=(*example.rows, third))] + [
-            replace(example, rows=triple) for triple in triples
-        ]
-    others = _others(loaded, example, drawn)[:n]
-    return _labelled(loaded, example.kind, [example, *others], None)[0]

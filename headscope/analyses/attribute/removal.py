@@ -1,9 +1,12 @@
-"""Measure an output without some heads, in batches, and search sets of heads that reverse it."""
+"""Measure an output without some heads, in batches: one mechanism for everything that removes.
+
+A removed head leaves zeros, its mean over calibration text, or what it puts out elsewhere.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,17 +15,24 @@ from torch import Tensor
 
 from headscope.analyses.attribute.measure import Example, margin_of, select_read, value_of, vectors
 from headscope.core.accumulator import Array
+from headscope.core.progress import Progress
 from headscope.core.widest import exact
 from headscope.data.token_rows import Padded, PairRow, Row, filled, padded
-from headscope.models.run.intervene import Means, gated, sums_of_z
+from headscope.models.layouts.layout import AttentionSite
+from headscope.models.run.intervene import Means, gated, intervene, sums_of_z
 from headscope.models.run.loaded import LoadedModel
 from headscope.models.run.replay import Recorded, Replay
 
 AT_ONCE = 4096  # Tokens of a batch
 TOGETHER = 12  # Versions of a text in a batch: a layer of heads in most models.
 LOGITS = 20_000_000  # Entries of the logits of a batch.
+DONORS = 1024  # Tokens of calibration text that these are drawn from.
 Place = tuple[int, int]  # Row of the site, and index of the head in it.
 Heads = Sequence[Place]
+#: Makes what takes the place of removed heads in a text; None in its place stands for zeros.
+Replacement = Callable[[LoadedModel, Row], Means]
+#: Ways of removing heads, by name: the effect of each is the mean over its replacements.
+Ways = Mapping[str, Sequence[Replacement | None]]
 
 
 class MeanZ(NamedTuple):
@@ -42,20 +52,53 @@ class MeanZ(NamedTuple):
         }
 
 
+class Donors(NamedTuple):
+    """What every head puts out at single positions of calibration text."""
+
+    #: At ordinary and at special tokens, (tokens, n_heads, d_head) each, by row of the site; a kind
+    #: that no position has is represented by the other.
+    z: dict[int, tuple[Tensor, Tensor]]
+    seed: int
+
+    def drawn(self, number: int) -> Replacement:
+        """Return a draw: at each position of a text z of a random position of the same kind.
+
+        All heads of a stack take it from the same position.
+        """
+
+        def at_tokens(loaded: LoadedModel, row: Row) -> Means:
+            rng = np.random.default_rng([abs(self.seed), number, *row.ids])
+            content = {stack: content_of([row], stack, "cpu")[0] for stack in loaded.stacks}
+            shares = {stack: torch.tensor(rng.random(len(of))) for stack, of in content.items()}
+            replaced = {}
+            for site in loaded.sites:
+                ordinary, special = (
+                    z[(shares[site.stack] * len(z)).long()] for z in self.z[site.row]
+                )
+                z = torch.where(content[site.stack][:, None, None], ordinary, special)
+                replaced[site.row] = z.transpose(0, 1)[None]
+            return replaced
+
+        return at_tokens
+
+
+def _batches(
+    loaded: LoadedModel, rows: Sequence[Row]
+) -> Iterator[tuple[Padded, dict[str, tuple[Tensor, Tensor]]]]:
+    """Pad texts, with masks of their ordinary and of their special tokens by stack."""
+    for start in range(0, len(rows), 32):
+        part = rows[start : start + 32]
+        batch, masks = padded(part, loaded.pad_id, loaded.device), {}
+        for stack in loaded.stacks:
+            content = content_of(part, stack, loaded.device)
+            real = batch.queries_of(stack).bool()
+            masks[stack] = (real & content, real & ~content)
+        yield batch, masks
+
+
 def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
     """Average every head's z over the positions of some texts, special tokens apart."""
-
-    def batches() -> Iterator[tuple[Padded, dict[str, tuple[Tensor, Tensor]]]]:
-        for start in range(0, len(rows), 32):
-            part = rows[start : start + 32]
-            batch, masks = padded(part, loaded.pad_id, loaded.device), {}
-            for stack in loaded.stacks:
-                content = content_of(part, stack, loaded.device)
-                real = batch.queries_of(stack).bool()
-                masks[stack] = (real & content, real & ~content)
-            yield batch, masks
-
-    sums, counts = sums_of_z(loaded, batches(), kinds=2)
+    sums, counts = sums_of_z(loaded, _batches(loaded, rows), kinds=2)
     ordinary, special = {}, {}
     for row, total in sums.items():
         count = counts[row]
@@ -63,6 +106,31 @@ def mean_outputs(loaded: LoadedModel, rows: Sequence[Row]) -> MeanZ:
         ordinary[row] = total[0] / count[0].clamp(min=1)
         special[row] = total[shared] / count[shared].clamp(min=1)
     return MeanZ(ordinary, special, sum(len(row.ids) for row in rows))
+
+
+def donors(loaded: LoadedModel, rows: Sequence[Row], seed: int) -> Donors:
+    """Keep every head's z at the positions of the first texts, special tokens apart."""
+    ends = np.cumsum([len(row) for row in rows])
+    seen: dict[int, tuple[list[Tensor], list[Tensor]]] = {s.row: ([], []) for s in loaded.sites}
+
+    masks: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(site: AttentionSite, z: Tensor) -> Tensor:
+        for kept, mask in zip(seen[site.row], masks[site.stack], strict=True):
+            kept.append(z.transpose(1, 2)[mask].cpu())
+        return z
+
+    with intervene(loaded, z=keep) as router:
+        run: Callable[..., object] = loaded.run
+        few = rows[: max(1, int((ends <= DONORS).sum()))]
+        for batch, of_batch in _batches(loaded, few):
+            masks = of_batch
+            router.run(partial(run, *batch.inputs, **batch.decoder_inputs))
+    z = {}
+    for row, kinds in seen.items():
+        ordinary, special = map(torch.cat, kinds)
+        z[row] = (ordinary if len(ordinary) else special, special if len(special) else ordinary)
+    return Donors(z, seed)
 
 
 def content_of(rows: Sequence[Row], stack: str, device: str) -> Tensor:
@@ -89,27 +157,31 @@ class Versions:
         self._base: frozenset[Place] | None = None
         self._without_base: list[Tensor] = []  # Each text's vector without those heads, (1, d)
 
-    def values(self, sets: Sequence[Heads], means: MeanZ | None = None) -> Array:
-        """Return the output without each set of heads, (sets,); their means stay if given."""
-        return self._read(sets, value_of, frozenset(), means)
+    def values(self, sets: Sequence[Heads], left: Replacement | None = None) -> Array:
+        """Return the output without each set of heads, (sets,); ``left`` takes their place."""
+        return self._read(sets, value_of, frozenset(), left)
 
-    def margins(self, sets: Sequence[Heads], base: Heads = ()) -> Array:
-        """Return the margin of a comparison, or of a prediction, without each set, (sets,)."""
-        return self._read(sets, margin_of, frozenset(base))
+    def margins(
+        self, sets: Sequence[Heads], base: Heads = (), left: Replacement | None = None
+    ) -> Array:
+        """Return the margin of a comparison, or of a prediction, without each set, (sets,).
+
+        Sets that are not measured with ``left`` contain ``base``.
+        """
+        return self._read(sets, margin_of, frozenset(base), left)
 
     def _read(
         self,
         sets: Sequence[Heads],
         read: Callable[[Example, Tensor], Tensor],
         base: frozenset[Place],
-        means: MeanZ | None = None,
+        left: Replacement | None,
     ) -> Array:
         if self._base != base:
             self._without_base = [text.record(list(base)) for text in self._texts]
             self._base = base
         of_texts = [
-            (text, None if means is None else means.at_tokens(self._loaded, text.row))
-            for text in self._texts
+            (text, None if left is None else left(self._loaded, text.row)) for text in self._texts
         ]
         before = self._texts[0].layers_before
         further = [[row for row, head in heads if (row, head) not in base] for heads in sets]
@@ -169,50 +241,29 @@ class _Text:
         return vectors(loaded, self._example.kind, batch, hidden, logits)
 
 
-class Search(NamedTuple):
-    """The result of a greedy search."""
-
-    heads: tuple[Place, ...]  # In the order of their choice
-    margins: tuple[float, ...]  # With all heads, and after each choice
-
-    @property
-    def reversed(self) -> bool:
-        """Whether the last margin is below zero."""
-        return self.margins[-1] < 0
+def read_alone(loaded: LoadedModel, example: Example, rows: Sequence[Row]) -> Array:
+    """Return the vectors (rows, d) that an output like the example's is read from."""
+    vectors = [_Text(loaded, example, row).record(()) for row in rows]
+    return exact(torch.cat(vectors)).cpu().numpy()
 
 
-def search(versions: Versions, heads: Sequence[Place], most: int) -> Search:
-    """Remove the head that lowers the margin most, again and again, until it is below zero.
+def remove_each(
+    loaded: LoadedModel,
+    examples: Sequence[Example],
+    heads: Heads,
+    ways: Ways,
+    progress: Progress,
+) -> dict[str, Array]:
+    """Run every example without each head in turn, removed in each way.
 
-    The greedy search is lazy (Minoux 1978): heads are tried in the order of how much they lowered
-    the margin when last tried, until that is less than this round's best head does.
+    Returns the output minus the output without, (examples, heads) by way, mean over replacements.
     """
-    chosen: list[Place] = []
-    margins = [float(versions.margins([()])[0])]
-    lowers = dict.fromkeys(heads, math.inf)  # What each head lowered the margin by, last time
-    while margins[-1] >= 0 and lowers and len(chosen) < most:
-        order = sorted(lowers, key=lambda head: -lowers[head])
-        best, tried = -math.inf, list[Place]()
-        while len(tried) < len(order) and lowers[order[len(tried)]] > best:
-            once = len(order) if not chosen else TOGETHER
-            part = order[len(tried) : len(tried) + once]
-            tried += part
-            without = versions.margins([(*chosen, head) for head in part], chosen)
-            lowers.update(zip(part, (margins[-1] - without).tolist(), strict=True))
-            best = max(best, *(lowers[head] for head in part))
-        chosen.append(max(tried, key=lambda head: lowers[head]))
-        del lowers[chosen[-1]]
-        # Measured again in a complete run of its own: this number decides.
-        margins.append(float(versions.margins([chosen], chosen)[0]))
-    return Search(tuple(chosen), tuple(margins))
-
-
-def random_reversals(
-    versions: Versions, heads: Sequence[Place], size: int, draws: int, seed: int
-) -> int:
-    """Count how many of ``draws`` random sets of ``size`` heads turn the margin below zero."""
-    rng = np.random.default_rng(seed)
-    sets = [
-        [heads[i] for i in rng.choice(len(heads), size=size, replace=False)] for _ in range(draws)
-    ]
-    return int((versions.margins(sets) < 0).sum())
+    effects = {way: np.zeros((len(examples), len(heads))) for way in ways}
+    for i, example in enumerate(examples):
+        versions = Versions(loaded, example)
+        for way, replacements in ways.items():
+            for left in replacements:
+                output, *without = versions.values([(), *((head,) for head in heads)], left)
+                effects[way][i] += (output - np.array(without)) / len(replacements)
+        progress("heads removed", i + 1, len(examples))
+    return effects

@@ -9,10 +9,13 @@ from headscope.core.heads import Head, layer_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import JOINTLY_UNKNOWN, Estimate, JointEstimate
 
 if TYPE_CHECKING:
     import pandas
+
+#: Numbers of a head, as its fields are called.
+EFFECTS = ("direct", "first_order", "removed", "removed_mean", "resampled", "removed_size")
 
 
 @dataclass(frozen=True)
@@ -35,18 +38,28 @@ class PartSum:
 
 @dataclass(frozen=True)
 class AttributedHead(Head):
-    """What one head has to do with the output, mean over examples."""
+    """What one head has to do with the output, mean over examples.
+
+    Every number has two intervals, of this head and of all heads at once (Student's t, Bonferroni).
+    """
 
     #: Its part of the exact sum; unknown for a head of an encoder whose decoder is taken apart,
     #: since what it wrote reaches the output only through what heads of the decoder read.
-    direct: Annotated[Estimate, Compare("direct part")]
+    direct: Annotated[JointEstimate, Compare("direct part")]
     #: The output minus the output without it: z at zero, and at its mean over calibration text.
-    removed: Annotated[Estimate, Compare("effect of removal")]
-    removed_mean: Annotated[Estimate, Compare("effect of removal, mean left")]
+    removed: Annotated[JointEstimate, Compare("effect of removal")]
+    removed_mean: Annotated[JointEstimate, Compare("effect of removal, mean left")]
     role: str = ""  # Its primary role, where a classification was given
     #: How a cosine changes at first order as its write fades: both embeddings become shorter or
     #: longer too, which the exact sum leaves out. Unknown for logits.
-    first_order: Annotated[Estimate, Compare("direct part, lengths counted")] = UNKNOWN
+    first_order: Annotated[JointEstimate, Compare("direct part, lengths counted")] = JOINTLY_UNKNOWN
+    #: The same as ``removed`` where z comes from random positions of calibration text, ordinary and
+    #: special apart: at least 8 draws, over all examples.
+    resampled: Annotated[JointEstimate, Compare("effect of removal, resampled")] = JOINTLY_UNKNOWN
+    #: Mean of \|effect\| of ``removed``: a head may matter in either direction.
+    removed_size: Annotated[JointEstimate, Compare("size of the effect of removal")] = (
+        JOINTLY_UNKNOWN
+    )
 
 
 @dataclass(frozen=True)
@@ -142,13 +155,62 @@ class Reversal:
 
     question: str  # ``nearer`` or ``predicted``
     swapped: bool  # Whether the third text is the nearer one, and it is this that is reversed
-    heads: tuple[str, ...]  # In the order in which the greedy search chose them
-    margins: tuple[float, ...]  # With all heads, and after each choice, measured
-    found: bool  # Whether the last margin is below zero
+    #: In the order in which the greedy search chose them; where they reverse it, all are needed.
+    heads: tuple[str, ...]
+    margins: tuple[float, ...]  # With all heads, and after each choice of the greedy search
+    found: bool  # Whether the margin without them is below zero
     most: int  # Heads that the set might have
-    random_reversed: int  # Random sets of as many heads that do it too, of ``draws``.
+    #: Random sets of as many heads in the same layers that do it too, of ``draws`` different ones:
+    #: fewer than asked for where the layers have no more.
+    random_reversed: int
     draws: int
-    others: tuple[OtherSearch, ...]  # Triples, or texts, of the calibration text
+    #: The same search on triples, or texts, of the calibration text whose margin is within 20%.
+    others: tuple[OtherSearch, ...]
+    margin: float | None = None  # Without the heads
+    put_back: tuple[float, ...] = ()  # The margin where each of them is put back alone
+    chosen: tuple[str, ...] = ()  # By the greedy search, before those not needed were put back
+    #: The margin where the heads leave their mean, and in each draw where they are resampled.
+    margin_mean: float | None = None
+    margins_resampled: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankingCurve:
+    """What the first heads of a ranking do alone, all others at their mean.
+
+    Faithfulness is the share of the output's change from all heads at their mean to the whole model
+    that comes back (Mueller et al. 2025, arXiv:2504.13151), each example's in its own direction.
+    """
+
+    ranking: str  # ``direct``, ``first_order``, ``removed``, ``removed_mean``, ``resampled``
+    #: Faithfulness with so many heads as ``Faithfulness.kept`` says: the largest effects first,
+    #: and the largest |effects| first; the same for a random ranking.
+    signed: tuple[float, ...]
+    absolute: tuple[float, ...]
+    #: Area under ``signed``, and between ``absolute`` and 1, over the share of heads from 0 to 1;
+    #: bootstrap over the examples that are judged, none below 8.
+    cpr: Annotated[Estimate, Compare("CPR", better=1)]
+    cmd: Annotated[Estimate, Compare("CMD", better=-1)]
+    #: (1 + random rankings at least as good) / (1 + random rankings); None for a random one
+    cpr_p: float | None = None
+    cmd_p: float | None = None
+    roc: float | None = None  # Area under the ROC curve of |effect|, where a circuit was named
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """Whether rankings name the heads that matter, beside random rankings."""
+
+    kept: tuple[int, ...]  # Heads, from none to all
+    #: Examples whose mean effects rank the heads, and others that judge the rankings. One example
+    #: does both (``same``).
+    ranked: Annotated[int, Setting()]
+    judged: Annotated[int, Setting()]
+    same: bool
+    output: float  # Of the whole model, mean over the judged examples
+    ablated: float  # With all heads at their mean
+    rankings: Annotated[tuple[RankingCurve, ...], Compare(where="{0.ranking}")]
+    random: tuple[RankingCurve, ...]
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +223,7 @@ class AttributeResult(Measured):
     label: str  # The class, or the token; empty for a cosine, and where examples have their own
     examples: Annotated[int, Setting()]
     skipped: int  # Longer than the model's limit, or without a mask
-    removals: Annotated[int, Setting()]  # Examples on which heads were removed
+    removals: Annotated[int, Setting()]  # Examples on which heads were removed and rankings judged
     output: Annotated[Estimate, Compare("output")]  # Mean over examples (Student's t)
     check: SumCheck
     parts: Annotated[tuple[PartSum, ...], Compare(where="{0.kind}")]
@@ -185,6 +247,8 @@ class AttributeResult(Measured):
     pairs: TokenPairs | None = None  # Of one pair, where asked for
     reversal: Reversal | None = None  # Where it was asked for
     control: AttributeControl | None = None  # Random weights, where asked for
+    #: Where it was asked for; None also where all heads together change nothing.
+    faithfulness: Annotated[Faithfulness | None, Compare()] = None
 
     def part(self, kind: str) -> Estimate:
         """Return what all parts of one kind contribute."""
@@ -197,10 +261,25 @@ class AttributeResult(Measured):
         rows = []
         for head in self.heads:
             row = {"layer": head.layer, "head": head.head, "stack": head.stack, "role": head.role}
-            for name in ("direct", "first_order", "removed", "removed_mean"):
-                row |= estimated_columns(name, getattr(head, name))
+            for name in EFFECTS:
+                number: JointEstimate = getattr(head, name)
+                row |= estimated_columns(name, number)
+                row |= {f"{name}_all_low": number.all_low, f"{name}_all_high": number.all_high}
             rows.append(row)
         return pd.DataFrame(rows)
+
+    def curves_frame(self) -> pandas.DataFrame:
+        """One row per ranking, order and number of heads kept; random rankings too (pandas)."""
+        import pandas as pd
+
+        found = self.faithfulness
+        rows = [
+            (curve.ranking, order, heads, share)
+            for curve in ((*found.rankings, *found.random) if found else ())
+            for order in ("signed", "absolute")
+            for heads, share in zip(found.kept if found else (), getattr(curve, order), strict=True)
+        ]
+        return pd.DataFrame(rows, columns=["ranking", "order", "kept", "faithfulness"])
 
     def parts_frame(self) -> pandas.DataFrame:
         """One row per kind of part and layer, of the model and of the controls (pandas)."""

@@ -6,13 +6,13 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from headscope.analyses.attribute import AttributeOptions
 from headscope.analyses.attribute.examples import Opened, open_examples
+from headscope.analyses.attribute.faithfulness import judge_rankings
 from headscope.analyses.attribute.measure import (
     Example,
     Parts,
@@ -21,12 +21,11 @@ from headscope.analyses.attribute.measure import (
     spread,
 )
 from headscope.analyses.attribute.removal import (
-    MeanZ,
     Place,
-    Versions,
+    Replacement,
+    donors,
     mean_outputs,
-    random_reversals,
-    search,
+    remove_each,
 )
 from headscope.analyses.attribute.result import (
     AttributeControl,
@@ -35,12 +34,11 @@ from headscope.analyses.attribute.result import (
     AttributedToken,
     AttributeResult,
     HeadGroup,
-    OtherSearch,
     PartSum,
-    Reversal,
     SumCheck,
     TokenPairs,
 )
+from headscope.analyses.attribute.reversal import find_reversal, searched
 from headscope.analyses.classify.known_roles import classification_of, find_roles
 from headscope.core.accumulator import Array
 from headscope.core.errors import UnsupportedModelError, ValidationFailedError
@@ -55,9 +53,9 @@ from headscope.models.surgery.copies import cast, random_twin
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks
 from headscope.session.provenance import provenance
 from headscope.session.validate import require_valid
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import JOINTLY_UNKNOWN, UNKNOWN, Estimate, JointEstimate
 from headscope.stats.metrics import spearman, value_of
-from headscope.stats.statistics import finite, t_half_width
+from headscope.stats.statistics import joint_mean, t_half_width
 
 #: Largest error of the sum, relative to the sum of absolute parts: float64 gives 1e-15, and modules
 #: that round to float32 inside (the norms of some families) 1e-7.
@@ -66,8 +64,7 @@ TOLERANCE = 1e-6
 
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
     """Take one output apart, or many, and remove every head."""
-    seed, progress, removals = options.seed, options.tell, options.removals
-    most, draws, by_token = options.most, options.draws, options.tokens
+    seed, progress = options.seed, options.tell
     task = "mlm" if options.of == "token" else None
     loaded = open_for_tasks(model, task=task, **options.loading)
     need_tokenizer(loaded, "attribute")
@@ -76,6 +73,10 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     heads = [(site.row, i) for site in loaded.sites for i in range(site.n_heads)]
     if not heads:
         raise UnsupportedModelError(f"{loaded.name} has no attention head that headscope knows.")
+    of_sites = [(loaded.sites[row], i) for row, i in heads]
+    names = [head_name(site.layer, site.head_ids[i], site.stack) for site, i in of_sites]
+    circuit = options.circuit_of(names)
+    to_reverse = searched(loaded, opened.examples[0], options)
     classified = classification_of(loaded, options.roles, None)
     roles: dict[Place, str] = {}
     if classified is not None:
@@ -93,17 +94,41 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
     parts = _checked(exact, measure_parts(exact, anatomy, examples, step))
     shuffled = measure_parts(exact, anatomy, shuffled_examples, lambda done: step(n + done))
     means = mean_outputs(loaded, opened.calibration_rows)
-    chosen = spread(n, removals)
-    effects = remove_each(loaded, [examples[i] for i in chosen], heads, means, progress)
-    tokens, pairs = _by_token(exact, anatomy, examples[0]) if by_token else ((), None)
+    others = donors(loaded, opened.calibration_rows, seed)
+    chosen = spread(n, options.removals)
+    removed_from = [examples[i] for i in chosen]
+    ways: dict[str, list[Replacement | None]] = {
+        "removed": [None],
+        "removed_mean": [means.at_tokens],
+    }
+    if options.resamples:  # so many draws of each head, or more, over all examples
+        draws = range(-(-options.resamples // len(chosen)))
+        ways["resampled"] = [others.drawn(number) for number in draws]
+    effects = remove_each(loaded, removed_from, heads, ways, progress)
+    tokens, pairs = _by_token(exact, anatomy, examples[0]) if options.tokens else ((), None)
     of_heads = _of_heads(parts.heads, heads)
     lengths = None if parts.first_order is None else _of_heads(parts.first_order, heads)
+    zero = effects["removed"]
+    written = {"direct": of_heads} | ({} if lengths is None else {"first_order": lengths})
+    faithfulness = None
+    if options.judges:
+        rankings = {name: table[chosen] for name, table in written.items()} | effects
+        faithfulness = judge_rankings(
+            *(loaded, removed_from, heads, rankings, means, progress),
+            beside=options.rankings,
+            circuit=circuit,
+            seed=seed,
+        )
+
+    def joint(table: Array | None, j: int) -> JointEstimate:
+        """Average the column of a head over examples."""
+        return JOINTLY_UNKNOWN if table is None else _joint(table[:, j], len(heads))
 
     def agreement_in_layer(row: int) -> Iterator[float | None]:
         """Yield a layer's correlation with removal: of direct parts, and with lengths counted."""
         in_layer = [j for j in direct if heads[j][0] == row]
         for table in (of_heads, lengths):
-            yield None if table is None else _agreement(table[chosen], effects.zero, in_layer)
+            yield None if table is None else _agreement(table[chosen], zero, in_layer)
 
     return AttributeResult(
         schema=SCHEMA,
@@ -120,16 +145,18 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         parts=_sums(loaded, parts, opened.kind),
         heads=tuple(
             AttributedHead(
-                loaded.sites[row].layer,
-                loaded.sites[row].head_ids[i],
-                direct=_mean(of_heads[:, j]) if row in rows else UNKNOWN,
-                first_order=UNKNOWN if lengths is None else _mean(lengths[:, j]),
-                removed=_mean(effects.zero[:, j]),
-                removed_mean=_mean(effects.mean[:, j]),
-                role=roles.get((row, i), ""),
-                stack=loaded.sites[row].stack,
+                site.layer,
+                site.head_ids[i],
+                direct=joint(of_heads if site.row in rows else None, j),
+                first_order=joint(lengths, j),
+                removed=joint(zero, j),
+                removed_mean=joint(effects["removed_mean"], j),
+                resampled=joint(effects.get("resampled"), j),
+                removed_size=joint(np.abs(zero), j),
+                role=roles.get(heads[j], ""),
+                stack=site.stack,
             )
-            for j, (row, i) in enumerate(heads)
+            for j, (site, i) in enumerate(of_sites)
         ),
         layers=tuple(
             AttributedLayer(
@@ -141,9 +168,9 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
             )
             for site in (loaded.sites[row] for row in rows)
         ),
-        groups=tuple(_groups(loaded, heads, direct, of_heads, effects, roles)),
-        spearman=_agreement(of_heads[chosen], effects.zero, direct),
-        spearman_mean=_agreement(of_heads[chosen], effects.mean, direct),
+        groups=tuple(_groups(loaded, heads, direct, of_heads, zero, roles)),
+        spearman=_agreement(of_heads[chosen], zero, direct),
+        spearman_mean=_agreement(of_heads[chosen], effects["removed_mean"], direct),
         shuffled=AttributeControl(
             output=_mean(shuffled.output),
             parts=_sums(loaded, shuffled, opened.kind),
@@ -153,10 +180,15 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         calibration={**opened.calibration, "tokens": means.tokens},
         tokens=tokens,
         pairs=pairs,
-        reversal=_reversal(loaded, opened.searched, heads, most, draws, seed, progress),
+        reversal=find_reversal(
+            loaded, to_reverse, opened.calibration_rows, heads, means, others, options, progress
+        )
+        if to_reverse is not None
+        else None,
         control=_control(loaded, opened, chosen, heads, direct, of_heads, seed, progress)
         if options.control
         else None,
+        faithfulness=faithfulness,
     )
 
 
@@ -181,31 +213,6 @@ def _checked(loaded: LoadedModel, parts: Parts) -> Parts:
     return parts
 
 
-class Effects(NamedTuple):
-    """Outputs minus outputs without each head, (examples, heads)."""
-
-    zero: Array  # The removed head's z at zero
-    mean: Array  # At its mean over the calibration texts
-
-
-def remove_each(
-    loaded: LoadedModel,
-    examples: Sequence[Example],
-    heads: Sequence[Place],
-    means: MeanZ,
-    progress: Progress,
-) -> Effects:
-    """Run every example without each head in turn."""
-    effects = Effects(*np.zeros((2, len(examples), len(heads))))
-    for i, example in enumerate(examples):
-        versions = Versions(loaded, example)
-        for table, replacement in ((effects.zero, None), (effects.mean, means)):
-            output, *without = versions.values([(), *((head,) for head in heads)], replacement)
-            table[i] = output - np.array(without)
-        progress("heads removed", i + 1, len(examples))
-    return effects
-
-
 # --- means over examples --------------------------------------------------------------------------
 
 
@@ -216,13 +223,18 @@ def _of_heads(table: Array, heads: Sequence[Place]) -> Array:
     return picked
 
 
+def _joint(values: Array, of: int) -> JointEstimate:
+    """Return one of ``of`` means over examples with Student's t intervals; one example has none."""
+    n = len(values)
+    error = values.std(ddof=1) / np.sqrt(n) if n > 1 else np.inf
+    half = [float(t_half_width(error, np.array(n)))]
+    return joint_mean([float(values.mean())], half, half, of=of, n=n)
+
+
 def _mean(values: Array) -> Estimate:
     """Return the mean over examples with its Student's t interval; one example has none."""
-    n = len(values)
-    if n == 1:
-        return Estimate(float(values[0]))
-    half = t_half_width(values.std(ddof=1) / np.sqrt(n), np.array(n))
-    return Estimate.around(float(values.mean()), finite(float(half)))
+    mean = _joint(values, 1)
+    return Estimate(mean.value, mean.low, mean.high)
 
 
 def _agreement(first: Array, second: Array, columns: Sequence[int]) -> float | None:
@@ -253,7 +265,7 @@ def _groups(
     heads: Sequence[Place],
     direct: Sequence[int],
     of_heads: Array,
-    effects: Effects,
+    removed: Array,
     roles: dict[Place, str],
 ) -> Iterator[HeadGroup]:
     members: dict[str, list[int]] = {}
@@ -264,7 +276,7 @@ def _groups(
     for name, group in members.items():
         writing = [j for j in group if j in direct]
         together = _mean(of_heads[:, writing].sum(-1)) if writing else UNKNOWN
-        yield HeadGroup(name, len(group), together, _mean(effects.zero[:, group].mean(-1)))
+        yield HeadGroup(name, len(group), together, _mean(removed[:, group].mean(-1)))
 
 
 # --- one example by token -------------------------------------------------------------------------
@@ -313,58 +325,6 @@ def _by_token(
     return tokens, TokenPairs(rows, columns, values, float(output - table.sum()))
 
 
-# --- sets of heads that reverse it ----------------------------------------------------------------
-
-
-def _reversal(
-    loaded: LoadedModel,
-    searched: Sequence[Example],
-    heads: Sequence[Place],
-    most: int,
-    draws: int,
-    seed: int,
-    progress: Progress,
-) -> Reversal | None:
-    """Search the heads whose removal reverses the comparison, or changes the prediction."""
-    if not searched:
-        return None
-
-    def nearer_second(example: Example) -> Example:
-        """Put the nearer text second."""
-        if example.kind != "cosine" or float(Versions(loaded, example).margins([()])[0]) >= 0:
-            return example
-        first, second, third = example.rows
-        return replace(example, rows=(first, third, second))
-
-    example, *others = map(nearer_second, searched)
-    versions = Versions(loaded, example)
-    result = search(versions, heads, most)
-    size = len(result.heads)
-    progress("search", 1, len(searched))
-    random_reversed = random_reversals(versions, heads, size, draws, seed) if size else 0
-    other_searches = []
-    for i, other in enumerate(others, 2):
-        same = search(Versions(loaded, other), heads, most)
-        needed = len(same.heads) if same.reversed else None
-        other_searches.append(OtherSearch(same.margins[0], needed))
-        progress("search", i, len(searched))
-    sites = loaded.sites
-    return Reversal(
-        question="nearer" if example.kind == "cosine" else "predicted",
-        swapped=example is not searched[0],
-        heads=tuple(
-            head_name(sites[row].layer, sites[row].head_ids[i], sites[row].stack)
-            for row, i in result.heads
-        ),
-        margins=result.margins,
-        found=result.reversed,
-        most=most,
-        random_reversed=random_reversed,
-        draws=draws,
-        others=tuple(other_searches),
-    )
-
-
 # --- random weights -------------------------------------------------------------------------------
 
 
@@ -387,15 +347,14 @@ def _control(
     exact = _exact(twin)
     random = _checked(exact, measure_parts(exact, find_stream(exact), opened.examples))
     of_random = _of_heads(random.heads, heads)
-    means = mean_outputs(twin, opened.calibration_rows)
     examples = [opened.examples[i] for i in chosen]
-    effects = remove_each(twin, examples, heads, means, silent)
+    effects = remove_each(twin, examples, heads, {"removed": [None]}, silent)
     progress("control", 1, 1)
     return AttributeControl(
         output=_mean(random.output),
         parts=_sums(loaded, random, opened.kind),
         examples=len(opened.examples),
         agreement=_agreement(of_heads, of_random, direct),
-        spearman=_agreement(of_random[chosen], effects.zero, direct),
+        spearman=_agreement(of_random[chosen], effects["removed"], direct),
         seed=seed,
     )

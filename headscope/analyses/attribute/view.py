@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
+from headscope.analyses.attribute.rankings_view import faithfulness
 from headscope.analyses.attribute.result import AttributedHead, AttributeResult, Reversal
+from headscope.core.rounding import above
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, joined, model_line, model_name, plural, tiny
@@ -28,29 +30,12 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
         yield b.Text(f"{name}: {visible(text)}", "soft")
     if result.skipped:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
-    by_effect = sorted(result.heads, key=_size, reverse=True)
-    columns: list[b.Column] = [
-        ("heads", "name", str),
-        ("removed", "removed", 3),
-        ("mean left", "removed_mean", 3),
-        ("direct part", "direct", 3),
-        *([("lengths counted", "first_order", 3)] if result.kind == "cosine" else []),
-    ]
-    if any(head.role for head in result.heads):
-        columns.append(("role", "role", str))
-    yield b.Table(columns, by_effect[:_TOP], f"Heads that change {_of(result)} most when removed")
+    yield from _largest(result)
     yield b.Text(agreement_sentence(result))
+    yield from faithfulness(result)
     if result.reversal is not None:
         yield b.Text(reversal_sentence(result.reversal))
-        kind = "random triples" if result.reversal.question == "nearer" else "other texts"
-        others, most = result.reversal.others, f"more than {result.reversal.most}"
-        sizes = [most if other.heads is None else str(other.heads) for other in others]
-        margins = joined([decimal(other.margin, 2) for other in others])
-        yield b.Text(
-            f"Control: the same search on {len(sizes)} {kind} of the calibration text needs "
-            f"{joined(sizes)} heads (margins {margins}).",
-            "control",
-        )
+        yield b.Text(_other_searches(result.reversal), "control")
     yield b.Text(_shuffled(result), "control")
     if result.control is not None:
         yield b.Text(_random(result), "control")
@@ -59,6 +44,49 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     yield from _figures(result)
     yield b.Text(_run_lines(result), "soft", on=b.TERMINAL)
     yield _next(result)
+
+
+def _largest(result: AttributeResult) -> Iterator[b.Block]:
+    """List the heads with the largest effects, with the interval that holds for all at once."""
+    many, n, heads = result.examples > 1, len(result.heads), _named(result)
+    if many:
+        at_once = f"that holds for all {n} heads at once ({result.removals} examples)"
+        text = f"No single head changes {_of(result)} on average beyond an interval {at_once}."
+        if heads:
+            text = (
+                f"Removing each of {len(heads)} of {n} heads alone changes {_of(result)} on "
+                f"average: zero lies outside the interval {at_once}."
+            )
+        yield b.Text(text)
+    columns: list[b.Column] = [
+        ("heads", "name", str),
+        ("removed", "removed.joint", 3),
+        *([("mean size", "removed_size.value", 3)] if many else []),
+        ("mean left", "removed_mean.value", 3),
+        ("resampled", "resampled.value", 3),
+        ("direct part", "direct.value", 3),
+    ]
+    if result.kind == "cosine" and not many:  # an interval and all numbers are wider than a line
+        columns.append(("lengths counted", "first_order.value", 3))
+    if any(head.role for head in result.heads):
+        columns.append(("role", "role", str))
+    if heads:
+        title = f"Heads that change {_of(result)} most when removed"
+        yield b.Table(columns, heads[:_TOP], title)
+
+
+def _named(result: AttributeResult) -> list[AttributedHead]:
+    """Return the heads by the size of their effect.
+
+    Over several examples, only those whose interval excludes zero, all heads taken together.
+    """
+
+    def differs(head: AttributedHead) -> bool:
+        low, high = head.removed.joint.interval or (0.0, 0.0)
+        return bool(above(low, 0.0) or above(0.0, high))
+
+    heads = sorted(result.heads, key=_size, reverse=True)
+    return [head for head in heads if result.examples == 1 or differs(head)]
 
 
 def sum_sentence(result: AttributeResult) -> str:
@@ -114,11 +142,48 @@ def reversal_sentence(reversal: Reversal) -> str:
             f"the margin goes from {decimal(start)} to {decimal(end)} without "
             f"{joined(reversal.heads)}."
         )
-    each = reversal.random_reversed
-    return (
+    text = (
         f"Without {joined(reversal.heads)} ({n} {plural(n, 'head')}, greedy search) the model "
-        f"reverses {what}: the margin goes from {decimal(start)} to {decimal(end)}. Of "
-        f"{reversal.draws} random sets of {n}, {each} {'does' if each == 1 else 'do'} so."
+        f"reverses {what}: the margin goes from {decimal(start)} to {decimal(reversal.margin)}."
+    )
+    if spare := [name for name in reversal.chosen if name not in reversal.heads]:
+        text += f" The search also chose {joined(spare)}; put back, not needed."
+    if n > 1 and reversal.put_back:
+        every = "Both" if n == 2 else f"All {n}"
+        text += (
+            f" {every} are needed: with one of them put back the margin is "
+            f"{decimal(min(reversal.put_back))} or more."
+        )
+    draws = reversal.margins_resampled
+    text += f" Where they leave their mean it is {decimal(reversal.margin_mean)}"
+    if draws:
+        text += (
+            "; where they put out what they do in other texts it is below zero in "
+            f"{sum(m < 0 for m in draws)} of {len(draws)} draws"
+        )
+    text += "."
+    each, sets = reversal.random_reversed, f"as many heads in the same {plural(n, 'layer')}"
+    if not reversal.draws:
+        return f"{text} There is no other set of {sets}."
+    return (
+        f"{text} Of {reversal.draws} other random sets of {sets}, {each} "
+        f"{'does' if each == 1 else 'do'} so."
+    )
+
+
+def _other_searches(reversal: Reversal) -> str:
+    others, most = reversal.others, f"more than {reversal.most}"
+    kind = plural(len(others), "triple" if reversal.question == "nearer" else "text")
+    if not others:
+        return (
+            f"Control: no {kind} of the calibration text have this margin within 20%, so how few "
+            "heads reverse others is not measured; name another text by --calibration."
+        )
+    sizes = [most if other.heads is None else str(other.heads) for other in others]
+    margins = joined([decimal(other.margin, 2) for other in others])
+    return (
+        f"Control: the same search on {len(sizes)} {kind} of the calibration text with the same "
+        f"margin within 20% ({margins}) needs {joined(sizes)} heads."
     )
 
 
@@ -219,13 +284,14 @@ def _figures(result: AttributeResult) -> Iterator[b.Block]:
             file=f"attribute_{field}",
             on=on,
         )
-    heads = sorted(result.heads, key=_size, reverse=True)[:_BARS]
+    if not (heads := _named(result)[:_BARS]):
+        return
     panels: list[b.Chart] = []
     for title, field, colour in (
         ("lost when it is removed", "removed", b.BLUE),
         ("direct part", "direct", b.ORANGE),
     ):
-        bars = [getattr(head, field) for head in heads]
+        bars = [getattr(head, field).joint for head in heads]
         series = b.Series(title, [head.name for head in heads], bars, "bars", colour)
         panels.append(b.Chart(title, f"of {_of(result)}", "", [series]))
     yield b.Panels(
@@ -293,7 +359,8 @@ def _cards(result: AttributeResult, places: Sequence[Place]) -> Iterator[Card]:
             continue
         text = (
             f"{ranged(head.removed)} of {_of(result)} {ranged(result.output)} is lost without it "
-            f"({ranged(head.removed_mean)} where its mean stays)"
+            f"({ranged(head.removed_mean)} where its mean stays, {ranged(head.resampled)} where it "
+            "puts out what it does elsewhere)"
         )
         values = {"removed": head.removed.value}
         if head.direct.value is not None:
@@ -324,6 +391,7 @@ VIEW = view(
         "attribute_parts": AttributeResult.parts_frame,
         "attribute_tokens": AttributeResult.tokens_frame,
         "attribute_pairs": AttributeResult.pairs_frame,
+        "attribute_curves": AttributeResult.curves_frame,
     },
     facts=_cards,
     scales=(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,7 @@ from headscope.models.surgery.output_maps import less_random_write, replaced_out
 from headscope.stats.estimate import Estimate
 from headscope.stats.metrics import RESAMPLES, Outputs, spearman
 from headscope.stats.paired_change import interval_of, paired_change
-from headscope.stats.statistics import adjust
+from headscope.stats.statistics import adjust, joint_mean
 from headscope.tasks.base import Task
 from headscope.tasks.calibration import HeadByHead, TaskCalibration, chosen_stack, mean_z, pick
 from headscope.tasks.gauss_newton import labelled_rows, sample
@@ -170,7 +169,7 @@ def _remove_each(
             losses.append(0.0 - change.difference if better else change.difference)
             downs.append(sides[better])
             ups.append(sides[not better])
-        return mean_loss(losses, downs, ups, heads=len(units.members))
+        return Loss(**vars(joint_mean(losses, downs, ups, of=len(units.members))))
 
     rows = units.layers.tolist()
     for row in sorted(set(rows)):
@@ -192,27 +191,6 @@ def _remove_each(
                 "beyond_noise": loss(*((one, zero) for one in noise)),
             }
             progress("removing heads", unit + 1, len(rows))
-
-
-def mean_loss(
-    losses: Sequence[float], downs: Sequence[float], ups: Sequence[float], *, heads: int
-) -> Loss:
-    """Return the mean loss over random rotations, with its intervals.
-
-    Examples and rotations err independently, so both contributions to a half-width add as squares
-    (Zou & Donner 2008): the half-width over examples, averaged over rotations, and Student's t over
-    rotations. For the interval of all heads the first is widened by the ratio of normal quantiles.
-    """
-    rotated = np.array(losses)
-    error = rotated.std(ddof=1) / np.sqrt(len(rotated)) if len(rotated) > 1 else 0.0
-    ends = []
-    for tail in (0.025, 0.025 / heads):
-        grown = stats.norm.isf(tail) / stats.norm.isf(0.025)
-        drawn = stats.t.isf(tail, len(rotated) - 1) * error if len(rotated) > 1 else 0.0
-        low, high = (float(np.hypot(grown * np.mean(side), drawn)) for side in (downs, ups))
-        ends.append((float(rotated.mean()) - low, float(rotated.mean()) + high))
-    known = ends if np.isfinite(ends).all() else []
-    return Loss(float(rotated.mean()), *chain(*known))
 
 
 def _estimate(

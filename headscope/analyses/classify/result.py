@@ -11,7 +11,7 @@ from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns
-from headscope.stats.estimate import UNKNOWN, Estimate
+from headscope.stats.estimate import UNKNOWN, Estimate, JointEstimate
 
 if TYPE_CHECKING:
     import pandas
@@ -189,26 +189,11 @@ class PrefixMatching:
     random_weights: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Loss(Estimate):
+class Loss(JointEstimate):
     """How much worse the model's value gets, in the unit of the metric; positive is worse.
 
     Paired 95% interval over the same examples, and over the rotations of noise.
     """
-
-    #: The interval at which those of all heads hold at once with 95% (Bonferroni); None: unknown.
-    all_low: float | None = None
-    all_high: float | None = None
-
-    @property
-    def above(self) -> bool:
-        """Whether the whole interval lies above zero, all heads taken together."""
-        return (self.all_low or 0.0) > 0.0
-
-    @property
-    def below(self) -> bool:
-        """Whether the whole interval lies below zero, all heads taken together."""
-        return (self.all_high or 0.0) < 0.0
 
 
 @dataclass(frozen=True)
