@@ -121,8 +121,7 @@ def report_html(
         columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
         map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head.",
-        legend="".join(f"{legend(part.stacks[0])}; " for part in classes)
-        + "dashed: removed from the model.",
+        legend="".join(f"{legend(part)}; " for part in classes) + "dashed: removed from the model.",
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
