@@ -292,11 +292,10 @@ def pair_role(label: str) -> Role:
 
 
 def _pair_words(detail: str) -> str:
-    """``contact from->to``: looks along the pairs labelled contact, from the first word."""
+    """``contact to->from``: looks along these pairs, from the second word to the first."""
     label, _, direction = detail.rpartition(" ")
-    ways = {"from->to": "from the first to the second", "to->from": "from the second to the first"}
-    way = ways.get(direction, f"from {direction.replace('->', ' to ')}")
-    return f"Looks along the pairs labelled {label}, {way}"
+    first, second = direction.split("->")
+    return f"Looks along the pairs labelled {label}, from {first!r} to {second!r}"
 
 
 def role_of(key: str) -> Role:

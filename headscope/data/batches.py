@@ -125,7 +125,6 @@ class Source:
     #: (batch, query_pos), bool: the queries, where the decoder is to write a token that is not
     #: special; what it reads there is the token before.
     predicts_content: Tensor
-    words: AlignedWords | None = None  # Where the pairs come with alignments
 
 
 @dataclass(frozen=True)
@@ -159,6 +158,7 @@ class Batch:
     rare: RareTargets  # without candidates where no frequencies are known
     causal: bool = False  # whether a token sees only itself and what stands before it
     source: Source | None = None  # what an encoder-decoder model reads besides
+    words: AlignedWords | None = None  # of pairs of source and target that come with alignments
 
     @property
     def size(self) -> tuple[int, int]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import tee
 from pathlib import Path
@@ -45,7 +44,8 @@ _COLUMNS = Columns(
     order={4: _FIELDS, 1: ("text",)},
     needed=("text",),
 )
-_LINK = re.compile(r"(\d+)([-?p])(\d+)")
+_POSITION = re.compile("[0-9]{1,9}")
+_LINK = re.compile("([0-9]{1,9})([-?p])([0-9]{1,9})")
 _COUNTED = "split at spaces; characters where no text has a space"
 _UNCONFIRMED = (
     "what is found on one half of the {0} is confirmed on the other, every second one, and none of "
@@ -132,8 +132,8 @@ def _grouped(rows: Sequence[_Row]) -> list[list[_Row]]:
 def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
     ends = []
     for name, cell in zip(("from", "to"), row.ends, strict=True):
-        place = _position(cell)
-        if place is None or place >= len(words):
+        place = int(cell) if _POSITION.fullmatch(cell) else len(words)
+        if place >= len(words):
             raise CorpusError(
                 f"{path}, line {row.line}: {name} is {cell!r}, but the text has {len(words)} words "
                 f"({_COUNTED}); give 0 to {len(words) - 1}."
@@ -145,12 +145,6 @@ def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
             f"{ends[0]}; a pair joins two words, not pieces of one."
         )
     return ends[0], ends[1], row.label
-
-
-def _position(cell: str) -> int | None:
-    with suppress(ValueError):  # thousands of digits
-        return int(cell) if cell.isdecimal() else None
-    return None
 
 
 # --- alignments of two texts ---
@@ -213,19 +207,19 @@ def _links(
     """Yield the links of a line: words of the source, of the target, and whether it is sure."""
     for part in line.split():
         match = _LINK.fullmatch(part)
-        ends = match and (_position(match[1]), _position(match[3]))
-        if not match or not ends or None in ends:
+        if match is None:
             raise CorpusError(
                 f"{path}, line {number}: {part!r} is no link of an alignment; write 0-0 for sure "
                 "ones (source-target, from 0) and 0?0 for possible ones."
             )
+        ends = int(match[1]), int(match[3])
         for side, end, n in zip(("source", "target"), ends, size, strict=True):
             if end >= n:
                 raise CorpusError(
                     f"{path}, line {number}: the link {part} names word {end} of the {side}, which "
                     f"has {n} words ({_COUNTED}); give 0 to {n - 1}."
                 )
-        yield ends[0], ends[1], match[2] == "-"
+        yield *ends, match[2] == "-"
 
 
 # --- pairs as a model reads them ---
@@ -314,13 +308,13 @@ def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
     sure, possible = np.zeros((2, len(rows), n_target, n_source), dtype=bool)
     distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
     for i, row in enumerate(rows):
-        for of_side, words in ((of_source, row.source_words), (of_target, row.target_words)):
-            inside = np.flatnonzero(np.array(words) >= 0)
-            of_side[i, np.array(words)[inside], inside] = 1.0
+        for of_side, word_of in ((of_source, row.source_words), (of_target, row.target_words)):
+            inside = np.flatnonzero(np.array(word_of) >= 0)
+            of_side[i, np.array(word_of)[inside], inside] = 1.0
         for source, target, is_sure in row.pair.links:
             possible[i, target, source] = True
             sure[i, target, source] |= is_sure
-        distance[i] = np.arange(n_source) - straight(*sizes[i], n_target)[:, None]
+        distance[i] = np.arange(n_source) - straight(sizes[i, 0], sizes[i, 1], n_target)[:, None]
     pieces = of_source.sum(axis=2).astype(np.int64)
     of_target /= np.maximum(of_target.sum(axis=2, keepdims=True), 1)
     words = AlignedWords(
@@ -335,7 +329,7 @@ def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
         edges=edge_trials(map(_asked, rows, pieces, [row.pair.links for row in rows])),
         swapped=edge_trials(map(_asked, rows, pieces, [row.pair.swapped for row in rows])),
     )
-    return dataclasses.replace(batch, source=dataclasses.replace(batch.source, words=words))
+    return dataclasses.replace(batch, words=words)
 
 
 def straight(n_source: int, n_target: int, n: int) -> Array:

@@ -27,8 +27,8 @@ from torch import Tensor
 
 from headscope.analyses.classify.result import Alignments, HeadLinks, HeadResult, LinkScore
 from headscope.analyses.classify.rows import FARTHEST, OUT
-from headscope.analyses.classify.syntactic import Syntactic
-from headscope.core.accumulator import Accumulator, Array, Parts, numpy, zeros
+from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.core.accumulator import Accumulator, Parts, numpy, zeros
 from headscope.core.activations import Activations
 from headscope.core.roles import PAIR
 from headscope.core.rounding import first_largest, tied
@@ -41,24 +41,11 @@ STEP, STEPS = 0.02, 49  # Thresholds: 0.02, 0.04, ... 0.98.
 _SLACK = 1e-4  # Share of a step by which rounding may take a weight below its threshold.
 
 
-class CrossKernel(Accumulator):
-    """A head's habit of distances, as :class:`.syntactic.Kernel`, from the straight line.
-
-    ``K_h(r)``: mean over words of target and source, r apart (clipped to -20..20), of W / pieces of
-    the source's word, over half A.
-    """
-
-    def __init__(self, n_layers: int, n_heads: int) -> None:
-        self.sums: Array = np.zeros((n_layers, n_heads, 2 * FARTHEST + 1))
-        self.pairs: Array = np.zeros(2 * FARTHEST + 1, dtype=np.int64)
-
-    def means(self) -> Array:
-        """K, (n_layers, n_heads, offsets); 0 at an offset that was never seen."""
-        return np.asarray(self.sums / np.maximum(self.pairs, 1))
-
-
 def kernel_argmax(kernel: Tensor, words: AlignedWords) -> Tensor:
-    """Return the source words, (batch, n_heads, target words), that kernels alone would look at."""
+    """Return the source words, (batch, n_heads, target words), that kernels alone would look at.
+
+    Kernels are those of :class:`.syntactic.Kernel`, with distances from the straight line.
+    """
     kernel = torch.from_numpy(tied(kernel.numpy()))
     scores = kernel[:, words.near(FARTHEST)].transpose(0, 1) * words.pieces[:, None, None]
     looks_at: Tensor = scores.masked_fill(~words.inside[:, None], -1.0).max(dim=-1).indices
@@ -122,7 +109,7 @@ class AlignedHeads(Parts):
         self.syntactic = Syntactic(n_layers, n_heads)
         #: As ``syntactic``, against the alignments of other pairs
         self.swapped = Syntactic(n_layers, n_heads, swapped=True)
-        self.kernel = CrossKernel(n_layers, n_heads)
+        self.kernel = Kernel(n_layers, n_heads, 2 * FARTHEST + 1)
         self.agreement = Agreement(n_layers, n_heads)
         self.others = Agreement(1, 2)  # Of the mean over all heads, and of the straight line
 
@@ -132,7 +119,7 @@ class AlignedHeads(Parts):
 
     def start(self, batch: Batch) -> None:
         """Prepare what every layer of this batch shares; without words nothing is fed."""
-        self._words, self._place = batch.source and batch.source.words, 0
+        self._words, self._place = batch.words, 0
         if (words := self._words) is None:
             return
         size, shape = words.distance.shape, self.syntactic.hits.shape[1:]

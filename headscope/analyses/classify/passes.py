@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple
 
-from headscope.analyses.classify.aligned import AlignedHeads
-from headscope.analyses.classify.aligned import kernel_argmax as links_argmax
+from headscope.analyses.classify.aligned import AlignedHeads, kernel_argmax
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
 from headscope.analyses.classify.result import (
@@ -22,7 +21,7 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
-from headscope.analyses.classify.syntactic import kernel_argmax, kernel_hits
+from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
 from headscope.core.processes import current, merged
@@ -250,13 +249,13 @@ class Reading:
                 if stack == "encoder" and (self.corpus.has_trees or labels):
                     edges = part
             if edges is not None:
-                counted = (edges.syntactic, edges.swapped)
+                kernels, counted = edges.kernel.means(), (edges.syntactic, edges.swapped)
                 again = (batch for _, batch in self.batches.after(0))
                 if isinstance(edges, AlignedHeads):
-                    words = (batch.source.words for batch in again if batch.source)
-                    hits = kernel_hits(edges.kernel.means(), counted, words, links_argmax)
+                    words = (batch.words for batch in again if batch.words is not None)
+                    hits = kernel_hits(kernels, counted, words, kernel_argmax)
                 else:
-                    hits = kernel_hits(edges.kernel.means(), counted, again, kernel_argmax)
+                    hits = kernel_hits(kernels, counted, again)
                 kernel = hits[0]
                 swapped_edges = judge_swapped(edges.swapped, hits[1], thresholds, ids)
             scored = edges.syntactic if edges is not None else None

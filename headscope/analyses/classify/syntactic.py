@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -38,7 +38,6 @@ NEVER = ("punct", "root")
 _POSITIONAL = ("offset", "first", "last")
 _WORDLESS = ("first", "last", "uniform")  # Baselines that :class:`Syntactic` counts by relation.
 _BY_OFFSET = ("offset_trials", "both_offset")
-Looked = TypeVar("Looked", Batch, AlignedWords)  # What trials are asked in.
 _AT_ONCE = 1 << 18  # Entries of (sentences, heads, words, words) that exist at a time.
 
 
@@ -161,12 +160,12 @@ class Kernel(RowMeasure):
     K_h(j - i) * pieces(j); among equals, to the leftmost.
     """
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
+    def __init__(self, n_layers: int, n_heads: int, n_offsets: int = len(WORD_OFFSETS)) -> None:
         #: (n_layers, n_heads, offsets): attention per piece of the attended word, by
         #: :data:`.rows.WORD_OFFSETS`
-        self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
+        self.sums = np.zeros((n_layers, n_heads, n_offsets))
         #: (offsets,): ordered word pairs at each offset, far ones together at the ends
-        self.pairs = np.zeros(len(WORD_OFFSETS), dtype=np.int64)
+        self.pairs = np.zeros(n_offsets, dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -216,8 +215,8 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
 def kernel_hits(
     kernel: Array,
     counted: Sequence[Syntactic],
-    batches: Iterable[Looked],
-    argmax: Callable[[Tensor, Looked], Tensor],
+    batches: Iterable[Batch] | Iterable[AlignedWords],
+    argmax: Callable[[Tensor, Any], Tensor] = kernel_argmax,
 ) -> list[Array]:
     """Count what heads with nothing but their kernels hit of the trials that were counted before.
 
