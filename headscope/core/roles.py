@@ -292,10 +292,11 @@ def pair_role(label: str) -> Role:
 
 
 def _pair_words(detail: str) -> str:
-    """``contact to->from``: looks along these pairs, from the second word to the first."""
+    """``contact to->from``: looks from the second to the first of a pair labelled contact."""
     label, _, direction = detail.rpartition(" ")
-    first, second = direction.split("->")
-    return f"Looks along the pairs labelled {label}, from {first!r} to {second!r}"
+    ways = {"from->to": "the first to the second", "to->from": "the second to the first"}
+    way = ways.get(direction, "the target to the source")
+    return f"Looks from {way} of a pair labelled {label}"
 
 
 def role_of(key: str) -> Role:
