@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
@@ -74,3 +74,30 @@ class Accumulator:
         mine = self.state()
         for name, array in other.state().items():
             mine[name] += array
+
+
+class Parts:
+    """Several accumulators by name (by default its attributes), kept and added up as one."""
+
+    def parts(self) -> Mapping[str, Any]:
+        """Return the accumulators."""
+        return vars(self)
+
+    def state(self) -> dict[str, Array]:
+        """Return all sums as named arrays."""
+        return {
+            f"{name}.{key}": np.array(array, order="C")
+            for name, part in self.parts().items()
+            for key, array in part.state().items()
+        }
+
+    def load_state(self, state: dict[str, Array]) -> None:
+        """Go on from what :meth:`state` gave."""
+        for name, part in self.parts().items():
+            part.load_state({key: state[f"{name}.{key}"] for key in part.state()})
+
+    def merge(self, other: Self) -> None:
+        """Add the sums of another pass over other sentences with the same model."""
+        others = other.parts()
+        for name, part in self.parts().items():
+            part.merge(others[name])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,6 +127,7 @@ class Role:
     sentence: str = ""
     detail: Callable[[str], str] = str  # Puts a label's detail into words.
     legend: str = ""  # What stands below a map; empty: made of mark and name.
+    family: str = ""  # Key of the role whose colours it shares; empty: it has its own
 
 
 #: Relations of Universal Dependencies in words; others keep their label.
@@ -271,20 +272,55 @@ def registered_roles() -> list[Role]:
     return [role for role in ROLES if role.keys is not None]
 
 
+PAIR = "pair:"  # What the key of a role begins with that is a label of a user's own pairs.
+
+
+def pair_role(label: str) -> Role:
+    """Return the role of heads that follow a user's own pairs with this label."""
+    syntactic = next(role for role in ROLES if role.key == "syntactic")
+    return dataclasses.replace(
+        syntactic,
+        key=PAIR + label,
+        name=label,
+        mark=label[:5],
+        stacks=("encoder", "cross"),
+        words=f"looks along the pairs labelled {label}",
+        source="",
+        detail=_pair_words,
+        family=syntactic.key,
+    )
+
+
+def _pair_words(detail: str) -> str:
+    """``contact to->from``: looks from the second to the first of a pair labelled contact."""
+    label, _, direction = detail.rpartition(" ")
+    ways = {"from->to": "the first to the second", "to->from": "the second to the first"}
+    way = ways.get(direction, "the target to the source")
+    return f"Looks from {way} of a pair labelled {label}"
+
+
 def role_of(key: str) -> Role:
     """Return the role with this key; of one that is not registered here, a plain row."""
+    if key.startswith(PAIR):
+        return pair_role(key.removeprefix(PAIR))
     unknown = dataclasses.replace(NO_ROLE, key=key, name=key, mark=key[:5], words=key)
     return next((role for role in primary_roles() if role.key == key), unknown)
 
 
-def roles_of(*stacks: str) -> tuple[Role, ...]:
-    """Return the roles that heads of any of these stacks can have, in the order of priority."""
-    return tuple(role for role in ROLES if set(role.stacks) & set(stacks))
+def role_class(key: str) -> str:
+    """Return the role whose colours a role has on a page: its own key, or that of its family."""
+    return role_of(key).family or key
 
 
-def primary_of(roles: Collection[str]) -> str:
-    """Return the key of the primary role of a head that has these roles."""
-    return next((role.key for role in ROLES if role.key in roles), NO_ROLE.key)
+def roles_of(*stacks: str, labels: Sequence[str] = ()) -> tuple[Role, ...]:
+    """Return the roles that heads of any of these stacks can have, in the order of priority.
+
+    ``labels``: those of a user's own pairs. An encoder has them in place of syntactic roles.
+    """
+    at = next(i for i, role in enumerate(ROLES) if role.key == "syntactic")
+    after = at + bool(labels and "cross" not in stacks)
+    rows = (*ROLES[:at], *map(pair_role, labels), *ROLES[after:])
+    return tuple(role for role in rows if set(role.stacks) & set(stacks))
 
 
 def role_name(key: str) -> str:

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 from headscope.core.accumulator import Array, Keys, zeros
 from headscope.core.widest import widest_type
 from headscope.data.corpus import WINDOW
-from headscope.data.files import Sentence, is_punctuation
+from headscope.data.files import Edge, Sentence, is_punctuation
 from headscope.data.pieces import EncodedSentence
 from headscope.data.token_rows import PairRow, filled, padded
 
@@ -32,6 +32,8 @@ from headscope.data.token_rows import PairRow, filled, padded
 #: 1 for the others; and the same with a word offset.
 RelationName = tuple[int, str, str]
 OffsetName = tuple[int, str, str, int]
+#: How a user's own pairs are asked: from the first word, and from the second.
+PAIR_WAYS = ("from->to", "to->from")
 #: A tokenised sentence in any form: all that batching asks of it is its length.
 Item = TypeVar("Item", bound=Sized)
 
@@ -47,8 +49,10 @@ class EdgeTrials:
     """The gold edges of a batch as trials of (relation, direction).
 
     A trial asks one query word once. Its *pairs* are the words that would be a hit: one head
-    (``dep->head``), or every dependent with that relation (``head->dep``). As an argmax names one
-    word, a trial hits exactly when one of its pairs does.
+    (``dep->head``), or every dependent with that relation (``head->dep``); of a user's own pairs
+    every word that the query is paired with by this label. As an argmax names one word, a trial
+    hits exactly when one of its pairs does. Where words have no first piece in common with their
+    patterns (:class:`AlignedWords`), words are named by their numbers instead.
     """
 
     row: Tensor  # (pairs,): example of the batch
@@ -64,6 +68,35 @@ class EdgeTrials:
     uniform: Tensor
     relation_names: tuple[RelationName, ...]
     offset_names: tuple[OffsetName, ...]
+
+
+@dataclass(frozen=True)
+class AlignedWords:
+    """The words on both sides of a batch of pairs, and which of them are aligned."""
+
+    #: (batch, target words, query_pos): 1 / pieces where the decoder is to write one of the word's
+    of_target: Tensor
+    of_source: Tensor  # (batch, source words, key_pos): 1 at the word's pieces
+    pieces: Tensor  # (batch, source words), int64: pieces of each; 0 behind the last
+    queries: Tensor  # (batch, target words), bool: 0 behind the last
+    #: (batch, target words, source words), bool: sure links; these and those that are only possible
+    sure: Tensor
+    possible: Tensor
+    #: The same shape, int64: how far a source word lies from the straight line between the ends of
+    #: both sides, in words
+    distance: Tensor
+    half: Tensor  # (batch,), int64
+    edges: EdgeTrials  # Possible links, asked from the target; queries and targets are words
+    swapped: EdgeTrials  # The links of another pair with as many words on both sides
+
+    @property
+    def inside(self) -> Tensor:
+        """Whether both words exist: (batch, target words, source words)."""
+        return self.queries[..., None] & (self.pieces > 0)[:, None]
+
+    def near(self, farthest: int) -> Tensor:
+        """The distances, clipped, as indices from 0: (batch, target words, source words)."""
+        return self.distance.clamp(-farthest, farthest) + farthest
 
 
 @dataclass(frozen=True)
@@ -125,6 +158,7 @@ class Batch:
     rare: RareTargets  # without candidates where no frequencies are known
     causal: bool = False  # whether a token sees only itself and what stands before it
     source: Source | None = None  # what an encoder-decoder model reads besides
+    words: AlignedWords | None = None  # of pairs of source and target that come with alignments
 
     @property
     def size(self) -> tuple[int, int]:
@@ -158,7 +192,7 @@ def _moved(value: Any, device: torch.device | str) -> Any:
         return (value.to(widest_type(device)) if wide else value).to(device)
     if isinstance(value, tuple) and value and isinstance(value[0], Tensor):
         return tuple(_moved(item, device) for item in value)
-    if isinstance(value, Batch | EdgeTrials | RareTargets | Source):
+    if isinstance(value, Batch | EdgeTrials | RareTargets | Source | AlignedWords):
         parts = {f.name: _moved(getattr(value, f.name), device) for f in fields(value)}
         return type(value)(**parts)
     return value
@@ -190,7 +224,7 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
     real = torch.arange(ids.shape[1]) < torch.tensor([[len(s)] for s in batch])
     content = word_of >= 0
     special = real & ~content
-    has_trees = batch[0].sentence.heads is not None
+    has_edges = batch[0].sentence.edges is not None
     pieces = np.zeros(ids.shape, dtype=np.int64)
     punctuation = np.zeros(ids.shape, dtype=bool)
     for row, s in enumerate(batch):
@@ -210,8 +244,8 @@ def collate(batch: Sequence[EncodedSentence], pad_id: int) -> Batch:
         folds=_folds(batch),
         half=torch.tensor([s.half for s in batch]),
         pieces=torch.from_numpy(pieces),
-        edges=_edges(batch, [s.sentence for s in batch]) if has_trees else None,
-        swapped=_edges(batch, [s.swapped for s in batch]) if has_trees else None,
+        edges=_edges(batch, [s.sentence for s in batch]) if has_edges else None,
+        swapped=_edges(batch, [s.swapped for s in batch]) if has_edges else None,
         rare=_rare(batch, ids.shape),
     )
 
@@ -272,24 +306,50 @@ def uniform_weight(pieces: Array, query: Array, target: Array) -> Array:
     return weight
 
 
-def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -> EdgeTrials:
+class Asked(NamedTuple):
+    """What one row of a batch is asked, and where its words are."""
+
+    half: int
+    trials: Iterable[tuple[int, Sequence[int], tuple[str, str]]]  # As :func:`trials_of` yields.
+    places: Array  # (words,): what stands for each word in :class:`EdgeTrials`
+    origin: Array  # (query words,): the word that offsets are counted from
+    last: int  # The last word that can be a target
+    uniform: Callable[[Array, Array], Array]  # As :func:`uniform_weight`, of query and target words
+
+
+def _edges(batch: Sequence[EncodedSentence], annotated: Sequence[Sentence | None]) -> EdgeTrials:
     """Lay out the trials of a batch; each sentence is asked about the tree given for it."""
+    return edge_trials(
+        Asked(
+            half=s.half,
+            trials=() if sentence is None else _sentence_trials(sentence),
+            places=s.first,
+            origin=np.arange(len(s.first)),
+            last=len(s.first) - 1,
+            uniform=functools.partial(uniform_weight, s.pieces),
+        )
+        for s, sentence in zip(batch, annotated, strict=True)
+    )
+
+
+def edge_trials(rows: Iterable[Asked]) -> EdgeTrials:
+    """Lay out the trials of a batch, row by row."""
     relations, offsets = Keys[RelationName](), Keys[OffsetName]()
     trials: list[tuple[int, bool, bool]] = []
     columns, weights = [np.zeros((5, 0), np.int64)], [np.zeros(0)]
-    for row, (s, tree) in enumerate(zip(batch, trees, strict=True)):
+    for row, asked in enumerate(rows):
         pairs: list[tuple[int, int, int, int]] = []
-        for query, targets, relation in _trials(tree):
-            name = (s.half, *relation)
+        for query, targets, relation in asked.trials:
+            name = (asked.half, *relation)
             for target in targets:
-                offset = offsets.index((*name, target - query))
+                offset = offsets.index((*name, int(target - asked.origin[query])))
                 pairs.append((query, target, len(trials), offset))
-            trials.append((relations.index(name), 0 in targets, len(s.first) - 1 in targets))
+            trials.append((relations.index(name), 0 in targets, asked.last in targets))
         if pairs:
             query_word, target_word, trial, offset_key = np.array(pairs).T
-            where = (np.full(len(pairs), row), s.first[query_word], s.first[target_word])
+            where = (np.full(len(pairs), row), asked.places[query_word], asked.places[target_word])
             columns.append(np.stack([*where, trial, offset_key]))
-            weights.append(uniform_weight(s.pieces, query_word, target_word))
+            weights.append(asked.uniform(query_word, target_word))
     of_pairs = torch.from_numpy(np.concatenate(columns, axis=1))
     uniform = np.zeros(len(trials))
     np.add.at(uniform, of_pairs[3].numpy(), np.concatenate(weights))
@@ -309,17 +369,23 @@ def _edges(batch: Sequence[EncodedSentence], trees: Sequence[Sentence | None]) -
     )
 
 
-def _trials(tree: Sentence | None) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
-    """Yield (query word, words that would be a hit, (relation, direction)) of one tree."""
-    if tree is None or tree.heads is None or tree.relations is None:
-        return
-    dependents: dict[tuple[int, str], list[int]] = {}
-    for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True)):
-        if head >= 0:
-            yield word, [head], (relation, "dep->head")
-            dependents.setdefault((head, relation), []).append(word)
-    for (head, relation), words in dependents.items():
-        yield head, words, (relation, "head->dep")
+def _sentence_trials(sentence: Sentence) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
+    """Ask every edge from both of its ends."""
+    edges = sentence.edges or ()
+    there, back = ("dep->head", "head->dep") if sentence.pairs is None else PAIR_WAYS
+    yield from trials_of(edges, there)
+    yield from trials_of(((other, word, label) for word, other, label in edges), back)
+
+
+def trials_of(
+    edges: Iterable[Edge], direction: str
+) -> Iterator[tuple[int, list[int], tuple[str, str]]]:
+    """Yield (query word, words that would be a hit, (relation, direction)) of (from, to, label)."""
+    targets: dict[tuple[int, str], list[int]] = {}
+    for query, target, label in edges:
+        targets.setdefault((query, label), []).append(target)
+    for (query, label), words in targets.items():
+        yield query, words, (label, direction)
 
 
 def _rare(batch: Sequence[EncodedSentence], size: tuple[int, ...]) -> RareTargets:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from headscope.core.errors import CorpusError
 from headscope.core.files import sha256_of, sha256_of_file
@@ -33,7 +34,21 @@ _UD_NAME = re.compile(r"([a-z]{2,3})_[a-z0-9]+-ud-")
 
 
 Pair = tuple[str, str]  # A source and its target.
+#: Words of the source and of the target that belong together: (source, target, whether it is sure).
+Links = tuple[tuple[int, int, bool], ...]
+Spans = tuple[tuple[int, int], ...]  # Where words begin and end in a text.
 WINDOW = 2048  # Sentences that are read and sorted by length together, by a single process.
+
+
+class AlignedPair(NamedTuple):
+    """A source and its target, with the words of both and how they are aligned."""
+
+    source: str
+    target: str
+    words: tuple[Spans, Spans]  # Of the source, of the target
+    links: Links
+    half: int  # 0 or 1, as of sentences
+    swapped: Links  # Of the last pair before it with as many words on both sides: a control
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,10 @@ class Corpus:
     table: Path | None = None
     pairs: Callable[[], Iterator[Pair]] | None = None  # Starts a new pass over (source, target)
     n_pairs: int = 0
+    labels: tuple[str, ...] = ()  # Of a user's own pairs of words, or of the links of alignments
+    characters: bool = False  # Whether every character of a sentence is a word of its own
+    #: Starts a new pass over the same pairs with their alignments, where there are some
+    aligned: Callable[[], Iterator[AlignedPair]] | None = None
 
     def __iter__(self) -> Iterator[Sentence]:
         return self.read()
@@ -67,7 +86,11 @@ class Corpus:
     @property
     def sources(self) -> Corpus:
         """The sentences alone."""
-        return dataclasses.replace(self, pairs=None, n_pairs=0)
+        return dataclasses.replace(self, pairs=None, n_pairs=0, labels=(), aligned=None)
+
+    def labels_of(self, stack: str) -> tuple[str, ...]:
+        """Return the labels that heads of a stack are scored for."""
+        return self.labels if stack == ("cross" if self.n_pairs else "encoder") else ()
 
 
 def open_treebank(path: str | Path) -> Corpus:

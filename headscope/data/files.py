@@ -18,7 +18,7 @@ import math
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -32,15 +32,28 @@ from headscope.core.errors import CorpusError
 _WORD = regex.compile(r"[\p{L}\p{M}\p{N}_]+(?:['\u2019][\p{L}\p{M}\p{N}]+)*|[\p{P}\p{S}]")
 
 
+Edge = tuple[int, int, str]  # Two words of a sentence, and how they belong together.
+
+
 @dataclass(frozen=True)
 class Sentence:
-    """Words and, in a treebank, their heads."""
+    """Words and, in a treebank, their heads, or pairs of them that a user has labelled."""
 
     words: tuple[str, ...]  # In order, punctuation marks included; none is empty
     #: For each word the zero-based index of its head, -1 for the root
     heads: tuple[int, ...] | None = None
     #: For each word the relation to its head, without subtype (``nsubj:pass`` is ``nsubj``)
     relations: tuple[str, ...] | None = None
+    #: Labelled pairs of words, (from, to, label), each once; None where there are no such pairs
+    pairs: tuple[Edge, ...] | None = field(default=None, repr=False)
+
+    @property
+    def edges(self) -> tuple[Edge, ...] | None:
+        """The pairs, or (word, its head, relation) of a tree; None of plain text."""
+        if self.pairs is not None or self.heads is None or self.relations is None:
+            return self.pairs
+        named = enumerate(zip(self.heads, self.relations, strict=True))
+        return tuple((word, head, name) for word, (head, name) in named if head >= 0)
 
     @property
     def text(self) -> str:

@@ -189,6 +189,9 @@ class PairRow(Row):
     decoder_content: tuple[int, ...]  # Positions at which the decoder reads no special token
     #: Those at which it reads a piece of nothing but punctuation
     decoder_punctuation: tuple[int, ...] = ()
+    #: Where the tokens of the source, and those that are to be written, begin and end in the text
+    source_spans: tuple[tuple[int, int], ...] = ()
+    target_spans: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids) + len(self.labels)
@@ -230,6 +233,8 @@ def encode_pairs(
             labels=labels,
             decoder_content=_content([1, *marks[:size]]),
             decoder_punctuation=tuple(_punctuation(text, target)),
+            source_spans=tuple(source.offsets),
+            target_spans=tuple(target.offsets[:size]),
         )
 
 

@@ -148,7 +148,8 @@ def units_by_hand(
         removed = {units.unit(place_of[name]) for name in names}
     else:
         what = f"keep_roles {','.join(keep)}"
-        role_names = [role.key for role in ROLES]
+        of_heads = (key for head in roles.values() for key in head.roles)  # also labels of pairs
+        role_names = list(dict.fromkeys([*(role.key for role in ROLES), *of_heads]))
         for name in keep:
             if name not in role_names:
                 raise InputError(f"There is no role {name!r}; choose {', '.join(role_names)}.")

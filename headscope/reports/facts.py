@@ -20,7 +20,6 @@ from headscope.analyses.explain.result import ExplainResult
 from headscope.analyses.rank.result import RankResult
 from headscope.analyses.spectrum.result import SpectrumResult
 from headscope.core.heads import place_name
-from headscope.core.roles import ROLES
 from headscope.core.serialise import to_dict
 from headscope.pruning.result import Curve, PruneResult
 from headscope.reports.reading import Results
@@ -193,8 +192,8 @@ def _classify(result: ClassifyResult) -> Iterator[Found]:
         stacks = control.by_stack or {"": control.roles}
         for stack, counts in stacks.items():
             where = f"random weights, {stack}" if stack else "random weights"
-            for key in (role.key for role in ROLES):
-                if (count := counts.get(key)) is not None:
+            for key, count in counts.items():
+                if key != "heads":
                     yield where, f"{key} heads", Number(count)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headscope.analyses.classify.result import ClassifyResult, HeadResult, Label, Loss
-from headscope.core.roles import role_name, role_of
+from headscope.core.roles import role_class, role_name, role_of
 from headscope.show.cells import decimal, interval_text, p_text
 from headscope.show.page.parts import Card
 
@@ -113,7 +113,7 @@ def head_cards(part: ClassifyResult) -> Iterator[Card]:
         yield Card(
             head.layer,
             head.head,
-            primary=head.primary,
+            primary=role_class(head.primary),
             mark=mark_of(head),
             sentence=head_sentence(head),
             mean=head.mean_pattern,

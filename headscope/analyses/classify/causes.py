@@ -33,7 +33,6 @@ from headscope.analyses.classify.result import (
 from headscope.core.accumulator import Array
 from headscope.core.errors import CorpusError
 from headscope.core.progress import Progress
-from headscope.core.roles import ROLES
 from headscope.core.rounding import tied
 from headscope.data.examples import Examples
 from headscope.data.token_rows import halve
@@ -120,7 +119,8 @@ def with_causes(
         )
     else:
         has_role = {"any": np.array([bool(head.roles) for head in measured])} | {
-            role.key: np.array([role.key in head.roles for head in measured]) for role in ROLES
+            role.key: np.array([role.key in head.roles for head in measured])
+            for role in result.possible_roles
         }
         layers = np.array([row for row, _ in at])
         tests = role_tests(_losses(by_head), has_role, layers, size=abs(task.value(full)), seed=0)

@@ -15,7 +15,7 @@ from headscope.analyses.classify.result import (
     SyntacticScore,
 )
 from headscope.core.heads import layer_name, layer_numbers
-from headscope.core.roles import primary_roles, role_of
+from headscope.core.roles import NO_ROLE, role_of
 from headscope.show import figures as draw
 
 _MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
@@ -42,8 +42,12 @@ def role_map(result: ClassifyResult) -> Figure:
     draw.label_grid(axes, len(names), n_heads, names)
     axes.set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
     shown = {head.primary for head in result.heads}
-    present = [role for role in primary_roles() if role.key in shown]
-    handles = [Patch(color=role.colour, label=role.name) for role in present]
+    present = [role for role in (*result.possible_roles, NO_ROLE) if role.key in shown]
+    # The labels of pairs have one colour; the cells name them.
+    names_of: dict[str, list[str]] = {}
+    for role in present:
+        names_of.setdefault(role.colour, []).append(role.name)
+    handles = [Patch(color=colour, label=", ".join(n)) for colour, n in names_of.items()]
     note = {"title": "darker: higher score", "title_fontsize": 7}
     draw.legend_beside(
         figure, "outside lower center", min(4, len(present)), handles=handles, **note
@@ -84,7 +88,7 @@ def cause_map(result: ClassifyResult) -> Figure:
     for axes in (left, right):
         axes.set_yscale(scale)
     right.set_xscale(scale)
-    for role in primary_roles():
+    for role in (*result.possible_roles, NO_ROLE):
         mine = np.array([head.primary == role.key for head, _ in rows])
         if not mine.any():
             continue

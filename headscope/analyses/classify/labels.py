@@ -32,9 +32,9 @@ from headscope.analyses.classify.result import (
 )
 from headscope.analyses.classify.rows import LONG, OFFSETS, QueryMeans
 from headscope.analyses.classify.sums import HeadMeasures, Positional, Rare
-from headscope.analyses.classify.syntactic import SyntacticTest, judge_syntactic
+from headscope.analyses.classify.syntactic import NEVER, Syntactic, SyntacticTest, judge_syntactic
 from headscope.core.accumulator import Array
-from headscope.core.roles import Thresholds, primary_of, registered_roles, roles_of
+from headscope.core.roles import NO_ROLE, PAIR, Thresholds, registered_roles, roles_of
 from headscope.core.rounding import FRACTION, above, tied
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.statistics import (
@@ -93,13 +93,15 @@ def judge(
     *,
     kernel: Array | None = None,
     swapped: HeadMeasures | CrossHeads | None = None,
+    edges: Syntactic | None = None,
+    labels: Sequence[str] = (),
 ) -> tuple[HeadResult, ...]:
     """Turn the sums of a stack into one :class:`HeadResult` per head, by layer and head.
 
-    ``kernel`` is what the heads' distance kernels hit of the trials in ``sums.syntactic``; only an
-    encoder has syntactic and rare-word scores: the head of a word, and the rarest word, may stand
-    where a decoder's query cannot look. ``swapped`` are the sums of cross-attention in which each
-    target was given another pair's source.
+    ``edges`` are the sums on trees or on a user's pairs with these ``labels``, and ``kernel`` is
+    what the heads' distance kernels hit of their trials. No decoder has them, nor rare-word scores:
+    the head of a word, and the rarest word, may stand where its query cannot look. ``swapped`` are
+    the sums of cross-attention in which each target was given another pair's source.
     """
     means = sums if isinstance(sums, CrossHeads) else sums.profile
     exists = _existing(means.sums.shape[:2], head_ids)
@@ -110,14 +112,14 @@ def judge(
     else:
         pictures = sums.mean_pattern.pictures()
         kinds = [_positional(sums.positional, exists, thresholds)]
-        if kernel is not None:
-            tests = judge_syntactic(sums.syntactic, kernel, exists, thresholds)
-            kinds.append(_syntactic(tests, exists))
         if stack == "encoder":
             kinds.append(_rare(sums.rare, exists, thresholds))
+    if edges is not None and kernel is not None:
+        tests = judge_syntactic(edges, kernel, exists, thresholds)
+        kinds.append(_syntactic(tests, exists, bool(labels)))
     kinds.append(_means(means, exists, thresholds, stack))
     values, registered = means.means(), {role.key for role in registered_roles()}
-    fields, labels = {}, defaultdict[Place, list[Label]](list)
+    fields, earned_at = {}, defaultdict[Place, list[Label]](list)
     for place in _places(exists):
         numbers = dict(zip(means.quantities, map(finite, values[place]), strict=True))
         # The alignment holds the first already; registered roles come with intervals.
@@ -125,20 +127,21 @@ def judge(
         fields[place] = _EMPTY | {k: v for k, v in numbers.items() if k not in left_out}
     for place, name, score, earned in chain(*kinds):
         fields[place] |= {name: score}
-        labels[place] += earned
+        earned_at[place] += earned
     results = []
     for place in fields:
         layer, head = place
-        earned_roles = {label.role for label in labels[place]}
-        roles = tuple(role.key for role in roles_of(stack) if role.key in earned_roles)
+        earned_roles = {label.role for label in earned_at[place]}
+        possible = roles_of(stack, labels=labels)
+        roles = tuple(role.key for role in possible if role.key in earned_roles)
         results.append(
             HeadResult(
                 layer=layer,
                 head=head_ids[layer][head],
                 stack=stack,
-                primary=primary_of(roles),
+                primary=roles[0] if roles else NO_ROLE.key,
                 roles=roles,
-                labels=tuple(labels[place]),
+                labels=tuple(earned_at[place]),
                 mean_pattern=pictures[layer][head] if pictures else "",
                 **fields[place],
             )
@@ -147,14 +150,14 @@ def judge(
 
 
 def judge_swapped(
-    sums: HeadMeasures, kernel: Array, thresholds: Thresholds, head_ids: HeadIds
+    swapped: Syntactic, kernel: Array, thresholds: Thresholds, head_ids: HeadIds
 ) -> SwappedControl:
-    """Count the syntactic labels against other sentences' trees: false positives, all of them.
+    """Count the labels against other sentences' trees or pairs: false positives, all of them.
 
-    ``kernel`` are the kernels' hits of the trials in ``sums.swapped``.
+    ``kernel`` are the kernels' hits of the trials in ``swapped``.
     """
-    exists = _existing(sums.positional.hits.shape[:2], head_ids)
-    tests = judge_syntactic(sums.swapped, kernel, exists, thresholds)
+    exists = _existing(swapped.hits.shape[1:], head_ids)
+    tests = judge_syntactic(swapped, kernel, exists, thresholds)
     confirmed = np.array([test.confirmed for test in tests]).reshape(-1, *exists.shape)
     return SwappedControl(int(confirmed.sum()), int(confirmed.any(axis=0).sum()))
 
@@ -201,8 +204,11 @@ def _positional(sums: Positional, exists: Array, thresholds: Thresholds) -> Iter
         yield place, "positional", score, [label] * bool(earned[place])
 
 
-def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Iterator[Judged]:
-    """Gather every head's relations; its labels come with the largest gain first."""
+def _syntactic(tests: Sequence[SyntacticTest], exists: Array, by_label: bool) -> Iterator[Judged]:
+    """Gather every head's relations; its labels come with the largest gain first.
+
+    Relations make one role, the labels of a user's pairs one each (``by_label``).
+    """
     for place in _places(exists):
         scores, labels = tuple(test.score(place) for test in tests), []
         confirmed = [(s, s.confirmed) for s in scores if s.labelled and s.confirmed]
@@ -210,7 +216,8 @@ def _syntactic(tests: Sequence[SyntacticTest], exists: Array) -> Iterator[Judged
         for i in np.argsort(-gains, kind="stable").tolist():
             score, c = confirmed[i]
             detail, baseline = f"{score.relation} {score.direction}", c.baselines[c.strongest]
-            label = Label("syntactic", detail, c.accuracy, baseline, c.p_adjusted, c.strongest)
+            role = PAIR + score.relation if by_label else "syntactic"
+            label = Label(role, detail, c.accuracy, baseline, c.p_adjusted, c.strongest)
             labels.append(label)
         yield place, "syntactic", scores, labels
 
@@ -336,15 +343,21 @@ def untestable(
     sums: HeadMeasures | CrossHeads,
     thresholds: Thresholds,
     *,
-    trees: bool = False,
+    edges: Syntactic | None = None,
+    labels: Sequence[str] = (),
     stack: str = "encoder",
 ) -> dict[str, str]:
     """Return the roles that no head could have earned, each with the reason.
 
-    "Not tested" is not "no head has it". ``trees`` says whether the corpus has gold trees; of the
-    thresholds only ``min_trials`` counts. Roles that do not apply to the stack are not among them.
+    "Not tested" is not "no head has it". ``edges`` are the sums on trees, or on pairs with
+    ``labels``; of the thresholds only ``min_trials`` counts. Roles that do not apply to the stack
+    are not among them.
     """
     reasons: dict[str, tuple[bool, str]]  # Whether no head could, and why.
+    trials: dict[tuple[str, str], list[int]] = {}
+    if edges is not None:
+        for (half, *name), count in zip(edges.relations.names, edges.trials.tolist(), strict=True):
+            trials.setdefault((name[0], name[1]), [0, 0])[half] = count
     if isinstance(sums, CrossHeads):
         pairs, long = int(sums.units), int(sums.long_units)
         few = f"{pairs} pairs have {FEWEST} tokens or more on both sides, fewer than {MIN_PAIRS}"
@@ -359,10 +372,6 @@ def untestable(
         profile, long = sums.profile, int(sums.profile.long_units)
         uniform = dict(zip(profile.baselines, profile.uniform.tolist(), strict=True))
         duplicates = profile.queries[profile.quantities.index("duplicate_rate")]
-        trials: dict[tuple[str, ...], list[int]] = {}
-        counts = sums.syntactic.trials.tolist()
-        for (half, *name), count in zip(sums.syntactic.relations.names, counts, strict=True):
-            trials.setdefault(tuple(name), [0, 0])[half] = count
         asked = any(min(halves) >= thresholds.min_trials for halves in trials.values())
         no_relation = f"no relation has {thresholds.min_trials} trials in each half of the corpus"
         no_trees = "plain text has no gold trees (give a treebank)"
@@ -373,7 +382,7 @@ def untestable(
         short = f"{long} sequences have {LONG} tokens or more, fewer than {MIN_LONG}"
         reasons = {
             "positional": (not sums.positional.queries.any(), "no sentence has two tokens"),
-            "syntactic": (not (trees and asked), no_relation if trees else no_trees),
+            "syntactic": (not asked, no_relation if edges is not None else no_trees),
             "rare": (int(sums.rare.sentences) < 2, no_rare),
             "special": (not uniform["special_mass"], no_special_token),
             "punctuation": (not uniform["punctuation_mass"], "no word is punctuation"),
@@ -382,5 +391,13 @@ def untestable(
         }
         for role in registered_roles():
             reasons[role.key] = not uniform[role.key], "no token sees a key of this role"
-    applying = {role.key for role in roles_of(stack)}
+    for label in labels:
+        most = max((min(n) for (name, _), n in trials.items() if name == label), default=0)
+        few = f"fewer than {thresholds.min_trials} trials in one half of the texts"
+        named = "scored, but never a label, as in a treebank"
+        reasons[PAIR + label] = (
+            most < thresholds.min_trials or label in NEVER,
+            named if label in NEVER else few,
+        )
+    applying = {role.key for role in roles_of(stack, labels=labels)}
     return {role: why for role, (none, why) in reasons.items() if none and role in applying}

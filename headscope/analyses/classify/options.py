@@ -40,6 +40,8 @@ class ClassifyOptions(ResumableOptions):
         "headscope classify ./my-bert --treebank en_ewt-ud-test.conllu --control -o out",
         "headscope classify demo --text lines.txt --language en --format json",
         "headscope classify ./my-marian --text pairs.tsv --control -o out/",
+        "headscope classify demo --pairs coreference.tsv",
+        "headscope classify ./my-marian --text pairs.tsv --pairs pairs.align",
         "headscope classify demo --ablate --prefix-matching",
         "headscope classify demo --norm-weighted --control",
     )
@@ -60,6 +62,13 @@ class ClassifyOptions(ResumableOptions):
         ),
     ] = None
     _: KW_ONLY
+    pairs: Annotated[
+        str | Path | None,
+        Option(
+            help="Which heads follow these pairs of words? Rows of text, from, to, label; beside "
+            "a table of source and target alignments (0-0 1-2), a line for each row."
+        ),
+    ] = None
     stack: Annotated[str | None, STACK] = None
     frequencies: Annotated[
         str | Path | None,

@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, NamedTuple
 
+from headscope.analyses.classify.aligned import AlignedHeads, kernel_argmax
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
-from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
+from headscope.analyses.classify.result import (
+    Alignments,
+    HeadResult,
+    StackCorpus,
+    SwappedControl,
+)
 from headscope.analyses.classify.rows import RowReducer
-from headscope.analyses.classify.sums import StackSums
+from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import kernel_hits
 from headscope.analyses.classify.value_norms import NormWeighted
 from headscope.core.errors import CorpusError, HeadscopeError, InputError
@@ -22,8 +28,9 @@ from headscope.core.processes import current, merged
 from headscope.core.progress import Progress
 from headscope.core.roles import Thresholds
 from headscope.data.batches import Batch, Item, collate, collate_pairs
-from headscope.data.corpus import Corpus, Pair, open_pairs
+from headscope.data.corpus import AlignedPair, Corpus, Pair, open_pairs
 from headscope.data.frequencies import Frequencies
+from headscope.data.pairs import check_characters, collate_aligned, encode_aligned
 from headscope.data.pieces import EncodedSentence, Placed, encode_words, placed
 from headscope.data.token_rows import PairRow, encode_pairs, with_swapped_sources
 from headscope.models.run.loaded import LoadedModel, ends_of
@@ -123,6 +130,7 @@ class Run:
     progress: Progress  # Gets (pass, rows done, rows) of this process's share
     state: RunState[StackSums]  # Where the sums are saved
     norm_weighted: bool = False  # Whether keys count by what they contribute
+    aligned: bool = False  # Whether pairs of texts come with alignments
 
     def measure(
         self,
@@ -136,7 +144,7 @@ class Run:
 
         ``check`` raises if nothing could be measured; no state is left of such a pass.
         """
-        blank = partial(blank_sums, loaded, self.stacks)
+        blank = partial(blank_sums, loaded, self.stacks, self.aligned)
         done, sums = self.state.load(blank(), name)
 
         @contextmanager
@@ -150,7 +158,10 @@ class Run:
                 # Batches of a copy of the model are added later, in the order of the corpus.
                 return part.reducer(stack, lambda *b: additions.append(partial(part.update, *b)))
 
+            reducers: list[RowReducer | CrossHeads | AlignedHeads]
             reducers = [observer(stack) for stack in stacks]
+            if sums.aligned is not None and "cross" in stacks:
+                reducers.append(sums.aligned)
             sites = [site for site in own.sites if site.stack in stacks]
             others = [site for site in own.sites if site.stack not in stacks]
             observers: Sequence[SiteObserver] = reducers
@@ -184,10 +195,11 @@ class Run:
         return total
 
 
-def blank_sums(loaded: LoadedModel, stacks: Sequence[str]) -> StackSums:
+def blank_sums(loaded: LoadedModel, stacks: Sequence[str], aligned: bool = False) -> StackSums:
     """Make the empty sums of one pass."""
     views = {stack: loaded.only(stack) for stack in stacks}
-    return StackSums({stack: (view.n_layers, view.n_heads) for stack, view in views.items()})
+    shapes = {stack: (view.n_layers, view.n_heads) for stack, view in views.items()}
+    return StackSums(shapes, aligned=aligned)
 
 
 class StackLabels(NamedTuple):
@@ -197,6 +209,7 @@ class StackLabels(NamedTuple):
     untestable: dict[str, str]
     corpus: StackCorpus
     swapped: SwappedControl | None = None
+    alignments: Alignments | None = None
 
 
 @dataclass(frozen=True)
@@ -217,10 +230,11 @@ class Reading:
         sums = run.measure(loaded, self.stacks, self.batches, name + self.name, self._measured)
         skipped, thresholds = self.batches.n_items - self._measured(sums), run.thresholds
         for stack in self.stacks:
-            part = sums.by_stack[stack]
-            ids = [tuple(site.head_ids) for site in loaded.only(stack).sites]
-            trees = self.corpus.has_trees and stack == "encoder"
-            kernel = swapped_trees = swapped_sources = None
+            part, sites = sums.by_stack[stack], loaded.only(stack).sites
+            ids = [tuple(site.head_ids) for site in sites]
+            labels = self.corpus.labels_of(stack)
+            edges: HeadMeasures | AlignedHeads | None = None  # What holds the sums on edges
+            kernel = swapped_edges = swapped_sources = alignments = None
             if isinstance(part, CrossHeads):
                 queries = int(part.queries[part.quantities.index("confidence")])
                 # Pairs that are too short to show an order are skipped, too.
@@ -228,20 +242,36 @@ class Reading:
                 if name == "model" and self.swapped is not None:
                     other = run.measure(loaded, ["cross"], self.swapped, "swapped sources")
                     swapped_sources = other.by_stack[stack]
+                edges = sums.aligned
             else:
                 queries = int(part.positional.content)
                 read = StackCorpus(stack, int(part.profile.units), skipped, queries)
-                if stack == "encoder":
-                    trials = (part.syntactic, part.swapped)
-                    again = (batch for _, batch in self.batches.after(0)) if trees else ()
-                    kernel, swapped_kernel = kernel_hits(part.kernel.means(), trials, again)
-                    if trees:
-                        swapped_trees = judge_swapped(part, swapped_kernel, thresholds, ids)
-            heads = judge(part, thresholds, ids, stack, kernel=kernel, swapped=swapped_sources)
-            numbers = [site.layer for site in loaded.only(stack).sites]
-            heads = tuple(dataclasses.replace(h, layer=numbers[h.layer]) for h in heads)
-            reasons = untestable(part, thresholds, trees=trees, stack=stack)
-            yield StackLabels(heads, reasons, read, swapped_trees)
+                if stack == "encoder" and (self.corpus.has_trees or labels):
+                    edges = part
+            if edges is not None:
+                kernels, counted = edges.kernel.means(), (edges.syntactic, edges.swapped)
+                again = (batch for _, batch in self.batches.after(0))
+                if isinstance(edges, AlignedHeads):
+                    words = (batch.words for batch in again if batch.words is not None)
+                    hits = kernel_hits(kernels, counted, words, kernel_argmax)
+                else:
+                    hits = kernel_hits(kernels, counted, again)
+                kernel = hits[0]
+                swapped_edges = judge_swapped(edges.swapped, hits[1], thresholds, ids)
+            scored = edges.syntactic if edges is not None else None
+            heads = judge(
+                *(part, thresholds, ids, stack),
+                kernel=kernel,
+                swapped=swapped_sources,
+                edges=scored,
+                labels=labels,
+            )
+            heads = tuple(dataclasses.replace(h, layer=sites[h.layer].layer) for h in heads)
+            if isinstance(edges, AlignedHeads):
+                places = ((row, i) for row, names in enumerate(ids) for i in range(len(names)))
+                alignments = edges.alignments(dict(zip(places, heads, strict=True)))
+            reasons = untestable(part, thresholds, edges=scored, labels=labels, stack=stack)
+            yield StackLabels(heads, reasons, read, swapped_edges, alignments)
 
     def _measured(self, sums: StackSums) -> int:
         """Return how many sentences or pairs could be read; none is an error."""
@@ -291,7 +321,15 @@ def readings(
             yield row if row is not None and row.decoder_content else None
 
     padded = partial(collate_pairs, pad_id=loaded.pad_id)
-    own = Batches(n, read, encode, padded)
+    own: Batches[Any, Any] = Batches(n, read, encode, padded)
+    if (with_links := corpus.aligned) is not None:
+
+        def read_aligned() -> Iterator[AlignedPair]:
+            return itertools.islice(with_links(), n)
+
+        links = partial(encode_aligned, loaded, ends=ends)
+        together = partial(collate_aligned, pad_id=loaded.pad_id)
+        own = Batches(n, read_aligned, lambda rows, first: links(rows, check=first), together)
     # Another source is found by its tokens, so every process encodes all pairs.
     swapped = Batches(n, lambda: with_swapped_sources(encode(read())), lambda rows, _: rows, padded)
     return [*texts, Reading(deep, corpus, own, ", pairs", swapped)]
@@ -303,7 +341,10 @@ def _sentences(
     n = min(corpus.n_sentences, limit or corpus.n_sentences)
 
     def encode(window: Iterable[Placed], check: bool) -> Iterator[EncodedSentence | None]:
-        return encode_words(loaded, window, words, check=check)
+        encoded = list(encode_words(loaded, window, words, check=check))
+        if corpus.characters and check:
+            check_characters(loaded, (sentence for sentence in encoded if sentence is not None))
+        return iter(encoded)
 
     def padded(sentences: Sequence[EncodedSentence]) -> Batch:
         batch = collate(sentences, loaded.pad_id)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.core.heads import Head
-from headscope.core.roles import role_in, roles_of
+from headscope.core.roles import Role, role_in, roles_of
 from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 class Label:
     """One role that a head has earned, with what a reader needs to doubt it."""
 
-    role: str  # Key of one of :data:`headscope.core.roles.ROLES`
-    detail: str  # The offset (``-1``), the relation (``obj dep->head``), the token, or empty
+    #: Key of one of :data:`headscope.core.roles.ROLES`; of a user's pairs ``pair:`` and their label
+    role: str
+    #: The offset (``-1``), the relation or label (``obj dep->head``), the token, or empty
+    detail: str
     #: The measured rate or mean. Interval: Wilson for positional and syntactic rates, Student's t
     #: over pairs for alignments, for all others normal with the sentence (or pair) as the unit.
     score: Estimate
@@ -67,8 +69,10 @@ class Confirmation:
 class SyntacticScore:
     """One relation and direction of one head."""
 
-    relation: str  # A label of Universal Dependencies
-    direction: str  # ``dep->head`` or ``head->dep``
+    relation: str  # A label of Universal Dependencies, or of a user's pairs
+    #: ``dep->head`` or ``head->dep``; of pairs ``from->to`` or ``to->from``, of alignments
+    #: ``target->source``
+    direction: str
     #: Hits / trials over all sentences; Wilson interval.
     accuracy: Annotated[Estimate, Compare("all sentences")]
     accuracy_mean: float  # With attention to a word as the mean, not the sum, over its pieces
@@ -326,6 +330,50 @@ class HeadResult(Head):
 
 
 @dataclass(frozen=True)
+class LinkScore:
+    """How well word-level attention finds the links of an alignment, on half B of the pairs."""
+
+    threshold: float  # Weight from which words count as aligned: the best one on half A
+    precision: float | None  # Share of its links that are sure or possible; None without a link
+    recall: float | None  # Share of the sure links that it finds; None where none is sure
+    #: Alignment error rate (Och & Ney 2003), 0 is best; normal interval with the pair of texts as
+    #: the unit.
+    error: Annotated[Estimate, Compare("alignment error rate", better=-1)]
+    links: int  # That it gives
+
+
+@dataclass(frozen=True)
+class HeadLinks(Head):
+    """The links of one cross-attention head."""
+
+    links: Annotated[LinkScore, Compare()]
+
+
+@dataclass(frozen=True)
+class Alignments:
+    """Which cross-attention heads align words, beside what is simpler."""
+
+    #: (layer, head) of those with the role, as ``alignment_heads`` of a generation config
+    alignment_heads: tuple[tuple[int, int], ...]
+    all_heads: LinkScore  # The mean attention of all heads
+    first_of_last: LinkScore  # The first head of the last layer
+    straight: LinkScore  # The straight line from the first words of both sides to the last ones
+    #: Error rate of a head that is drawn at random: the mean over all heads, and as interval the
+    #: best and the worst of them
+    random: Estimate
+    heads: Annotated[tuple[HeadLinks, ...], Compare(where="{0.name}")]  # By layer and head
+
+
+@dataclass(frozen=True)
+class UserPairs:
+    """Pairs of words, labelled by a user, that heads were scored on."""
+
+    stack: str  # Whose heads: ``encoder``, or ``cross`` for alignments of two texts
+    labels: Annotated[tuple[str, ...], Setting("labels of pairs")]  # Each is a role
+    alignments: Annotated[Alignments | None, Compare()] = None  # Of cross-attention alone
+
+
+@dataclass(frozen=True)
 class StackCorpus:
     """What one stack of an encoder-decoder model has read."""
 
@@ -382,12 +430,12 @@ class ControlResult:
         """Whether the control with random weights was run."""
         return self.heads is not None
 
-    def only(self, stack: str) -> ControlResult:
-        """Return what was found in one of several stacks."""
+    def only(self, stack: str, *, swapped: bool) -> ControlResult:
+        """Return what was found in one of several stacks; ``swapped``: whether that is of it."""
         counts = dict(self.by_stack.get(stack, {}))
-        swapped = self.swapped if stack == "encoder" else None
+        of_stack = self.swapped if swapped else None
         heads = counts.pop("heads", None)
-        return replace(self, swapped=swapped, heads=heads, roles=counts, by_stack={})
+        return replace(self, swapped=of_stack, heads=heads, roles=counts, by_stack={})
 
 
 @dataclass(frozen=True, repr=False)
@@ -410,6 +458,18 @@ class ClassifyResult(Measured):
     #: Whether relations without a label, rates by offset and mean patterns are left out, as they
     #: are in what ``--format json`` prints without ``--verbose``.
     brief: bool = False
+    #: The labels of pairs that heads were scored on; None unless some were given
+    pairs: Annotated[UserPairs | None, Compare(), Setting()] = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels of a user's pairs that these heads were scored on; each is a role."""
+        return self.pairs.labels if self.pairs and self.pairs.stack in self.stacks else ()
+
+    @property
+    def possible_roles(self) -> tuple[Role, ...]:
+        """What heads of these stacks could earn, in the order of priority."""
+        return roles_of(*self.stacks, labels=self.labels)
 
     @property
     def stacks(self) -> tuple[str, ...]:
@@ -421,12 +481,16 @@ class ClassifyResult(Measured):
         if self.stacks == (stack,):
             return self
         known = next((vars(item) for item in self.corpus.by_stack if item.stack == stack), {})
-        names = {role_in(role.key, stack) for role in roles_of(stack)}
+        scored = self.pairs.stack if self.pairs else "encoder"
+        pairs = self.pairs if stack == scored else None
+        labels = pairs.labels if pairs else ()
+        names = {role_in(role.key, stack) for role in roles_of(stack, labels=labels)}
         return replace(
             self,
+            pairs=pairs,
             corpus=replace(self.corpus, **{k: v for k, v in known.items() if k != "stack"}),
             heads=tuple(head for head in self.heads if head.stack == stack),
-            control=self.control and self.control.only(stack),
+            control=self.control and self.control.only(stack, swapped=stack == scored),
             untestable={name: why for name, why in self.untestable.items() if name in names},
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headscope.analyses.classify.options import ClassifyOptions
@@ -20,13 +20,16 @@ from headscope.analyses.classify.result import (
     ControlResult,
     CorpusInfo,
     HeadResult,
+    UserPairs,
 )
-from headscope.core.roles import Thresholds, registered_roles, role_in, roles_of
+from headscope.core.errors import InputError
+from headscope.core.roles import PAIR, Thresholds, registered_roles, role_in, roles_of
 from headscope.core.serialise import SCHEMA
 from headscope.data.batches import BATCH_TOKENS
 from headscope.data.corpus import WINDOW
 from headscope.data.examples import open_corpus
 from headscope.data.frequencies import find_frequencies
+from headscope.data.pairs import open_labelled, with_alignments
 from headscope.models.run.loaded import LoadedModel
 from headscope.session.opening import Model, need_tokenizer, open_for_tasks, open_model
 from headscope.session.provenance import provenance
@@ -44,7 +47,13 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     loading, must_pass, command = options.loading, options.validate, options.command
     check_resume(state, resume)
     # The corpus is read and checked first: a slip in it should not cost the loading of a model.
-    corpus, examples = open_corpus(options.corpus), None
+    if options.pairs is None:
+        corpus = open_corpus(options.corpus)
+    elif options.corpus is None:
+        corpus = open_labelled(options.pairs, limit)
+    else:
+        corpus = with_alignments(open_corpus(options.corpus), options.pairs, limit)
+    examples = None
     if task is not None:
         from headscope.analyses.classify.causes import CauseSource, with_causes
         from headscope.tasks.making import check_task
@@ -62,6 +71,14 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     if not opened.sites:  # the certificate says why
         require_valid(opened, must_pass)
     stacks = stacks_for(opened, stack, pairs=read.n_pairs > 0)
+    labels = {name: read.labels_of(name) for name in stacks}
+    if read.labels and not any(labels.values()):
+        needed = "cross" if read.n_pairs else "encoder"
+        raise InputError(
+            f"Pairs are scored in the attention of an encoder, alignments in cross-attention; "
+            f"{options.pairs} needs the stack {needed}, and of {opened.name} "
+            f"{' and '.join(stacks)} would be measured."
+        )
     with validating(opened, must_pass) as certificate:
         if words is None or read is not corpus:  # counting takes as long as the certificate
             words = find_frequencies(read, frequencies, language)
@@ -82,11 +99,12 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         "batches": [WINDOW, BATCH_TOKENS],
         "norms": norm_weighted,
     }
+    aligned = read.aligned is not None
     saved = open_state(
-        *(state, resume, identity, lambda: blank_sums(loaded, stacks), loaded, seed),
+        *(state, resume, identity, lambda: blank_sums(loaded, stacks, aligned), loaded, seed),
         by_process=True,
     )
-    shared = Run(stacks, thresholds, progress, saved, norm_weighted)
+    shared = Run(stacks, thresholds, progress, saved, norm_weighted, aligned)
 
     def labelled(model: LoadedModel, run: Run, name: str) -> list[StackLabels]:
         return [labels for text in texts for labels in text.label(model, run, name)]
@@ -101,9 +119,14 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
 
         twin = random_twin(loaded, seed)
         random_stacks = labelled(twin, shared, "control")
-        random, control = _heads(random_stacks), _random_control(random_stacks, seed)
+        random = _heads(random_stacks)
+        control = _random_control(random_stacks, seed, labels)
     if (swapped := next((s.swapped for s in by_stack if s.swapped is not None), None)) is not None:
         control = replace(control or ControlResult(), swapped=swapped)
+    scored = next((name for name, own in labels.items() if own), None)
+    pairs = scored and UserPairs(
+        scored, labels[scored], next((s.alignments for s in by_stack if s.alignments), None)
+    )
     *_, last = [i.corpus for i in by_stack if i.corpus.stack != "cross"] or [by_stack[-1].corpus]
     measured = loaded.only(stacks[0]) if len(stacks) == 1 else loaded
     result = ClassifyResult(
@@ -126,6 +149,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         thresholds=least,
         heads=heads,
         control=control,
+        pairs=pairs or None,
         untestable={
             role_in(role, item.corpus.stack): why
             for item in by_stack
@@ -141,7 +165,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
         if twin is not None:
             of_twin = _heads(labelled(twin, pattern, "control by the pattern")), random
         by_pattern = _heads(labelled(loaded, pattern, "by the pattern"))
-        return replace(result, norms=compare(by_pattern, heads, of_twin))
+        return replace(result, norms=compare(by_pattern, heads, of_twin, read.labels))
 
     def add_prefix(result: ClassifyResult) -> ClassifyResult:
         from headscope.analyses.classify.prefix_matching import with_prefix_matching
@@ -167,11 +191,15 @@ def _heads(items: Sequence[StackLabels]) -> tuple[HeadResult, ...]:
     return tuple(head for item in items for head in item.heads)
 
 
-def _random_control(random: Sequence[StackLabels], seed: int) -> ControlResult:
+def _random_control(
+    random: Sequence[StackLabels], seed: int, labels: Mapping[str, Sequence[str]]
+) -> ControlResult:
     """Count what the rules find in the same architecture with random weights of this seed."""
 
     def counts(heads: Sequence[HeadResult], *stacks: str) -> dict[str, int]:
-        return {r.key: sum(r.key in head.roles for head in heads) for r in roles_of(*stacks)}
+        of_pairs = [label for stack in stacks for label in labels[stack]]
+        possible = roles_of(*stacks, labels=of_pairs)
+        return {r.key: sum(r.key in head.roles for head in heads) for r in possible}
 
     by_stack = {
         item.corpus.stack: {"heads": len(item.heads), **counts(item.heads, item.corpus.stack)}
@@ -186,7 +214,7 @@ def _random_control(random: Sequence[StackLabels], seed: int) -> ControlResult:
             f"{head.name} {label.role} {label.detail}".strip()
             for head in heads
             for label in head.labels
-            if label.role in ("syntactic", "rare")
+            if label.role in ("syntactic", "rare") or label.role.startswith(PAIR)
         ),
         by_stack=by_stack if len(by_stack) > 1 else {},
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from headscope.analyses.classify.aligned import AlignedHeads
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.rows import (
     LONG,
@@ -23,7 +24,7 @@ from headscope.analyses.classify.rows import (
     registered_keys,
 )
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
-from headscope.core.accumulator import Array, numpy, zeros
+from headscope.core.accumulator import Array, Parts, numpy, zeros
 from headscope.core.roles import registered_roles
 from headscope.core.widest import widest
 from headscope.data.batches import Batch
@@ -240,33 +241,6 @@ class MeanPattern(RowMeasure):
         return [[base64.b64encode(head.tobytes()).decode() for head in layer] for layer in cells]
 
 
-class Parts:
-    """Several accumulators by name (by default its attributes), kept and added up as one."""
-
-    def parts(self) -> Mapping[str, Any]:
-        """Return the accumulators."""
-        return vars(self)
-
-    def state(self) -> dict[str, Array]:
-        """Return all sums as named arrays."""
-        return {
-            f"{name}.{key}": np.array(array, order="C")
-            for name, part in self.parts().items()
-            for key, array in part.state().items()
-        }
-
-    def load_state(self, state: dict[str, Array]) -> None:
-        """Go on from what :meth:`state` gave."""
-        for name, part in self.parts().items():
-            part.load_state({key: state[f"{name}.{key}"] for key in part.state()})
-
-    def merge(self, other: Self) -> None:
-        """Add the sums of another pass over other sentences with the same model."""
-        others = other.parts()
-        for name, part in self.parts().items():
-            part.merge(others[name])
-
-
 class HeadMeasures(Parts):
     """Positional, syntactic, kernel, rare-word and profile sums and mean attention of each head."""
 
@@ -301,12 +275,14 @@ class HeadMeasures(Parts):
 class StackSums(Parts):
     """Sums of every stack that a run measures; those of stacks that a pass does not run stay 0."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, shapes: Mapping[str, tuple[int, int]], *, aligned: bool = False) -> None:
+        #: Of cross-attention, where pairs of texts come with alignments
+        self.aligned = AlignedHeads(*shapes["cross"]) if aligned and "cross" in shapes else None
         self.by_stack: dict[str, HeadMeasures | CrossHeads] = {
             stack: CrossHeads(*shape) if stack == "cross" else HeadMeasures(*shape)
             for stack, shape in shapes.items()
         }
 
     def parts(self) -> Mapping[str, Any]:
-        """Return the sums of each stack."""
-        return self.by_stack
+        """Return the sums of each stack, and those on alignments."""
+        return self.by_stack if self.aligned is None else {**self.by_stack, "": self.aligned}

@@ -2,16 +2,19 @@
 
 ``dep->head``: one trial per edge, the dependent asks, a hit when its argmax is its head.
 ``head->dep``: one trial per (head, relation), a hit when the argmax is any dependent with that
-relation. Everything is counted separately for the two halves of the corpus, so that what is chosen
-on one can be confirmed on the other. Counted as well are the hits of piece means, and of baselines
-that know nothing of words: every fixed offset, always the first or the last word, evenly spread
-attention (Voita et al. 2019, arXiv:1905.09418, section 5.2).
+relation. Pairs that a user has labelled are edges, too: ``from->to`` and ``to->from`` have one
+trial per (word, label), a hit when the argmax is any word that it is paired with.
+
+Everything is counted separately for the two halves of the corpus, so that what is chosen on one can
+be confirmed on the other. Counted as well are the hits of piece means, and of baselines that know
+nothing of words: every fixed offset, always the first or the last word, evenly spread attention
+(Voita et al. 2019, arXiv:1905.09418, section 5.2).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,7 +28,7 @@ from headscope.core.accumulator import Accumulator, Array, Keys, numpy, zeros
 from headscope.core.processes import summed
 from headscope.core.roles import Thresholds
 from headscope.core.rounding import FRACTION, tied
-from headscope.data.batches import Batch, EdgeTrials, OffsetName, RelationName
+from headscope.data.batches import AlignedWords, Batch, EdgeTrials, OffsetName, RelationName
 from headscope.stats.estimate import Estimate
 from headscope.stats.statistics import adjust, mcnemar_p, paired_p, wilson
 
@@ -61,13 +64,17 @@ class Syntactic(RowMeasure):
         self.offset_trials = np.zeros(0, dtype=np.int64)
         self.both_offset = np.zeros(shape, dtype=np.int64)
 
-    def edges_of(self, batch: Batch) -> EdgeTrials | None:
+    def edges_of(self, batch: Batch | AlignedWords) -> EdgeTrials | None:
         """Return the trials that this accumulator counts; None where there are none."""
         edges = batch.swapped if self._swapped else batch.edges
         return edges if edges is not None and len(edges.relation_key) else None
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
+        self.add(rows.word_argmax, rows.word_argmax_mean, batch)
+
+    def add(self, looks_at: Tensor, by_mean: Tensor, batch: Batch | AlignedWords) -> None:
+        """Add the words that heads look at, (batch, n_heads, pos), by sums and by piece means."""
         edges = self.edges_of(batch)
         if edges is None:
             return
@@ -81,10 +88,10 @@ class Syntactic(RowMeasure):
         np.add.at(self.uniform, relation, uniform)
         np.add.at(self.uniform_squared, relation, uniform**2)
         np.add.at(self.offset_trials, offset, 1)
-        hits = _trial_hits(rows.word_argmax, edges)
+        hits = _trial_hits(looks_at, edges)
         for sums, counted in (
             (self.hits, hits),
-            (self.mean_hits, _trial_hits(rows.word_argmax_mean, edges)),
+            (self.mean_hits, _trial_hits(by_mean, edges)),
             (self.both_first, hits * edges.first[:, None]),
             (self.both_last, hits * edges.last[:, None]),
             (self.both_uniform, hits * edges.uniform[:, None]),
@@ -153,12 +160,12 @@ class Kernel(RowMeasure):
     K_h(j - i) * pieces(j); among equals, to the leftmost.
     """
 
-    def __init__(self, n_layers: int, n_heads: int) -> None:
+    def __init__(self, n_layers: int, n_heads: int, n_offsets: int = len(WORD_OFFSETS)) -> None:
         #: (n_layers, n_heads, offsets): attention per piece of the attended word, by
         #: :data:`.rows.WORD_OFFSETS`
-        self.sums = np.zeros((n_layers, n_heads, len(WORD_OFFSETS)))
+        self.sums = np.zeros((n_layers, n_heads, n_offsets))
         #: (offsets,): ordered word pairs at each offset, far ones together at the ends
-        self.pairs = np.zeros(len(WORD_OFFSETS), dtype=np.int64)
+        self.pairs = np.zeros(n_offsets, dtype=np.int64)
 
     def update(self, rows: RowSummary, batch: Batch) -> None:
         """Add one batch."""
@@ -206,18 +213,22 @@ def kernel_argmax(kernel: Tensor, batch: Batch) -> Tensor:
 
 
 def kernel_hits(
-    kernel: Array, counted: Sequence[Syntactic], batches: Iterable[Batch]
+    kernel: Array,
+    counted: Sequence[Syntactic],
+    batches: Iterable[Batch] | Iterable[AlignedWords],
+    argmax: Callable[[Tensor, Any], Tensor] = kernel_argmax,
 ) -> list[Array]:
     """Count what heads with nothing but their kernels hit of the trials that were counted before.
 
-    ``kernel`` (n_layers, n_heads, offsets). Returns hits of all processes, (relations, n_layers,
+    ``kernel`` (n_layers, n_heads, offsets); ``argmax`` says where they look in a batch, as
+    :func:`kernel_argmax`. Returns hits of all processes, (relations, n_layers,
     n_heads), for each of ``counted``, in the order of its relations after its pass. The kernels are
     known only then: this second pass needs words and trees, not the model.
     """
     hits = [np.zeros_like(part.hits) for part in counted]
     by_head = torch.from_numpy(kernel).flatten(0, 1)
     for batch in batches:
-        looks_at = kernel_argmax(by_head, batch)
+        looks_at = argmax(by_head, batch)
         for part, own in zip(counted, hits, strict=True):
             if (edges := part.edges_of(batch)) is not None:
                 relation = part.relations.indices(edges.relation_names)

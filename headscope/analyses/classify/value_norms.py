@@ -80,9 +80,15 @@ Heads = Sequence[HeadResult]
 
 
 def compare(
-    plain: Heads, weighted: Heads, control: tuple[Heads, Heads] | None = None
+    plain: Heads,
+    weighted: Heads,
+    control: tuple[Heads, Heads] | None = None,
+    labels: Sequence[str] = (),
 ) -> ValueNorms:
-    """Compare the labels by norms with those by the pattern; ``control``: of random weights."""
+    """Compare the labels by norms with those by the pattern; ``control``: of random weights.
+
+    ``labels`` are those of a user's pairs.
+    """
 
     def with_role(heads: Heads, role: str, stack: str) -> dict[str, HeadResult]:
         return {head.name: head for head in heads if head.stack == stack and role in head.roles}
@@ -94,7 +100,7 @@ def compare(
 
     result = []
     for stack in dict.fromkeys(head.stack for head in plain):
-        for role in (role.key for role in roles_of(stack)):
+        for role in (role.key for role in roles_of(stack, labels=labels)):
             before, after = (with_role(heads, role, stack) for heads in (plain, weighted))
             if not (before or after):
                 continue

@@ -14,14 +14,22 @@ from headscope.analyses.classify.optional_parts import (
     ends,
     more,
 )
-from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
+from headscope.analyses.classify.result import (
+    Alignments,
+    ClassifyResult,
+    ControlResult,
+    HeadResult,
+    Label,
+)
 from headscope.core.heads import layer_numbers
-from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
+from headscope.core.roles import NO_ROLE, role_class, role_in, role_name, role_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import (
     decimal,
     frame_csv,
+    interval_text,
+    joined,
     mean_of,
     model_line,
     model_name,
@@ -66,6 +74,8 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
         yield b.HeadMarks(marks, f"{legend(part)}.")
         yield from _labels_table(part)
+        if part.pairs is not None and part.pairs.alignments is not None:
+            yield from _alignments(part.pairs.alignments)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
@@ -95,7 +105,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             rows.append((stack + name, "not testable" if untested else str(n), control))
     yield b.Table(columns, rows, on=b.PAGE)
     yield b.Drawing("roles", partial(draw, "role_map", result))
-    if _has_trees(result.only("encoder")):
+    if _has_relations(result):
         yield b.Drawing("relations", partial(draw, "relation_bars", result))
     orders = {(h.layer_name, h.head): h.alignment for h in result.heads if h.alignment}
     if "cross" in result.stacks:
@@ -146,7 +156,7 @@ def found_sentence(part: ClassifyResult) -> str:
 def found_heads(part: ClassifyResult) -> str:
     """List the heads of each role by name, a line for each role."""
     lines = []
-    for role in roles_of(*part.stacks):
+    for role in part.possible_roles:
         heads = [head for head in part.heads if role.key in head.roles]
         named = [f"{head.name}{_detail(head, role.key)}" for head in heads]
         left = len(named) - _MOST_NAMES
@@ -159,11 +169,13 @@ def found_heads(part: ClassifyResult) -> str:
 
 
 def _detail(head: HeadResult, role: str) -> str:
-    """Say where a positional head looks and which relation a syntactic one follows."""
+    """Say where a positional head looks, and which relation or direction another follows."""
     text = offset_text(head) if role == "positional" else ""
+    details = [label.detail for label in head.labels if label.role == role]
     if role == "syntactic":
-        details = (label.detail for label in head.labels if label.role == role)
-        text = next(details, "").partition(" ")[0]
+        text = next(iter(details), "").partition(" ")[0]
+    elif role_class(role) == "syntactic" and head.stack == "encoder":
+        text = ", ".join(detail.rpartition(" ")[2] for detail in details)
     return f" ({text})" if text else ""
 
 
@@ -181,9 +193,16 @@ def _has_trees(part: ClassifyResult) -> bool:
     return part.corpus.trees and part.stacks == ("encoder",)
 
 
+def _has_relations(result: ClassifyResult) -> bool:
+    return bool(result.labels) or _has_trees(result.only("encoder"))
+
+
 def untested_sentence(part: ClassifyResult) -> str:
     """Name the roles that this corpus cannot show; empty where there is none."""
-    named = [f"{role_name(r.rpartition(':')[2])} ({why})" for r, why in part.untestable.items()]
+    prefix, by_reason = role_in("", part.stacks[0]), dict[str, list[str]]()
+    for role, why in part.untestable.items():
+        by_reason.setdefault(why, []).append(role_name(role.removeprefix(prefix)))
+    named = [f"{joined(names)} ({why})" for why, names in by_reason.items()]
     return f"Not testable on this corpus: {', '.join(named)}." if named else ""
 
 
@@ -193,9 +212,11 @@ def control_sentence(part: ClassifyResult) -> str:
     parts = []
     if control.swapped is not None:
         labels, heads = control.swapped.labels, control.swapped.heads
+        other, called = "trees of other sentences", "be called syntactic"
+        if part.labels:
+            other, called = "pairs of other texts", "follow pairs"
         parts.append(
-            "with the trees of other sentences of the same length, "
-            f"{heads} {plural(heads, 'head')} would be called syntactic "
+            f"with the {other} of the same length, {heads} {plural(heads, 'head')} would {called} "
             f"({labels} {plural(labels, 'label')})"
         )
     ordered = [head for head in part.heads if {"monotonic", "anti_monotonic"} & set(head.roles)]
@@ -208,7 +229,7 @@ def control_sentence(part: ClassifyResult) -> str:
             "or anti-monotonic heads would have the role all the same: position explains them"
         )
     if control.random_weights:
-        roles = roles_of(*part.stacks)
+        roles = part.possible_roles
         counts = [f"{control.roles.get(role.key, 0)} {role.name}" for role in roles]
         parts.append(
             f"with random weights (seed {control.seed}), of {control.heads} heads "
@@ -219,9 +240,12 @@ def control_sentence(part: ClassifyResult) -> str:
     worth = ""
     if part.stacks == ("encoder",) and (control.swapped or control.random_weights):
         swapped_heads = control.swapped.heads if control.swapped else 0
-        false = swapped_heads + sum(control.roles.get(key, 0) for key in ("syntactic", "rare"))
+        false = swapped_heads + sum(
+            n for key, n in control.roles.items() if role_class(key) in ("syntactic", "rare")
+        )
         none = "" if false else "; there is none"
-        worth = f" A syntactic or rare-word label there is a false positive{none}."
+        kind = "label of pairs" if part.labels else "syntactic"
+        worth = f" A {kind} or rare-word label there is a false positive{none}."
     return f"Control: {'; '.join(parts)}.{worth}"
 
 
@@ -230,7 +254,7 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
     counts = Counter(role for head in part.heads for role in head.roles)
     control = part.control or ControlResult()
     rows = []
-    for role in roles_of(*part.stacks):
+    for role in part.possible_roles:
         random = str(control.roles.get(role.key, 0)) if control.random_weights else "-"
         rows.append((role.key, role.name, counts[role.key], random))
     without = sum(not head.roles for head in part.heads)
@@ -240,7 +264,7 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
 def legend(part: ClassifyResult) -> str:
     """Explain the marks on the map of one stack: those that it shows."""
     marks, shown = [], {head.primary for head in part.heads}
-    for role in (role for role in (*roles_of(*part.stacks), NO_ROLE) if role.key in shown):
+    for role in (role for role in (*part.possible_roles, NO_ROLE) if role.key in shown):
         name = role.name.replace("-", " ")
         written = role.mark if name == role.mark else f"{role.mark} = {name}"
         marks.append(role.legend or written)
@@ -250,25 +274,27 @@ def legend(part: ClassifyResult) -> str:
 def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
     """Show the clearest labels of each role, with what they had to beat."""
     labels = [(head, label) for head in part.heads for label in head.labels]
-    if part.stacks == ("encoder",) and not part.corpus.pairs:  # sources have no trees
-        if not part.corpus.trees:
+    if part.labels or (part.stacks == ("encoder",) and not part.corpus.pairs):
+        if not part.corpus.trees and not part.labels:  # sources have no trees
             text = "No syntactic roles: plain text has no gold trees (give --treebank)."
             yield b.Text(text, on=b.TERMINAL)
-        elif not any(label.role == "syntactic" for _, label in labels):
+        elif not any(role_class(label.role) == "syntactic" for _, label in labels):
             yield b.Text(
-                "No head is syntactic: none follows a relation better than every baseline on both "
-                "halves of the corpus.",
+                "No head follows the pairs better than every baseline on both halves of the corpus."
+                if part.labels
+                else "No head is syntactic: none follows a relation better than every baseline on "
+                "both halves of the corpus.",
                 on=b.TERMINAL,
             )
     labels.sort(key=lambda row: row[1].baseline - abs(float(row[1].score)))
     rows = []
-    for role in roles_of(*part.stacks):
+    for role in part.possible_roles:
         own = [row for row in labels if row[1].role == role.key]
         # The relations of Voita et al. stand first.
         own.sort(key=lambda row: row[1].detail.partition(" ")[0] not in VOITA_RELATIONS)
         rows += own[:_MOST_ROWS]
     columns: list[b.Column] = [
-        ("label", lambda row: f"{_short_name(row[1].role)} {row[1].detail}", str),
+        ("label", lambda row: _label_name(row[1]), str),
         ("head", lambda row: row[0].name.rpartition(":")[2], str),
         ("score", lambda row: row[1].score.value, 3),
         ("95% interval", lambda row: " to ".join(map(decimal, row[1].score.interval)), str),
@@ -280,8 +306,40 @@ def _labels_table(part: ClassifyResult) -> Iterator[b.Block]:
         yield b.Table(columns, rows, f"Labels and what they had to beat{left}", b.VERBOSE)
 
 
-def _short_name(role: str) -> str:
-    return role_of(role).mark or role_name(role)
+def _alignments(found: Alignments) -> Iterator[b.Block]:
+    """Show how well heads find the links of an alignment, beside what is simpler."""
+    own = [head for head in found.heads if (head.layer, head.head) in found.alignment_heads]
+    own.sort(key=lambda head: float(head.links.error))
+    best = min(found.heads, key=lambda head: float(head.links.error))
+    rows = [
+        *((head.name, head.links) for head in own[:_MOST_ROWS]),
+        *([] if own else [(f"{best.name} (best, without the role)", best.links)]),
+        ("mean of all heads", found.all_heads),
+        ("first head of the last layer", found.first_of_last),
+        ("straight line from end to end", found.straight),
+    ]
+    columns: list[b.Column] = [
+        ("links given by", 0, str),
+        ("weight from", lambda row: row[1].threshold, 2),
+        ("precision", lambda row: row[1].precision, 3),
+        ("recall", lambda row: row[1].recall, 3),
+        ("alignment error rate", lambda row: row[1].error.value, 3),
+        ("95% interval", lambda row: interval_text(row[1].error.interval), str),
+    ]
+    yield b.Table(columns, rows, "Links between words, on the half that chose nothing")
+    lowest, highest = found.random.interval or (None, None)
+    yield b.Text(
+        f"A head drawn at random has an alignment error rate of {decimal(found.random.value)} on "
+        f"average (all heads: {decimal(lowest)} to {decimal(highest)})."
+    )
+    if own:
+        heads = ", ".join(f"[{layer}, {head}]" for layer, head in found.alignment_heads)
+        yield b.Text(f'For a generation config: "alignment_heads": [{heads}]')
+
+
+def _label_name(label: Label) -> str:
+    role = role_of(label.role)
+    return label.detail if role.family else f"{role.mark or role.name} {label.detail}"
 
 
 def _key_numbers(result: ClassifyResult) -> Iterator[KeyNumber]:
@@ -330,7 +388,7 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
     from headscope.show.figures import figures_of
 
     tables = {"heads": to_csv(result)}
-    if _has_trees(result.only("encoder")):
+    if _has_relations(result):
         tables["relations"] = frame_csv(result.relations_frame())
     shown = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
     return folder_files(tables, dict(figures_of(shown)))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from headscope.core.roles import primary_roles
+from headscope.core.roles import primary_roles, role_class
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
 from headscope.show.blocks import (
@@ -80,7 +80,7 @@ def rendered(template: str, more_style: str, scripts: Sequence[str], **values: A
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    pages.filters["tidy"] = tidy
+    pages.filters |= {"tidy": tidy, "role_class": role_class}
     assets = resources.files("headscope.show.page")
     style = assets.joinpath("style.css").read_text("utf-8") + more_style
     script = "".join(assets.joinpath(name).read_text("utf-8") for name in scripts)

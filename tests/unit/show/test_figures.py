@@ -17,7 +17,7 @@ from headscope.analyses.classify.figures import cause_map, relation_bars, role_m
 from headscope.analyses.classify.result import Confirmation, HeadCause, Label, Loss
 from headscope.analyses.classify.view import VIEW, legend, role_counts
 from headscope.analyses.depth.result import DepthResult
-from headscope.core.roles import NO_ROLE, primary_of
+from headscope.core.roles import NO_ROLE, roles_of
 from headscope.core.serialise import from_dict, to_json
 from headscope.reports.registry import section_of
 from headscope.show import figures as drawing
@@ -292,7 +292,8 @@ def with_relations(result: Any) -> Any:
         ]
         roles = (*head.roles, "syntactic") if labels else head.roles
         given = {"syntactic": tuple(scores), "labels": (*labels, *head.labels), "roles": roles}
-        heads.append(dataclasses.replace(head, primary=primary_of(roles), **given))
+        primary = next((role.key for role in roles_of("encoder") if role.key in roles), "none")
+        heads.append(dataclasses.replace(head, primary=primary, **given))
     return dataclasses.replace(result, heads=tuple(heads))
 
 
@@ -378,7 +379,7 @@ def test_one_count_of_heads_without_a_role(made):
     result = made["classify"][0]
     roles = [("duplicate",), ("self", "duplicate"), ("broad", "self"), (), (), (), (), ()]
     heads = tuple(
-        dataclasses.replace(head, roles=has, labels=(), primary=primary_of(has))
+        dataclasses.replace(head, roles=has, labels=(), primary=(*has, "none")[0])
         for head, has in zip(result.heads, roles, strict=True)
     )
     changed = dataclasses.replace(result, heads=heads, untestable={}, causes=None, prefix=None)

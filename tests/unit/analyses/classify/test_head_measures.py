@@ -34,7 +34,9 @@ def sums_of(loaded: LoadedModel, places: Sequence[Placed]) -> HeadMeasures:
 
 
 def judged(sums: HeadMeasures) -> tuple[HeadResult, ...]:
-    return judge(sums, Thresholds(), [range(12)] * 6, kernel=np.zeros_like(sums.syntactic.hits))
+    edges = sums.syntactic
+    kernel = np.zeros_like(edges.hits)
+    return judge(sums, Thresholds(), [range(12)] * 6, kernel=kernel, edges=edges)
 
 
 def test_merged_parts_and_restored_states_equal_the_whole(demo):
@@ -70,7 +72,7 @@ def test_every_role_has_a_rule():
     # Without sentences no role but self can be shown; what cannot apply to a stack is left out.
     for stack in ("encoder", "decoder"):
         applying = [role.key for role in roles_of(stack)]
-        reasons = untestable(HeadMeasures(1, 1), Thresholds(), trees=False, stack=stack)
+        reasons = untestable(HeadMeasures(1, 1), Thresholds(), stack=stack)
         assert list(reasons) == [key for key in applying if key != "self"]
         assert ("syntactic" in applying) == ("rare" in applying) == (stack == "encoder")
     assert list(untestable(CrossHeads(1, 1), Thresholds(), stack="cross")) == [

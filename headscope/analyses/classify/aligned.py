@@ -1,0 +1,186 @@
+r"""Cross-attention and alignments: does a head look from a word to its translation?
+
+The word-level attention W of a head has a row for each word of the target (mean over the queries at
+which the decoder is to write a piece of it) and a column for each word of the source (sum over its
+pieces). Its argmax is scored as a relation is (``syntactic.py``), from target to source; offsets
+and the kernel count from the straight line between the ends of both sides. Besides, W says which
+words are aligned, A: those of a weight from t on. With S the sure links, P with possible ones::
+
+    precision = \|A & P\| / \|A\|        recall = \|A & S\| / \|S\|
+    alignment error rate = 1 - (\|A & S\| + \|A & P\|) / (\|A\| + \|S\|)
+
+The threshold t is the best one on half A of the pairs of texts; the numbers are those of half B.
+
+References
+----------
+Och & Ney 2003, A Systematic Comparison of Various Statistical Alignment Models, section 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headscope.analyses.classify.result import Alignments, HeadLinks, HeadResult, LinkScore
+from headscope.analyses.classify.rows import FARTHEST, OUT
+from headscope.analyses.classify.syntactic import Kernel, Syntactic
+from headscope.core.accumulator import Accumulator, Parts, numpy, zeros
+from headscope.core.activations import Activations
+from headscope.core.roles import PAIR
+from headscope.core.rounding import first_largest, tied
+from headscope.data.batches import AlignedWords, Batch
+from headscope.data.pairs import ALIGNED
+from headscope.stats.estimate import Estimate
+from headscope.stats.statistics import Z95, ratio_error
+
+STEP, STEPS = 0.02, 49  # Thresholds: 0.02, 0.04, ... 0.98.
+_SLACK = 1e-4  # Share of a step by which rounding may take a weight below its threshold.
+
+
+def kernel_argmax(kernel: Tensor, words: AlignedWords) -> Tensor:
+    """Return the source words, (batch, n_heads, target words), that kernels alone would look at.
+
+    Kernels are those of :class:`.syntactic.Kernel`, with distances from the straight line.
+    """
+    kernel = torch.from_numpy(tied(kernel.numpy()))
+    scores = kernel[:, words.near(FARTHEST)].transpose(0, 1) * words.pieces[:, None, None]
+    looks_at: Tensor = scores.masked_fill(~words.inside[:, None], -1.0).max(dim=-1).indices
+    return looks_at
+
+
+class Agreement(Accumulator):
+    """Links at every threshold and in each half, with sums by pair of texts for intervals."""
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        #: (3, halves, n_layers, n_heads, thresholds): links of the head, the sure and the possible
+        #: of them; and over pairs, of both terms of the error rate: N^2, N D, D^2
+        self.links, self.squares = zeros(2, 3, 2, n_layers, n_heads, STEPS, dtype=np.int64)
+        self.sure, self.units = zeros(2, 2, dtype=np.int64)  # By half: sure links; pairs of texts
+
+    def add(
+        self, layer: int, heads: slice, weights: Tensor, words: AlignedWords, rows: slice
+    ) -> None:
+        """Add word-level attention, (rows, heads, target words, source words), of some heads."""
+        step = (weights / STEP + _SLACK).floor().long().clamp(0, STEPS).flatten(2)
+        found = []
+        for mask in (words.inside, words.sure, words.possible):
+            counted = mask[rows, None].flatten(2).long().expand_as(step)
+            at_step = counted.new_zeros(*step.shape[:2], STEPS + 1).scatter_add_(2, step, counted)
+            found.append(at_step.flip(2).cumsum(2).flip(2)[..., 1:])
+        sure = words.sure[rows].sum(dim=(1, 2))
+        n, d = found[1] + found[2], found[0] + sure[:, None, None]
+        for total, parts in ((self.links, found), (self.squares, [n * n, n * d, d * d])):
+            for half in (0, 1):
+                chosen = torch.stack(parts)[:, words.half[rows] == half]
+                total[:, half, layer, heads] += numpy(chosen.sum(dim=1))
+
+    def count(self, words: AlignedWords) -> None:
+        """Count what no head changes."""
+        np.add.at(self.sure, numpy(words.half), numpy(words.sure.sum(dim=(1, 2))))
+        np.add.at(self.units, numpy(words.half), 1)
+
+    def score(self, layer: int, head: int) -> LinkScore:
+        """Return one head's score on half B, at the threshold that is best on half A."""
+        links, sure, possible = self.links[:, :, layer, head]  # (halves, thresholds) each
+        both, size = sure + possible, links + self.sure[:, None]
+        error = np.where(size > 0, 1 - both / np.maximum(size, 1), 1.0)
+        t = int(error[0].argmin())
+        of_n, products, of_d = self.squares[:, 1, layer, head, t]
+        terms = both[1, t], of_n, products, size[1, t], of_d
+        half = Z95 * float(np.nan_to_num(ratio_error(*terms, int(self.units[1])), posinf=1.0))
+        value, n = float(error[1, t]), int(links[1, t])
+        return LinkScore(
+            threshold=round(STEP * (t + 1), 2),
+            precision=int(possible[1, t]) / n if n else None,
+            recall=int(sure[1, t]) / int(self.sure[1]) if self.sure[1] else None,
+            error=Estimate(value, max(value - half, 0.0), min(value + half, 1.0)),
+            links=n,
+        )
+
+
+class AlignedHeads(Parts):
+    """Sums over aligned pairs of texts, fed from the sites of cross-attention."""
+
+    def __init__(self, n_layers: int, n_heads: int) -> None:
+        self.syntactic = Syntactic(n_layers, n_heads)
+        #: As ``syntactic``, against the alignments of other pairs
+        self.swapped = Syntactic(n_layers, n_heads, swapped=True)
+        self.kernel = Kernel(n_layers, n_heads, 2 * FARTHEST + 1)
+        self.agreement = Agreement(n_layers, n_heads)
+        self.others = Agreement(1, 2)  # Of the mean over all heads, and of the straight line
+
+    def parts(self) -> Mapping[str, Any]:
+        """Return the accumulators."""
+        return {name: part for name, part in vars(self).items() if isinstance(part, Accumulator)}
+
+    def start(self, batch: Batch) -> None:
+        """Prepare what every layer of this batch shares; without words nothing is fed."""
+        self._words, self._place = batch.words, 0
+        if (words := self._words) is None:
+            return
+        size, shape = words.distance.shape, self.syntactic.hits.shape[1:]
+        self._looks_at, self._by_mean = words.pieces.new_zeros(2, size[0], *shape, size[1])
+        self._total, self._seen = words.of_source.new_zeros(size), 0
+        self._used = words.inside & (words.half == 0)[:, None, None]
+        used = numpy(words.near(FARTHEST)[self._used])
+        self.kernel.pairs += np.bincount(used, minlength=2 * FARTHEST + 1)
+        for part in (self.agreement, self.others):
+            part.count(words)
+
+    def observe(self, site: Activations) -> None:
+        """Add one chunk of patterns."""
+        if site.stack != "cross" or (words := self._words) is None:
+            return
+        rows, layer, heads = site.rows, self._place, site.heads
+        pattern = site.pattern.float() if site.pattern.dtype.itemsize < 4 else site.pattern
+        of_target, of_source = (
+            side[rows].to(pattern.dtype) for side in (words.of_target, words.of_source)
+        )
+        weights = torch.einsum("btq,bhqk,bsk->bhts", of_target, pattern, of_source)
+        pieces = words.pieces[rows, None, None]
+        per_piece = weights / pieces.clamp(min=1)
+        outside = -OUT * (pieces == 0).to(weights.dtype)
+        self._looks_at[rows, layer, heads] = first_largest(weights + outside)[1]
+        self._by_mean[rows, layer, heads] = first_largest(per_piece + outside)[1]
+        self.agreement.add(layer, heads, weights, words, rows)
+        self._total[rows] += weights.sum(dim=1).to(self._total.dtype)
+        self._seen += weights.shape[1] * (rows.start == 0)  # heads, each once
+        used = (per_piece * self._used[rows, None]).double().transpose(0, 1).flatten(1)
+        index = words.near(FARTHEST)[rows].flatten().expand_as(used)
+        by_distance = used.new_zeros(len(used), 2 * FARTHEST + 1).scatter_add_(1, index, used)
+        self.kernel.sums[layer, heads] += numpy(by_distance)
+
+    def finish(self, stack: str, layer: int) -> None:
+        """Add what the layers of a batch have in common once the last one has been observed."""
+        self._place += stack == "cross"
+        words = self._words
+        if words is None or self._place < self.syntactic.hits.shape[1]:
+            return
+        looked = self._looks_at.flatten(1, 2), self._by_mean.flatten(1, 2)
+        for part in (self.syntactic, self.swapped):
+            part.add(*looked, words)
+        others = torch.stack([self._total / self._seen, (words.distance == 0).float()], dim=1)
+        self.others.add(0, slice(0, 2), others, words, slice(0, len(others)))
+        self._words = None
+
+    def alignments(self, judged: Mapping[tuple[int, int], HeadResult]) -> Alignments:
+        """Put the heads with the role beside what is simpler; ``judged``: by place in the sums."""
+        heads = [
+            HeadLinks(head.layer, head.head, self.agreement.score(*place), stack="cross")
+            for place, head in judged.items()
+        ]
+        roles = {(head.layer, head.head): head.roles for head in judged.values()}
+        last = max(head.layer for head in heads)
+        errors = [float(head.links.error) for head in heads]
+        return Alignments(
+            alignment_heads=tuple(at for at, own in roles.items() if PAIR + ALIGNED in own),
+            all_heads=self.others.score(0, 0),
+            first_of_last=next(head.links for head in heads if head.layer == last),
+            straight=self.others.score(0, 1),
+            random=Estimate(sum(errors) / len(errors), min(errors), max(errors)),
+            heads=tuple(heads),
+        )

@@ -1,0 +1,353 @@
+"""Pairs of words that a user wants heads for: labelled pairs in a text, alignments of two texts.
+
+* **Labelled pairs**: a table (``.tsv``; ``.jsonl`` and ``.csv`` as any table) with the columns
+  text, from, to and label, a pair a row. Positions count from 0. Words are split at spaces; where
+  no text of the file has a space, every character is a word. Rows with the same text are one
+  sentence, wherever they stand. Where blank lines part the file into blocks of a single text each,
+  every block is a sentence, so that a text may occur several times. A row with a text alone is a
+  sentence without pairs. The same pair given twice counts once.
+* **Alignments**: in the form of Pharaoh, a line for each row of a table of source and target, with
+  links ``0-0 1-2`` (source-target); ``1?2`` or ``1p2`` is possible but not sure. A blank line is a
+  pair without links. On a side where no text has a space every character is a word.
+
+References
+----------
+Och & Ney 2003, A Systematic Comparison of Various Statistical Alignment Models (sure and possible).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import tee
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import torch
+
+from headscope.core.accumulator import Array
+from headscope.core.errors import CorpusError
+from headscope.core.files import sha256_of, sha256_of_file
+from headscope.data.batches import AlignedWords, Asked, Batch, collate_pairs, edge_trials, trials_of
+from headscope.data.corpus import AlignedPair, Corpus, Links, Spans, open_pairs
+from headscope.data.files import Columns, Edge, Sentence, read_lines, read_records
+from headscope.data.pieces import EncodedSentence, TextModel, tokenise
+from headscope.data.token_rows import Ends, PairRow, encode_pairs
+
+ALIGNED = "aligned"  # The label of all links of an alignment.
+_FIELDS = ("text", "from", "to", "label")
+_COLUMNS = Columns(
+    names={"text": ("text", "sentence"), "from": ("from",), "to": ("to",), "label": ("label",)},
+    order={4: _FIELDS, 1: ("text",)},
+    needed=("text",),
+)
+_POSITION = re.compile("[0-9]{1,9}")
+_LINK = re.compile("([0-9]{1,9})([-?p])([0-9]{1,9})")
+_COUNTED = "split at spaces; characters where no text has a space"
+_UNCONFIRMED = (
+    "what is found on one half of the {0} is confirmed on the other, every second one, and none of "
+    "those has a pair"
+)
+_WORD, _CHARACTER = re.compile(r"[^ ]+"), re.compile(r".", re.DOTALL)
+
+
+def open_labelled(path: str | Path, limit: int | None = None) -> Corpus:
+    """Read labelled pairs as sentences; the whole file is held in memory.
+
+    Raises :class:`CorpusError` with the line's number where a row cannot be used, and where none of
+    the first ``limit`` sentences of the second half has a pair.
+    """
+    path = Path(path)
+    rows = list(_rows(path))
+    unit = _WORD if any(" " in row.text for row in rows) else _CHARACTER
+    sentences = []
+    for group in _grouped(rows):
+        words = tuple(unit.findall(group[0].text))
+        pairs = dict.fromkeys(_pair(path, row, words) for row in group if row.label)
+        sentences.append(Sentence(words, pairs=tuple(pairs)))
+    labels = dict.fromkeys(row.label for row in rows if row.label)
+    if not labels:
+        raise CorpusError(
+            f"{path} holds no pair; give rows of text, from, to and label (alignments such as 0-0 "
+            "1-2 stand beside a table of source and target, which is given as text)."
+        )
+    if not any(sentence.pairs for sentence in sentences[1:limit:2]):
+        raise CorpusError(
+            f"{path}, line {rows[-1].line}: {_UNCONFIRMED.format('texts')}; give pairs in more of "
+            "them."
+        )
+    return Corpus(
+        str(path),
+        sha256_of_file(path),
+        len(sentences),
+        has_trees=False,
+        language=None,
+        read=lambda: iter(sentences),
+        labels=tuple(labels),
+        characters=unit is _CHARACTER,
+    )
+
+
+class _Row(NamedTuple):
+    line: int
+    text: str
+    ends: tuple[str, str]
+    label: str  # Empty where a text stands alone
+
+
+def _rows(path: Path) -> Iterator[_Row]:
+    for line, cells in read_records(path, _COLUMNS):
+        text, *rest = (cells.get(name, "").strip() for name in _FIELDS)
+        if any(rest) and not all(rest):
+            raise CorpusError(
+                f"{path}, line {line}: no {_FIELDS[1 + rest.index('')]}; give every row text, "
+                "from, to and label, or the text alone."
+            )
+        if not rest[2].isprintable():
+            raise CorpusError(
+                f"{path}, line {line}: the label {rest[2]!r} has a character that cannot be shown; "
+                "write it in letters."
+            )
+        yield _Row(line, text, (rest[0], rest[1]), rest[2])
+
+
+def _grouped(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Gather the rows of each sentence: blocks of one text each, else all rows of a text."""
+    blocks: list[list[_Row]] = []
+    by_text: dict[str, list[_Row]] = {}
+    last = -1
+    for row in rows:
+        if row.line > last + 1:
+            blocks.append([])
+        last = row.line
+        blocks[-1].append(row)
+        by_text.setdefault(row.text, []).append(row)
+    alone = all(len({row.text for row in block}) == 1 for block in blocks)
+    return blocks if alone else list(by_text.values())
+
+
+def _pair(path: Path, row: _Row, words: Sequence[str]) -> Edge:
+    ends = []
+    for name, cell in zip(("from", "to"), row.ends, strict=True):
+        place = int(cell) if _POSITION.fullmatch(cell) else len(words)
+        if place >= len(words):
+            raise CorpusError(
+                f"{path}, line {row.line}: {name} is {cell!r}, but the text has {len(words)} words "
+                f"({_COUNTED}); give 0 to {len(words) - 1}."
+            )
+        ends.append(place)
+    if ends[0] == ends[1]:
+        raise CorpusError(
+            f"{path}, line {row.line}: both ends of the pair are {words[ends[0]]!r}, word "
+            f"{ends[0]}; a pair joins two words, not pieces of one."
+        )
+    return ends[0], ends[1], row.label
+
+
+# --- alignments of two texts ---
+
+
+def with_alignments(corpus: Corpus, path: str | Path, limit: int | None = None) -> Corpus:
+    """Add alignments to a corpus of sources and targets; both files are read and checked whole.
+
+    Raises :class:`CorpusError` as :func:`open_labelled` does.
+    """
+    path = Path(path)
+    corpus = open_pairs(corpus.table) if corpus.table is not None else corpus
+    if (pairs := corpus.pairs) is None:
+        raise CorpusError(
+            f"{corpus.name} holds sentences. Labelled pairs come with their own text, so give "
+            f"{path} alone; alignments belong to a table of source and target, so give that as "
+            "text."
+        )
+    n_lines = sum(1 for _ in read_lines(path))
+    if n_lines != corpus.n_pairs:
+        raise CorpusError(
+            f"{path} has {n_lines} lines, and {corpus.name} {corpus.n_pairs} pairs of source and "
+            "target; give a line for each pair, blank where nothing is aligned."
+        )
+    most = limit or n_lines
+    units = [
+        _CHARACTER if all(" " not in pair[side] for pair in pairs()) else _WORD for side in (0, 1)
+    ]
+
+    def aligned() -> Iterator[AlignedPair]:
+        before: dict[tuple[int, ...], Links] = {}
+        lines = zip(pairs(), read_lines(path), strict=True)
+        for index, (pair, (number, line)) in enumerate(lines):
+            source, target = (
+                tuple(match.span() for match in unit.finditer(text))
+                for unit, text in zip(units, pair, strict=True)
+            )
+            size = len(source), len(target)
+            links = tuple(dict.fromkeys(_links(path, number, line, size)))
+            yield AlignedPair(*pair, (source, target), links, index % 2, before.get(size, ()))
+            before[size] = links
+
+    confirming = (bool(pair.links) and i % 2 for i, pair in enumerate(aligned()) if i < most)
+    if not sum(confirming):
+        raise CorpusError(
+            f"{path}, line {n_lines}: {_UNCONFIRMED.format('texts')} of words; align more of them."
+        )
+    return dataclasses.replace(
+        corpus,
+        name=f"{corpus.name}, {path}",
+        sha256=sha256_of(f"{corpus.sha256} {sha256_of_file(path)}"),
+        labels=(ALIGNED,),
+        aligned=aligned,
+    )
+
+
+def _links(
+    path: Path, number: int, line: str, size: tuple[int, int]
+) -> Iterator[tuple[int, int, bool]]:
+    """Yield the links of a line: words of the source, of the target, and whether it is sure."""
+    for part in line.split():
+        match = _LINK.fullmatch(part)
+        if match is None:
+            raise CorpusError(
+                f"{path}, line {number}: {part!r} is no link of an alignment; write 0-0 for sure "
+                "ones (source-target, from 0) and 0?0 for possible ones."
+            )
+        ends = int(match[1]), int(match[3])
+        for side, end, n in zip(("source", "target"), ends, size, strict=True):
+            if end >= n:
+                raise CorpusError(
+                    f"{path}, line {number}: the link {part} names word {end} of the {side}, which "
+                    f"has {n} words ({_COUNTED}); give 0 to {n - 1}."
+                )
+        yield *ends, match[2] == "-"
+
+
+# --- pairs as a model reads them ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedRow(PairRow):
+    """A source and its target as a model reads them, with the words of both."""
+
+    source_words: tuple[int, ...]  # For each token of the source its word, -1 for none
+    target_words: tuple[int, ...]  # The same for each token that is to be written
+    pair: AlignedPair
+
+
+def encode_aligned(
+    model: TextModel, pairs: Iterable[AlignedPair], ends: Ends, *, check: bool = True
+) -> Iterator[AlignedRow | None]:
+    """Tokenise pairs as :func:`.token_rows.encode_pairs` does, and find the words of their tokens.
+
+    None also for a pair in which a word yields no piece. Raises :class:`CorpusError` where a piece
+    stands for several characters that are counted as words.
+    """
+    pairs, first, second = tee(pairs, 3)
+    sources, targets = (pair.source for pair in first), (pair.target for pair in second)
+    rows = encode_pairs(model, sources, targets, ends, check=check)
+    for pair, row in zip(pairs, rows, strict=True):
+        if row is None or not row.decoder_content:
+            yield None
+            continue
+        written = [position - 1 for position in row.decoder_content]
+        sides = zip(
+            (pair.source, pair.target),
+            pair.words,
+            (row.source_spans, row.target_spans),
+            (row.content, written),
+            strict=True,
+        )
+        of_source, of_target = (_words_of(model, *side) for side in sides)
+        found = [len({*of_side} - {-1}) for of_side in (of_source, of_target)]
+        if found != [len(side) for side in pair.words]:
+            yield None
+            continue
+        yield AlignedRow(**vars(row), source_words=of_source, target_words=of_target, pair=pair)
+
+
+def _words_of(
+    model: TextModel, text: str, words: Spans, tokens: Spans, content: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the word of each token, that of its first character which is no space."""
+    word_at = {at: i for i, (start, stop) in enumerate(words) for at in range(start, stop)}
+    found = [-1] * len(tokens)
+    for token in content:
+        inside = [word_at[at] for at in range(*tokens[token]) if at in word_at]
+        if len({*inside}) > 1 and len(words) == len(text):
+            _refuse_characters(model, text[slice(*tokens[token])])
+        found[token] = inside[0] if inside else -1
+    return tuple(found)
+
+
+def _refuse_characters(model: TextModel, piece: str) -> NoReturn:
+    raise CorpusError(
+        f"No text has a space, so positions count characters, but {model.name} reads {piece!r} as "
+        "one piece; write spaces between the words and count words, or give a model whose pieces "
+        "are characters."
+    )
+
+
+def check_characters(model: TextModel, sentences: Iterable[EncodedSentence]) -> None:
+    """Raise unless a model reads texts whose characters are counted one character a piece."""
+    texts = [("".join(s.sentence.words), s.ids) for s in sentences]
+    encodings = tokenise(model, [text for text, _ in texts], check=False)
+    for (text, ids), encoding in zip(texts, encodings, strict=True):
+        if encoding.ids != ids.tolist():
+            spans = (text[slice(*span)] for span in encoding.offsets)
+            _refuse_characters(model, next((span for span in spans if len(span) > 1), text))
+
+
+def collate_aligned(rows: Sequence[AlignedRow], pad_id: int) -> Batch:
+    """Pad pairs as :func:`.batches.collate_pairs` does, and add their words."""
+    batch = collate_pairs(rows, pad_id)
+    assert batch.source is not None
+    sizes = np.array([[len(side) for side in row.pair.words] for row in rows])
+    n_source, n_target = sizes.max(axis=0)
+    of_target = np.zeros((len(rows), n_target, batch.size[1]))
+    of_source = np.zeros((len(rows), n_source, batch.source.input_ids.shape[1]))
+    sure, possible = np.zeros((2, len(rows), n_target, n_source), dtype=bool)
+    distance = np.zeros((len(rows), n_target, n_source), dtype=np.int64)
+    for i, row in enumerate(rows):
+        for of_side, word_of in ((of_source, row.source_words), (of_target, row.target_words)):
+            inside = np.flatnonzero(np.array(word_of) >= 0)
+            of_side[i, np.array(word_of)[inside], inside] = 1.0
+        for source, target, is_sure in row.pair.links:
+            possible[i, target, source] = True
+            sure[i, target, source] |= is_sure
+        distance[i] = np.arange(n_source) - straight(sizes[i, 0], sizes[i, 1], n_target)[:, None]
+    pieces = of_source.sum(axis=2).astype(np.int64)
+    of_target /= np.maximum(of_target.sum(axis=2, keepdims=True), 1)
+    words = AlignedWords(
+        of_target=torch.from_numpy(of_target).float(),
+        of_source=torch.from_numpy(of_source).float(),
+        pieces=torch.from_numpy(pieces),
+        queries=torch.arange(n_target) < torch.from_numpy(sizes[:, 1:]),
+        sure=torch.from_numpy(sure),
+        possible=torch.from_numpy(possible),
+        distance=torch.from_numpy(distance),
+        half=torch.tensor([row.pair.half for row in rows]),
+        edges=edge_trials(map(_asked, rows, pieces, [row.pair.links for row in rows])),
+        swapped=edge_trials(map(_asked, rows, pieces, [row.pair.swapped for row in rows])),
+    )
+    return dataclasses.replace(batch, words=words)
+
+
+def straight(n_source: int, n_target: int, n: int) -> Array:
+    """Return the source word beside each of ``n`` target words, if both sides went evenly along."""
+    steps = max(n_target - 1, 1)
+    return (2 * np.arange(n) * (n_source - 1) + steps) // (2 * steps)
+
+
+def _asked(row: AlignedRow, pieces: Array, links: Links) -> Asked:
+    """Ask every aligned word of the target for its words of the source."""
+    n_source, n_target = map(len, row.pair.words)
+    longest = pieces == pieces.max()
+    edges = dict.fromkeys((target, source, ALIGNED) for source, target, _ in links)
+    return Asked(
+        half=row.pair.half,
+        trials=trials_of(edges, "target->source"),
+        places=np.arange(max(n_source, n_target)),
+        origin=straight(n_source, n_target, n_target),
+        last=n_source - 1,
+        uniform=lambda query, target: longest[target] / longest.sum(),
+    )

@@ -1,0 +1,340 @@
+"""Pairs of a user's own: as a treebank's relations, in a protein model, and as alignments.
+
+Oracles: the treebank itself, heads planted in the weights, and loops over one pair of texts at a
+time without padding.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from planted_models import build_planted
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    EsmConfig,
+    EsmModel,
+    PreTrainedTokenizerFast,
+)
+
+import headscope
+from headscope.analyses.classify.result import Alignments, ClassifyResult, HeadResult
+from headscope.core.errors import CorpusError, InputError
+from headscope.core.serialise import from_dict, to_dict, to_json
+from headscope.data.corpus import open_treebank
+from headscope.reports.facts import facts_of
+from headscope.reports.reading import Results
+from tests.reference import Sentence, read_treebank
+
+WAYS = {"dep->head": "from->to", "head->dep": "to->from"}
+
+
+def as_rows(sentences: list[Sentence]) -> Iterator[str]:
+    """Write the edges of trees as pairs, sentences parted by blank lines."""
+    for sentence in sentences:
+        text = " ".join(sentence.forms)
+        for word, (head, relation) in enumerate(
+            zip(sentence.heads, sentence.relations, strict=False)
+        ):
+            if head > 0:
+                yield f"{text}\t{word}\t{head - 1}\t{relation}\n"
+        yield f"{text}\n\n"
+
+
+def test_relations_as_pairs_are_those_of_the_treebank(tmp_path: Path) -> None:
+    planted = build_planted(tmp_path / "planted")
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(as_rows(read_treebank(planted.treebank))), encoding="utf-8")
+    options: dict[str, Any] = {"frequencies": planted.frequencies}
+    model = headscope.load(str(planted.folder))
+    trees = headscope.classify(model, open_treebank(planted.treebank), **options)
+    found = headscope.classify(model, pairs=pairs, **options)
+    assert sum(label.role == "syntactic" for head in trees.heads for label in head.labels) == 2
+    for one, other in zip(trees.heads, found.heads, strict=True):
+        named = [dataclasses.replace(s, direction=WAYS[s.direction]) for s in one.syntactic]
+        key = lambda score: (score.relation, score.direction)  # noqa: E731
+        assert sorted(named, key=key) == sorted(other.syntactic, key=key)
+        expected = []
+        for label in one.labels:
+            relation, _, way = label.detail.partition(" ")
+            if label.role == "syntactic":
+                label = dataclasses.replace(
+                    label, role=f"pair:{relation}", detail=f"{relation} {WAYS[way]}"
+                )
+            expected.append(label)
+        assert {label.detail: label for label in expected} == {
+            label.detail: label for label in other.labels
+        }
+        assert other.primary == (other.roles or ("none",))[0]
+        assert (one.primary == "syntactic") == other.primary.startswith("pair:")
+    assert found.control is not None
+    assert trees.control is not None
+    assert found.control.swapped == trees.control.swapped
+    assert found.pairs is not None
+    assert found.pairs.stack == "encoder"
+    # It survives the way through JSON, and diff says which labels a head has lost.
+    again = from_dict(ClassifyResult, json.loads(to_json(found)))
+    assert to_dict(again) == to_dict(found)
+    assert again.possible_roles == found.possible_roles
+    facts = facts_of(Results("x", classify=found), ["classify"])
+    roles = {key[1]: value for key, value in facts.items() if key[2] == "roles"}
+    assert sum("pair:" in str(value) for value in roles.values()) == 2
+
+
+# --- a protein model: every residue is a piece, and contacts are pairs of positions ---
+
+RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
+FIRST = 4  # Token of the first residue: <cls>, <pad>, <eos> and <unk> stand before.
+
+
+def partner(residue: int) -> int:
+    return (residue + 7) % len(RESIDUES)
+
+
+@torch.no_grad()
+def protein_model(folder: Path) -> Path:
+    """An ESM with two layers; L0H1 looks from each residue to those of its partner's kind."""
+    vocabulary = {token: i for i, token in enumerate(("<cls>", "<pad>", "<eos>", "<unk>"))}
+    vocabulary |= {residue: FIRST + i for i, residue in enumerate(RESIDUES)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    backend.post_processor = processors.TemplateProcessing(
+        single="<cls> $A <eos>", special_tokens=[("<cls>", 0), ("<eos>", 2)]
+    )
+    named = {"cls_token": "<cls>", "eos_token": "<eos>", "pad_token": "<pad>"}
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", model_max_length=62, **named
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    width = 64
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = EsmConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=width,
+        max_position_embeddings=64,
+        pad_token_id=1,
+        mask_token_id=3,
+        position_embedding_type="absolute",
+        **sizes,
+    )
+    model = EsmModel(config, add_pooling_layer=False).eval()
+    model.embeddings.position_embeddings.weight.normal_(std=0.02)
+    model.embeddings.word_embeddings.weight.zero_()
+    for i in range(len(vocabulary)):
+        model.embeddings.word_embeddings.weight[i, i] = 4.0
+    own = model.encoder.layer[0].attention.self
+    for part in (own.query, own.key):
+        part.weight[32:].zero_()
+        part.bias[32:].zero_()
+    for i in range(len(RESIDUES)):
+        own.query.weight[32 + i, FIRST + i] = 3.0
+        own.key.weight[32 + i, FIRST + partner(i)] = 3.0
+    model.save_pretrained(folder)
+    return folder
+
+
+def contacts(n: int) -> str:
+    """Proteins of twelve different residues, and where each one's partner stands."""
+    rng, rows = np.random.default_rng(1), []
+    for _ in range(n):
+        chosen = rng.permutation(len(RESIDUES))[:12].tolist()
+        text = "".join(RESIDUES[i] for i in chosen)
+        found = [
+            (i, chosen.index(partner(r))) for i, r in enumerate(chosen) if partner(r) in chosen
+        ]
+        rows += [f"{text}\t{i}\t{j}\tcontact\n" for i, j in found]
+    return "".join(rows)
+
+
+def test_the_head_of_a_protein_model_that_shows_contacts(tmp_path: Path) -> None:
+    (tmp_path / "contacts.tsv").write_text(contacts(80), encoding="utf-8")
+    folder = protein_model(tmp_path / "esm")
+    found = headscope.classify(str(folder), pairs=tmp_path / "contacts.tsv", ablate=True)
+    with_role = [head for head in found.heads if "pair:contact" in head.roles]
+    assert [head.name for head in with_role] == ["L0H1"]
+    (label,) = (label for label in with_role[0].labels if label.role == "pair:contact")
+    assert label.detail == "contact from->to"
+    assert float(label.score) > 0.99 > 0.5 > label.baseline
+    assert all(head.cause is not None for head in found.heads)
+    assert found.control is not None
+    assert found.control.swapped is not None
+    assert found.control.swapped.labels == 0
+
+
+def test_characters_need_a_model_that_reads_characters(tmp_path: Path, demo: Any) -> None:
+    (tmp_path / "contacts.tsv").write_text(contacts(4), encoding="utf-8")
+    with pytest.raises(CorpusError, match=r"positions count characters, but .* as one piece"):
+        headscope.classify(demo, pairs=tmp_path / "contacts.tsv")
+
+
+# --- alignments ---
+
+WORDS = 16  # Words of the vocabulary of either side, and positions.
+
+
+@torch.no_grad()
+def translator(folder: Path) -> Path:
+    """A BART whose cross-attention head L0H1 looks from position p of the target to p ^ 1."""
+    vocabulary = {token: i for i, token in enumerate(("<pad>", "<s>", "</s>", "<unk>"))}
+    vocabulary |= {f"w{i}": 4 + i for i in range(WORDS)}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    backend.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 2)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, unk_token="<unk>", pad_token="<pad>", eos_token="</s>"
+    ).save_pretrained(folder)
+    torch.manual_seed(0)
+    width = 64
+    sizes: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 2, "d_model": width}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes |= {"encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "max_position_embeddings": WORDS}
+    config = BartConfig(
+        vocab_size=len(vocabulary),
+        **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2},
+        forced_eos_token_id=None,
+        **sizes,
+    )
+    model = BartForConditionalGeneration(config).eval()
+    for side in (model.model.encoder, model.model.decoder):
+        side.embed_positions.weight.zero_()
+        for p in range(WORDS):  # the first rows are an offset of the implementation
+            side.embed_positions.weight[p + side.embed_positions.offset, width - WORDS + p] = 4.0
+    cross = model.model.decoder.layers[0].encoder_attn
+    for part in (cross.q_proj, cross.k_proj):
+        part.weight[32:].zero_()
+        part.bias[32:].zero_()
+    for p in range(WORDS):
+        cross.q_proj.weight[32 + p, width - WORDS + p] = 3.0
+        cross.k_proj.weight[32 + p, width - WORDS + (p ^ 1)] = 3.0
+    model.save_pretrained(folder)
+    return folder
+
+
+def texts(n: int, seed: int = 0) -> list[tuple[str, str]]:
+    rng = np.random.default_rng(seed)
+    sizes = 2 * rng.integers(2, 7, size=n)
+    draw = lambda size: " ".join(f"w{i}" for i in rng.integers(0, WORDS, size=size))  # noqa: E731
+    return [(draw(size), draw(size)) for size in sizes]
+
+
+def classified(tmp_path: Path, n: int = 60, **options: Any) -> ClassifyResult:
+    """Every second word of the source stands one place later in the target, the others before."""
+    pairs = texts(n)
+    table, align = tmp_path / "table.tsv", tmp_path / "table.align"
+    table.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    links = [" ".join(f"{p ^ 1}-{p}" for p in range(len(a.split()))) for a, _ in pairs]
+    align.write_text("".join(f"{line}\n" for line in links), encoding="utf-8")
+    if not (tmp_path / "model").exists():
+        translator(tmp_path / "model")
+    return headscope.classify(str(tmp_path / "model"), table, pairs=align, **options)
+
+
+def alignments_of(result: ClassifyResult) -> Alignments:
+    assert result.pairs is not None
+    assert result.pairs.alignments is not None
+    return result.pairs.alignments
+
+
+def of_cross(result: ClassifyResult) -> dict[str, HeadResult]:
+    return {head.name: head for head in result.heads if head.stack == "cross"}
+
+
+def test_the_head_that_aligns_words(tmp_path: Path) -> None:
+    found = classified(tmp_path, control=True)
+    heads = of_cross(found)
+    assert [name for name, head in heads.items() if "pair:aligned" in head.roles] == ["cross:L0H1"]
+    (score,) = heads["cross:L0H1"].syntactic
+    assert (score.relation, score.direction) == ("aligned", "target->source")
+    assert float(score.accuracy) == 1.0
+    assert score.baselines["offset"] < 0.6
+    links = alignments_of(found)
+    assert links.alignment_heads == ((0, 1),)
+    own = {head.name: head.links for head in links.heads}
+    assert float(own["cross:L0H1"].error) == 0.0 == float(links.random.low or 0.0)
+    assert links.first_of_last == own["cross:L1H0"]
+    assert float(links.straight.error) == 1.0  # every link lies beside the line
+    assert found.control is not None
+    assert found.control.swapped is not None
+    # The alignment depends on the length alone, so that of another pair is as good.
+    assert found.control.swapped.heads == 1
+    # Only cross-attention has these labels.
+    encoder = found.only("encoder")
+    assert encoder.labels == ()
+    assert encoder.control
+    assert encoder.control.swapped is None
+    assert "pair:aligned" not in {role.key for role in encoder.possible_roles}
+    assert to_dict(found)["pairs"]["alignments"]["alignment_heads"] == [[0, 1]]
+
+
+def test_numbers_of_alignments_are_those_of_loops(tmp_path: Path) -> None:
+    """Every head's argmax, links and error rate, one pair at a time."""
+    found = classified(tmp_path, n=24, stack="cross")
+    links = alignments_of(found)
+    network = AutoModelForSeq2SeqLM.from_pretrained(
+        tmp_path / "model", attn_implementation="eager"
+    ).eval()
+    hits = np.zeros((2, 2))
+    trials = 0
+    weights: list[list[tuple[int, Any]]] = [[], []]  # By half: size and patterns
+    for index, (source, target) in enumerate(texts(24)):
+        ids = [4 + int(word[1:]) for word in source.split()]
+        out = [4 + int(word[1:]) for word in target.split()]
+        with torch.no_grad():
+            ran = network(
+                input_ids=torch.tensor([[*ids, 2]]),
+                decoder_input_ids=torch.tensor([[2, *out]]),
+                output_attentions=True,
+            )
+        pattern = torch.stack(ran.cross_attentions)[:, 0].numpy()  # (layers, heads, query, key)
+        words = pattern[:, :, : len(out), : len(ids)]  # query p is to write word p
+        weights[index % 2].append((len(ids), words))
+        for p in range(len(out)):
+            hits += words[:, :, p].argmax(axis=-1) == p ^ 1
+            trials += 1
+    for head in of_cross(found).values():
+        score = head.syntactic[0]
+        assert score.trials == trials
+        assert float(score.accuracy) == pytest.approx(hits[head.layer, head.head] / trials)
+
+    def error(half: int, layer: int, head: int, threshold: float) -> tuple[float, int]:
+        given = right = sure = 0
+        for size, words in weights[half]:
+            for p in range(size):
+                for s in range(size):
+                    if words[layer, head, p, s] >= threshold:
+                        given += 1
+                        right += s == p ^ 1
+                sure += 1
+        return 1 - 2 * right / (given + sure), given
+
+    for own in links.heads:
+        place = own.layer, own.head
+        steps = [round(0.02 * i, 2) for i in range(1, 50)]
+        best = min(steps, key=lambda t: error(0, *place, t)[0])
+        expected, given = error(1, *place, best)
+        assert own.links.threshold == best
+        assert float(own.links.error) == pytest.approx(expected)
+        assert own.links.links == given
+
+
+def test_pairs_without_a_stack_to_score_are_refused(tmp_path: Path, demo: Any) -> None:
+    with pytest.raises(InputError, match="needs the stack cross"):
+        classified(tmp_path, n=24, stack="decoder")
+    (tmp_path / "two.align").write_text("0-0\n0-0\n")
+    with pytest.raises(InputError, match="no encoder-decoder model"):
+        headscope.classify(demo, [("a", "b"), ("c", "d")], pairs=tmp_path / "two.align")
+
+
+def test_too_few_pairs_are_not_testable(tmp_path: Path) -> None:
+    found = classified(tmp_path, n=6, stack="cross")
+    assert "fewer than 50 trials" in found.untestable["cross:pair:aligned"]
+    assert alignments_of(found).alignment_heads == ()
