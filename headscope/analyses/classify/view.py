@@ -318,6 +318,8 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
     tables = {"heads": to_csv(result)}
     if _has_trees(result.only("encoder")):
         tables["relations"] = frame_csv(result.relations_frame())
+    if any(head.patched for head in result.heads):
+        tables["patched"] = frame_csv(result.patched_frame())
     shown = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
     return folder_files(tables, dict(figures_of(shown)))
 
@@ -325,9 +327,10 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
 VIEW = View(
     _human,
     _files,
-    # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
+    # Only a run with gold trees, with cross-attention, or with an optional part, has these.
     stale=names_of(
-        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before")
+        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before"),
+        "patched",
     ),
     facts=lambda result, places: head_cards(result.only(result.stacks[0])),
     scales=(
