@@ -24,7 +24,7 @@ def write_clauses(path: Path) -> Path:
     """Clauses of one verb, its object and plain words, in any order."""
     rng, blocks = np.random.default_rng(3), []
     every = range(planted_models.N_LEVELS)
-    for _ in range(400):
+    for _ in range(240):
         n_plain = int(rng.integers(2, 6))
         kinds = ["verb", "obj", *["plain"] * n_plain]
         chosen = [
@@ -71,7 +71,7 @@ def with_writes(planted: Planted, obj: str) -> Any:
         unread = torch.randn(D_MODEL, generator=drawn)
         unread -= unread.mean()
         unread /= unread.norm()
-        along = torch.randn(D_HEAD, generator=drawn) / D_HEAD**0.5
+        along = torch.randn(D_HEAD, generator=drawn) / D_HEAD**0.5 / 3
         writes[:, D_HEAD : 2 * D_HEAD] = torch.outer(unread, along)
         for attention in later:
             for name in ("query", "key", "value"):
@@ -93,14 +93,14 @@ EXPECTED = {
 def test_planted_heads_carry_their_role_or_do_not(clauses, obj):
     planted, treebank = clauses
     result = headscope.classify(
-        with_writes(planted, obj), treebank, patch=True, patch_pairs=60, validate=False
+        with_writes(planted, obj), treebank, patch=True, patch_pairs=40, validate=False
     )
     patched = {(h.name, p.detail): p for h in result.heads for p in h.patched}
     own = patched["L0H1", "obj dep->head"]
     assert {effect.reader: effect.verdict for effect in own.effects} == EXPECTED[obj]
     assert own.verdict == ("does not" if obj == "silent" else "carries")
     assert own.follows.value > 0.95
-    assert own.pairs == 60
+    assert own.pairs == 40
     assert patched["L0H0", "-1"].verdict == "does not"
     assert patched["L0H3", "+2"].verdict == "carries"
     for name, detail in (("L1H1", "+1"), ("L2H1", "-2")):  # nothing in their layers writes
@@ -110,7 +110,7 @@ def test_planted_heads_carry_their_role_or_do_not(clauses, obj):
 
 
 def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
-    """Patch with hooks of the test's own; (readers, heads, 2), as shares of all heads."""
+    """Patch with hooks of the test's own; (reads, 1 + 2 heads): all heads, then each, twice."""
     ids = {name: torch.tensor([getattr(pair, name)]) for name in ("sentence", "elsewhere", "same")}
     rows, n_heads = list(pair.rows), model.config.num_attention_heads
     taken = {"elsewhere": list(pair.rows_elsewhere), "same": rows}
@@ -155,13 +155,10 @@ def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
         pairs = zip(reads(change), reads(None), strict=True)
         return [float((now - was).double().norm()) for now, was in pairs]
 
-    whole = patched("elsewhere", range(n_heads))
-    shares = np.zeros((2, n_heads, 2))
+    columns = [patched("elsewhere", range(n_heads))]
     for head in range(n_heads):
-        for i, kind in enumerate(("elsewhere", "same")):
-            *later, last = np.divide(patched(kind, range(head, head + 1)), whole)
-            shares[:, head, i] = np.mean(later), last
-    return shares
+        columns += [patched(kind, range(head, head + 1)) for kind in ("elsewhere", "same")]
+    return np.array(columns).T
 
 
 def test_shares_equal_those_of_hooks(clauses):
@@ -171,12 +168,15 @@ def test_shares_equal_those_of_hooks(clauses):
     drawn = np.random.default_rng(0)
     pairs = syntactic_pairs(encoded, "obj", "dep->head", 5, drawn)
     pairs += positional_pairs(encoded, 2, 4, drawn, causal=False)
-    found = patch(loaded, pairs, 0)
+    found = patch(loaded, pairs, 0, range(4))
     oracle = BertModel.from_pretrained(planted.folder, attn_implementation="eager").eval()
     oracle.load_state_dict(loaded.model.state_dict())
     pairs.sort(key=lambda pair: len(pair.sentence))
-    for i, pair in enumerate(pairs):
-        np.testing.assert_allclose(found.shares[..., i], by_hand(oracle, pair, 0), atol=2e-4)
+    changes = np.stack([by_hand(oracle, pair, 0) for pair in pairs], axis=-1)
+    changes /= changes[:, :1].mean(axis=-1, keepdims=True)
+    expected = np.stack([changes[:-1].mean(axis=0), changes[-1]])  # later layers, the output
+    np.testing.assert_allclose(found.whole, expected[:, 0], atol=1e-4)
+    np.testing.assert_allclose(found.shares.reshape(2, -1, 9), expected[:, 1:], atol=1e-4)
 
 
 def test_evidence_is_two_t_tests():
@@ -184,13 +184,14 @@ def test_evidence_is_two_t_tests():
     for mean in (-0.1, 0.02, 0.04, 0.3):
         gains = rng.normal(mean, 0.1, size=(3, 40))
         gains[1:] -= 0.5 * mean
+        whole = rng.normal(1.0, 0.2, size=40)
         own, over = gains[1], gains[1] - (gains[0] + gains[2]) / 2
         expected = [
             float(p) if values.mean() > 0 else 1.0
-            for values in (own, over, SMALLEST - own)
+            for values in (own, over, SMALLEST * whole - own)
             for p in [stats.ttest_1samp(values, 0.0).pvalue]
         ]
-        carries, does_not = evidence(gains, 1, [0, 2])
+        carries, does_not = evidence(gains[[1, 0, 2]], whole)
         assert carries == pytest.approx(max(expected[:2]))
         assert does_not == pytest.approx(expected[2])
     assert p_above(np.zeros(9)) == 1.0

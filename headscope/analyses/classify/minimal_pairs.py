@@ -21,12 +21,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
-from headscope.data.pieces import EncodedSentence, IntArray
+from headscope.data.pieces import EncodedSentence
 
 LONGEST = 12  # Pieces of a stretch that is replaced, at most.
 Positions = Sequence[int]
@@ -48,7 +48,8 @@ class MinimalPair:
         return len(self.sentence)
 
 
-class Stretch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Stretch:
     """The words from ``start`` to before ``stop`` of a sentence, with what a query looks for."""
 
     of: EncodedSentence
@@ -57,17 +58,17 @@ class Stretch(NamedTuple):
     start: int
     stop: int
 
-    @property
+    @cached_property
     def at(self) -> slice:
         """The positions of its pieces."""
         return _pieces(self.of, self.start, self.stop)
 
-    @property
-    def ids(self) -> IntArray:
+    @cached_property
+    def ids(self) -> tuple[int, ...]:
         """Its token ids."""
-        return self.of.ids[self.at]
+        return tuple(self.of.ids[self.at].tolist())
 
-    @property
+    @cached_property
     def place(self) -> tuple[int, int]:
         """Pieces of the stretch before the target, and up to its end."""
         target = _pieces(self.of, self.target, self.target + 1)
@@ -151,7 +152,7 @@ def syntactic_pairs(
         for own in sorted(shuffled, key=lambda stretch: len(stretch.ids)):
             start, stop = own.place
             alike = pool[own.query < own.target, len(own.ids)]
-            others = [s for s in alike if not np.array_equal(s.ids, own.ids) and s.of is not own.of]
+            others = [s for s in alike if s.ids != own.ids and s.of is not own.of]
             moved = [s for s in others if s.place[1] <= start or s.place[0] >= stop]
             same = [s for s in others if s.place == (start, stop)]
             if not (moved and same):

@@ -135,7 +135,7 @@ class ClassifyOptions(ResumableOptions):
     ] = False
     patch_pairs: Annotated[
         int, Option(help="Most minimal pairs that a head is patched in.", at_least=8)
-    ] = 100
+    ] = 60
     limit: Annotated[
         int | None, Option(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from headscope.analyses.classify.patch_result import HeadPatch
+from headscope.analyses.classify.patch_result import HeadPatch, PatchEffect
 from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
-from headscope.show.cells import interval_text, p_text
+from headscope.show.cells import decimal
+from headscope.show.estimates import ranged
 
 #: In the order in which they are told.
 _VERDICTS = {
-    "carries": "carry their role",
-    "does not": "do not",
-    "not told apart": "are not told apart from the other heads of their layer",
+    "carries": "are carried by their head",
+    "does not": "are not",
+    "not told apart": "are not told apart from nothing or from other heads of the layer",
     "not measured": "have too few minimal pairs in this corpus",
 }
 
@@ -31,37 +32,26 @@ def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if named:
             parts.append(f"{len(named)} {words} ({', '.join(named)})")
     if parts:
-        yield b.Text(f"Of {len(rows)} roles of heads {'; '.join(parts)}.", "lead")
+        yield b.Text(f"Of {len(rows)} roles, {'; '.join(parts)}.", "lead")
     yield from map(b.Text, patching.notes)
     if not rows:
         return
     columns: list[b.Column] = [
-        ("head", lambda row: _name(*row[:2]), str),
-        ("pairs", lambda row: row[1].pairs, str),
-        ("follows", lambda row: row[1].follows.value, 2),
+        ("head and role", lambda row: _name(*row[:2]), str),
         ("read by", lambda row: row[2].reader, str),
-        ("elsewhere", lambda row: row[2].elsewhere, 3),
-        ("same place", lambda row: row[2].same, 3),
-        ("gain", lambda row: row[2].gain.value, 3),
-        ("95% interval", lambda row: row[2].gain.interval, interval_text),
-        ("beyond others", lambda row: row[2].over_others.value, 3),
-        ("95% interval", lambda row: row[2].over_others.interval, interval_text),
-        ("p", lambda row: row[2].p_carries, p_text),
-        ("others carry", lambda row: f"{row[2].others_carry} of {row[1].others}", str),
+        ("gain [95%]", lambda row: ranged(row[2].gain, 2), str),
+        ("others", lambda row: _others(row[2]), str),
         ("verdict", lambda row: row[2].verdict, str),
     ]
     effects = [(head, patch, effect) for head, patch in rows for effect in patch.effects]
     yield b.Table(columns, effects, on=b.VERBOSE | b.PAGE)
     yield b.Text(
-        "One head alone looks where it would in another sentence: elsewhere, where the relation "
-        "points to another place; same place, where as many other words leave the answer equal. "
-        "Both are what then changes in q, k and v of later heads at that word, or in its last "
-        "state (output), as a share of the change when all heads of the layer do so. gain: the "
-        "difference; beyond others: less the mean gain of the layer's heads without the role. A "
-        "head carries its role if both lie above 0 (p, adjusted over heads and readers), and does "
-        f"not if its gain is significantly below {patching.smallest:g}. follows: share of pairs in "
-        "which it does look at the new place; others carry: heads without the role of which the "
-        "same tests, unadjusted, would say so.",
+        "One head alone looks where it would in another sentence. gain: what then changes in the "
+        "q, k and v of later heads, or in the output at that word, where the relation points to "
+        "another place, less the same where as many other words leave the answer equal; as a "
+        "share of the change when all heads of the layer do so. others: mean gain of up to five "
+        "other heads of the layer. A head carries its role if its gain exceeds both 0 and "
+        f"theirs, and does not if it is below {patching.smallest:g} (tests adjusted over heads).",
         "soft",
         b.VERBOSE | b.PAGE,
     )
@@ -70,3 +60,9 @@ def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
 def _name(head: HeadResult, patch: HeadPatch) -> str:
     """Write a head with its role, as ``L0H2 -1`` or ``L3H5 obj dep->head``."""
     return visible(f"{head.name} {patch.detail}")
+
+
+def _others(effect: PatchEffect) -> str:
+    """Write the mean gain of the other heads that were patched."""
+    own, over = effect.gain.value, effect.over_others.value
+    return decimal(None if own is None or over is None else own - over, 2)

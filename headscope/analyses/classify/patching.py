@@ -56,41 +56,73 @@ from headscope.stats.paired_change import FEWEST
 from headscope.stats.statistics import adjust, standard_error, t_half_width, wilson
 
 SENTENCES = 4096  # Sentences of the corpus that pairs are made of, at most.
+OTHERS = 5  # Other heads of the layer that are patched too, at most, drawn at random.
 SMALLEST = 0.05  # The smallest gain that counts: a twentieth of what the whole layer does.
 LEVEL = 0.05  # Adjusted p at which something is said of a head.
 _AT_ONCE = 4096  # Tokens that run together.
-_READERS = ("later heads", "output")
 
 
 @dataclass(frozen=True)
 class Patches:
-    """What patching every head of one layer changes."""
+    """What patching heads of one layer changes, by reader: later heads if there are any, output.
 
-    #: (readers, heads, 2, pairs): share of what all heads change together, where the relation
-    #: points elsewhere and where it does not; of the last layer the output is the only reader.
-    #: Pairs are in the order of their lengths.
-    shares: Array
-    layer: Array  # (readers, pairs): what all heads change together, as a share of what is read
-    follows: Array  # (heads, pairs), bool: whether the head looks more at the new place
+    Changes are lengths, as shares of the mean length over pairs when all heads of the layer are
+    patched together. Pairs are in the order of their lengths.
+    """
+
+    shares: Array  # (readers, heads, 2, pairs): where the relation points elsewhere, and where not
+    whole: Array  # (readers, pairs): of all heads together; 1 in the mean
+    size: Array  # (readers,): the mean of that length, as a share of the length of what is read
+    shift: Array  # (pairs,): how much more the first head looks at the new place than at the old
 
 
-def patch(view: LoadedModel, pairs: Sequence[MinimalPair], row: int) -> Patches:
-    """Patch each head of the layer of this row, alone and all together, in every pair."""
-    replay, copies = Replay(view), 2 + 2 * view.sites[row].n_heads
+def patch(
+    view: LoadedModel, pairs: Sequence[MinimalPair], row: int, heads: Sequence[int]
+) -> Patches:
+    """Patch heads of a layer, all of them together and each of ``heads`` (their places) alone.
+
+    A layer whose changes nobody reads has shares of 0 and a whole of 1.
+    """
+    replay, together = Replay(view), _AT_ONCE // (2 + 2 * len(heads))
     with prepared(view.network):
-        parts = [_patch_batch(view, replay, p, row) for p in buckets(pairs, _AT_ONCE // copies)]
-    fields = ("shares", "layer", "follows")
-    return Patches(*(np.concatenate([getattr(p, name) for p in parts], -1) for name in fields))
+        parts = [_patch_batch(view, replay, p, row, heads) for p in buckets(pairs, together)]
+    lengths, shift = (np.concatenate(columns, -1) for columns in zip(*parts, strict=True))
+    read, changes = lengths[:, :1], lengths[:, 1:]  # (reads, 1 and versions, pairs)
+    changes = np.where(changes > ROUNDING * read, changes, 0.0)
+    unit = changes[:, :1].mean(-1, keepdims=True)
+    unread = unit <= 0
+    shares = np.where(unread, 0.0, changes / np.where(unread, 1.0, unit))
+    shares[:, :1] += unread
+    size = (unit / read.mean(-1, keepdims=True))[:, 0, 0]
+    readers = [slice(None, -1), slice(-1, None)] if len(shares) > 1 else [slice(None)]
+    of_readers = np.stack([shares[reader].mean(0) for reader in readers])
+    return Patches(
+        of_readers[:, 1:].reshape(len(readers), len(heads), 2, -1),
+        of_readers[:, 0],
+        np.array([size[reader].mean() for reader in readers]),
+        shift,
+    )
 
 
 def _patch_batch(
-    view: LoadedModel, replay: Replay, pairs: Sequence[MinimalPair], row: int
-) -> Patches:
-    """Run the unchanged model and its patched versions as copies of one batch."""
-    device, n, n_heads = view.device, len(pairs), view.sites[row].n_heads
+    view: LoadedModel,
+    replay: Replay,
+    pairs: Sequence[MinimalPair],
+    row: int,
+    heads: Sequence[int],
+) -> tuple[Array, Array]:
+    """Run the unchanged model and its patched versions as copies of one batch.
+
+    Returns lengths (reads, 2 + 2 heads, pairs): of what is read unchanged, and of its changes with
+    all heads patched and with each alone; reads are q, k and v of each later layer, and the output.
+    The other is the shift of :class:`Patches`.
+    """
+    n, device = len(pairs), view.device
     of = torch.tensor([i for i, pair in enumerate(pairs) for _ in pair.rows], device=device)
-    at = torch.tensor([q for pair in pairs for q in pair.rows], device=device)
-    taken = torch.tensor([q for pair in pairs for q in pair.rows_elsewhere], device=device)
+    at, taken = (
+        torch.tensor([q for pair in pairs for q in getattr(pair, name)], device=device)
+        for name in ("rows", "rows_elsewhere")
+    )
     seen: dict[str, Tensor] = {}
 
     def look(
@@ -100,83 +132,49 @@ def _patch_batch(
             seen.update(pattern=attention_pattern(q, k, scale=scale, mask=mask), v=v)
         return stream_attention(q, k, v, mask=mask, scale=scale)
 
+    ids, real = view.pad([pair.sentence for pair in pairs])
     with intervene(view, attention=look) as router:
         others = [pair.elsewhere for pair in pairs] + [pair.same for pair in pairs]
         router.checked(view.forward, *view.pad(others))
         pattern = seen["pattern"]
-        ids, real = view.pad([pair.sentence for pair in pairs])
+        # (2, rows, heads, key_pos): of the sentences that point elsewhere, and of the others
+        rows = torch.stack([pattern[of, :, taken], pattern[n + of, :, at]])
         with replay.recording() as recorded:
             router.checked(view.forward, ids, real)
-    # (2, rows, heads, key_pos): elsewhere and same
-    rows = torch.stack([pattern[of, :, taken], pattern[n + of, :, at]])
     z_new = (rows[..., None, :] @ seen["v"][of])[..., 0, :]  # (2, rows, heads, d_head)
-    every = [
-        (0, slice(None)),
-        *((kind, slice(h, h + 1)) for h in range(n_heads) for kind in (0, 1)),
-    ]
-    copies = 1 + len(every)
-    where = (torch.arange(copies, device=device)[:, None] * n + of).flatten()
-    reads: dict[str, list[Tensor]] = {name: [] for name in _READERS}
+    versions: list[tuple[int, list[int]]] = [(0, [*range(z_new.shape[2])])]
+    versions += [(kind, [head]) for head in heads for kind in (0, 1)]
+    copies = 1 + len(versions)
+    every = (torch.arange(copies, device=device)[:, None] * n + of).flatten()
+    lengths: list[Array] = []
 
-    def keep(reader: str, states: Tensor) -> None:
-        """Keep what is read at the query rows, (copies, rows, width); states (..., pos, width)."""
-        own = states if states.dim() == 4 else states[:, None]
-        reads[reader].append(own[where, :, at.repeat(copies)].flatten(1).view(copies, len(of), -1))
+    def keep(states: Tensor) -> None:
+        """Keep lengths of what is read at the query rows; states (copies x batch, ..., pos, d)."""
+        read = exact(states.movedim(-2, 1)[every, at.repeat(copies)]).view(copies, len(of), -1)
+        squares = torch.cat([read[:1], read[1:] - read[:1]]).square().sum(-1)  # (copies, rows)
+        total = squares.new_zeros(copies, n).index_add_(1, of.to(squares.device), squares)
+        lengths.append(numpy(total.sqrt()))
 
     def patched(
         site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
     ) -> Tensor:
         z = stream_attention(q, k, v, mask=mask, scale=scale)
         if site.row == row:
-            for i, (kind, heads) in enumerate(every, start=1):
-                z[i * n + of, heads, at] = z_new[kind][:, heads]
+            for i, (kind, changed) in enumerate(versions, start=1):
+                for head in changed:
+                    z[i * n + of, head, at] = z_new[kind, :, head]
         elif site.row > row:
             for states in (q, k, v):
-                keep("later heads", states)
+                keep(states)
         return z
 
     with intervene(view, attention=patched) as router, replay.playing(recorded, row, copies):
-        keep("output", router.checked(view.forward, ids.repeat(copies, 1), real.repeat(copies, 1)))
-    by_reader = [_changes(states, of, n) for states in reads.values() if states]
-    shares = np.stack([share.reshape(n_heads, 2, n) for share, _ in by_reader])
-    new, old = (
-        _weight(rows[0], of, [getattr(pair, name) for pair in pairs])
-        for name in ("place_elsewhere", "place")
-    )
-    return Patches(shares, np.stack([layer for _, layer in by_reader]), new > old)
-
-
-def _changes(reads: Sequence[Tensor], of: Tensor, n: int) -> tuple[Array, Array]:
-    """Measure the changes in what is read, averaged over reads: (versions, pairs) and (pairs,).
-
-    Each read is (copies, rows, width): the unchanged model, the one with all heads patched, the
-    others. A change within rounding counts as none.
-    """
-    shares, layers = [], []
-    for read in reads:
-        states = exact(read)
-
-        def length(rows: Tensor) -> Tensor:
-            squares = rows.square().sum(-1)  # (copies, rows)
-            return squares.new_zeros(len(squares), n).index_add_(1, of, squares).sqrt()
-
-        size = length(states[:1])
-        least = (ROUNDING * size).clamp(min=torch.finfo(size.dtype).tiny)
-        change = length(states[1:] - states[:1])
-        change = torch.where(change > least, change, 0.0)
-        shares.append(change[1:] / torch.maximum(change[:1], least))
-        layers.append(change[0] / size[0].clamp(min=torch.finfo(size.dtype).tiny))
-    return numpy(torch.stack(shares).mean(0)), numpy(torch.stack(layers).mean(0))
-
-
-def _weight(rows: Tensor, of: Tensor, places: Sequence[Sequence[int]]) -> Array:
-    """Add up each pair's weight on a place: (heads, pairs), from rows (rows, heads, key_pos)."""
-    marks = rows.new_zeros(len(places), rows.shape[-1])
-    for i, place in enumerate(places):
-        marks[i, list(place)] = 1.0
-    weights = (rows * marks[of][:, None]).sum(-1)  # (rows, heads)
-    total = weights.new_zeros(len(places), rows.shape[1]).index_add_(0, of, weights)
-    return numpy(total).T
+        keep(router.checked(view.forward, ids.repeat(copies, 1), real.repeat(copies, 1)))
+    shift = np.zeros(n)
+    for weights, i in zip(numpy(exact(rows[0, :, heads[0]])), of.tolist(), strict=True):
+        pair = pairs[i]
+        shift[i] += weights[list(pair.place_elsewhere)].sum() - weights[list(pair.place)].sum()
+    return np.stack(lengths), shift
 
 
 # --- what that says of heads ----------------------------------------------------------------------
@@ -219,12 +217,13 @@ def with_patching(
             if (h.stack, h.layer) == (head.stack, head.layer)
             and (role, detail) not in [(label.role, label.detail) for label in h.labels]
         ]
+        others = rng.permutation(others).tolist()[:OTHERS]
         follows, effects = UNKNOWN, ()
         if len(made) >= FEWEST:
-            patches = patch(view, made, row)
-            hits = int(patches.follows[place].sum())
+            patches = patch(view, made, row, [place, *others])
+            hits = int((patches.shift > 0).sum())
             follows = Estimate(hits / len(made), *map(float, wilson(hits, len(made))))
-            effects = tuple(_effects(patches, place, others))
+            effects = tuple(_effects(patches))
         patched.append(HeadPatch(role, detail, len(made), follows, len(others), effects, ""))
         progress("patching heads", done, len(wanted))
     by_head: dict[str, list[HeadPatch]] = defaultdict(list)
@@ -257,15 +256,16 @@ def p_above(values: Array) -> float:
     return min(1.0, 2 * float(stdtr(n - 1, -mean / error)))
 
 
-def evidence(gains: Array, place: int, others: Sequence[int]) -> tuple[float, float]:
-    """Return p that a head carries its role, and p that it does not.
+def evidence(gains: Array, whole: Array) -> tuple[float, float]:
+    """Return p that the first of some heads carries its role, and p that it does not.
 
-    ``gains`` (heads, pairs). To carry it, the gain has to exceed both 0 and the mean gain of the
-    others, paired over sentences; not to carry it, to lie below :data:`SMALLEST`.
+    ``gains`` (heads, pairs), ``whole`` (pairs,), the change that all heads bring about together. To
+    carry it, the gain has to exceed both 0 and the mean gain of the others, paired over sentences;
+    not to carry it, to lie below :data:`SMALLEST` of the whole.
     """
-    own = gains[place]
-    over = p_above(own - gains[others].mean(axis=0)) if others else 0.0
-    return max(p_above(own), over), p_above(SMALLEST - own)
+    own, *others = gains
+    over = p_above(own - np.mean(others, axis=0)) if others else 0.0
+    return max(p_above(own), over), p_above(SMALLEST * whole - own)
 
 
 def verdict(carries: float, does_not: float) -> str:
@@ -275,25 +275,27 @@ def verdict(carries: float, does_not: float) -> str:
     return "carries" if carries <= LEVEL else "not told apart"
 
 
-def _effects(patches: Patches, place: int, others: list[int]) -> Iterator[PatchEffect]:
+def _effects(patches: Patches) -> Iterator[PatchEffect]:
     """Put the numbers of each reader together; p are not adjusted yet."""
-    for shares, layer, reader in zip(
-        patches.shares, patches.layer, _READERS[-len(patches.shares) :], strict=True
-    ):
+    readers = ("later heads", "output")[-len(patches.shares) :]
+    rows = zip(readers, patches.shares, patches.whole, patches.size, strict=True)
+    for reader, shares, whole, size in rows:
         gains = shares[:, 0] - shares[:, 1]
-        by_others = [evidence(gains, g, [o for o in others if o != g]) for g in others]
-        carries, does_not = evidence(gains, place, others)
+        own, others = gains[0], gains[1:]
+        carries, does_not = evidence(gains, whole)
+        # Each of the others in its place, compared with the rest of them.
+        same_test = [evidence(np.roll(others, -i, axis=0), whole) for i in range(len(others))]
         yield PatchEffect(
             reader=reader,
-            elsewhere=float(shares[place, 0].mean()),
-            same=float(shares[place, 1].mean()),
-            gain=_mean(gains[place]),
-            over_others=_mean(gains[place] - gains[others].mean(axis=0)) if others else UNKNOWN,
+            elsewhere=float(shares[0, 0].mean()),
+            same=float(shares[0, 1].mean()),
+            gain=_mean(own, whole),
+            over_others=_mean(own - others.mean(axis=0), whole) if len(others) else UNKNOWN,
             p_carries=carries,
             p_does_not=does_not,
             verdict="",
-            others_carry=sum(verdict(*p) == "carries" for p in by_others),
-            layer_change=float(layer.mean()),
+            others_carry=sum(verdict(*p) == "carries" for p in same_test),
+            layer_change=float(size),
         )
 
 
@@ -314,8 +316,14 @@ def _adjusted(patched: Sequence[HeadPatch]) -> Iterator[HeadPatch]:
         yield replace(head, effects=effects, verdict=overall)
 
 
-def _mean(values: Array) -> Estimate:
-    """Return a mean over pairs with Student's interval; without one where no pair differs."""
-    error = standard_error(values.sum(), (values**2).sum(), len(values))
-    half = float(t_half_width(error, len(values)))
-    return Estimate.around(float(values.mean()), half if half > ROUNDING else None)
+def _mean(values: Array, whole: Array) -> Estimate:
+    """Return the ratio of two means over pairs, of which the second is 1, with its interval.
+
+    Student's t of what remains when the ratio is taken away (Cochran 1977, section 6.4); no
+    interval where no pair differs.
+    """
+    mean = float(values.mean())
+    rest = values - mean * whole
+    error = standard_error(rest.sum(), (rest**2).sum(), len(rest))
+    half = float(t_half_width(error, len(rest)))
+    return Estimate.around(mean, half if half > ROUNDING else None)
