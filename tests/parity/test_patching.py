@@ -1,7 +1,9 @@
 """Heads that carry their role and heads that do not: planted, and patched by hand."""
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +11,22 @@ import numpy as np
 import planted_models
 import pytest
 import torch
+from outcomes import read_rows
 from planted_models import D_HEAD, D_MODEL, Planted, build_planted, pool, row
 from scipy import stats
 from transformers import BertModel
 
 import headscope
 from headscope.analyses.classify.minimal_pairs import positional_pairs, syntactic_pairs
+from headscope.analyses.classify.patch_view import patch_blocks
 from headscope.analyses.classify.patching import SMALLEST, evidence, p_above, patch, verdict
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.core.serialise import from_dict, to_json
 from headscope.data.corpus import open_treebank
 from headscope.data.pieces import encode_words, placed
+from headscope.reports.facts import facts_of
+from headscope.reports.reading import Results
+from headscope.show.cells import frame_csv
 
 
 def write_clauses(path: Path) -> Path:
@@ -89,12 +98,16 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("obj", EXPECTED)
-def test_planted_heads_carry_their_role_or_do_not(clauses, obj):
+@pytest.fixture(scope="module")
+def classified(clauses: tuple[Planted, Path]) -> Callable[[str], ClassifyResult]:
     planted, treebank = clauses
-    result = headscope.classify(
-        with_writes(planted, obj), treebank, patch=True, patch_pairs=40, validate=False
-    )
+    options = {"patch": True, "patch_pairs": 40, "validate": False}
+    return cache(lambda obj: headscope.classify(with_writes(planted, obj), treebank, **options))
+
+
+@pytest.mark.parametrize("obj", EXPECTED)
+def test_planted_heads_carry_their_role_or_do_not(classified, obj):
+    result = classified(obj)
     patched = {(h.name, p.detail): p for h in result.heads for p in h.patched}
     own = patched["L0H1", "obj dep->head"]
     assert {effect.reader: effect.verdict for effect in own.effects} == EXPECTED[obj]
@@ -107,6 +120,39 @@ def test_planted_heads_carry_their_role_or_do_not(clauses, obj):
         assert patched[name, detail].verdict == "does not"
         assert patched[name, detail].effects[-1].layer_change == 0.0
     assert [effect.reader for effect in patched["L2H1", "-2"].effects] == ["output"]
+
+
+def test_what_is_shown_written_and_compared(classified):
+    result = classified("unread")
+    lead, table, *_ = patch_blocks(result)
+    assert "are carried by their head (L0H1 obj dep->head, L0H3 +2)" in lead.text
+    assert "are not (L0H0 -1, L1H1 +1, L2H1 -2)" in lead.text
+    assert len(table.rows) == len(result.patched_frame()) == 9
+    again = from_dict(ClassifyResult, json.loads(to_json(result)))
+    assert again.heads == result.heads
+    facts = facts_of(Results("x", classify=again), ["classify"])
+    effect = result.heads[1].patched[0].effects[0]
+    gain = facts["classify", "L0H1", "syntactic, later heads, patched"]
+    assert (gain.value, gain.interval) == (effect.gain.value, effect.gain.interval)
+    assert facts["classify", "L0H1", "syntactic, later heads, verdict"] == "does not"
+    assert facts["classify", "L0H1", "syntactic, verdict"] == "carries"
+    rows = read_rows(frame_csv(result.patched_frame()))
+    assert float(rows[2]["gain_high"]) == effect.gain.high
+
+
+def test_text_without_trees_has_positional_heads_alone(clauses):
+    planted, treebank = clauses
+    texts = [sentence.text for sentence in open_treebank(treebank)][:60]
+    result = headscope.classify(
+        with_writes(planted, "carries"), texts, patch=True, patch_pairs=8, validate=False
+    )
+    assert result.patching.notes == (
+        "Syntactic heads were not patched: that needs gold trees (give --treebank).",
+    )
+    found = {head.name: patch for head in result.heads for patch in head.patched}
+    assert {patch.role for patch in found.values()} == {"positional"}
+    assert {patch.pairs for patch in found.values()} == {8}
+    assert found["L0H3"].verdict == "carries"
 
 
 def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:

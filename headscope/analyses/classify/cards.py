@@ -178,8 +178,8 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
             f"noise of its size {loss_text(noise)}",
         )
     for patch in head.patched:
-        gains = ", ".join(f"{e.reader} {decimal(e.gain.value)}" for e in patch.effects)
-        yield f"Carries {patch.detail}?", f"{patch.verdict} (gain: {gains or 'not measured'})"
+        reads = (f", {e.reader} {decimal(e.gain.value)}" for e in patch.effects)
+        yield f"Is {patch.detail} carried?", f"{patch.verdict}{''.join(reads)}"
     if head.prefix is not None:
         gains = (f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES)
         yield "Repeated tokens, gain", ", ".join(gains)

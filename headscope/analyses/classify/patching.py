@@ -210,7 +210,8 @@ def with_patching(
             causal = view.sites[row].causal
             made = positional_pairs(encoded, int(detail), pairs, rng, causal=causal)
         else:
-            made = syntactic_pairs(encoded, *detail.split(" "), pairs, rng)
+            relation, _, direction = detail.partition(" ")
+            made = syntactic_pairs(encoded, relation, direction, pairs, rng)
         others = [
             place_of[h.stack, h.layer, h.head][1]
             for h in result.heads
@@ -218,13 +219,13 @@ def with_patching(
             and (role, detail) not in [(label.role, label.detail) for label in h.labels]
         ]
         others = rng.permutation(others).tolist()[:OTHERS]
-        follows, effects = UNKNOWN, ()
+        follows, effects = UNKNOWN, list[PatchEffect]()
         if len(made) >= FEWEST:
             patches = patch(view, made, row, [place, *others])
             hits = int((patches.shift > 0).sum())
             follows = Estimate(hits / len(made), *map(float, wilson(hits, len(made))))
-            effects = tuple(_effects(patches))
-        patched.append(HeadPatch(role, detail, len(made), follows, len(others), effects, ""))
+            effects = list(_effects(patches))
+        patched.append(HeadPatch(role, detail, len(made), follows, len(others), tuple(effects), ""))
         progress("patching heads", done, len(wanted))
     by_head: dict[str, list[HeadPatch]] = defaultdict(list)
     for (head, *_), of_head in zip(wanted, _adjusted(patched), strict=True):
