@@ -28,7 +28,6 @@ class PatchEffect:
     p_carries: float
     p_does_not: float
     verdict: Annotated[str, Compare("verdict")]  # As in :class:`HeadPatch`.
-    others_carry: int  # Other heads of the layer of which the same tests, unadjusted, would say so
     layer_change: float  # What all heads of the layer change together, as a share of what is read
 
 

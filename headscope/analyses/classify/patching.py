@@ -284,8 +284,6 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
         gains = shares[:, 0] - shares[:, 1]
         own, others = gains[0], gains[1:]
         carries, does_not = evidence(gains, whole)
-        # Each of the others in its place, compared with the rest of them.
-        same_test = [evidence(np.roll(others, -i, axis=0), whole) for i in range(len(others))]
         yield PatchEffect(
             reader=reader,
             elsewhere=float(shares[0, 0].mean()),
@@ -295,7 +293,6 @@ def _effects(patches: Patches) -> Iterator[PatchEffect]:
             p_carries=carries,
             p_does_not=does_not,
             verdict="",
-            others_carry=sum(verdict(*p) == "carries" for p in same_test),
             layer_change=float(size),
         )
 
