@@ -147,7 +147,7 @@ def test_text_without_trees_has_positional_heads_alone(clauses):
         with_writes(planted, "carries"), texts, patch=True, patch_pairs=8, validate=False
     )
     assert result.patching.notes == (
-        "Syntactic heads were not patched: that needs gold trees (give --treebank).",
+        "Syntactic heads were not patched: that needs gold trees (give a treebank).",
     )
     found = {head.name: patch for head in result.heads for patch in head.patched}
     assert {patch.role for patch in found.values()} == {"positional"}

@@ -193,7 +193,7 @@ def with_patching(
     """Patch every head that has a positional or a syntactic role, and say whether it carries it."""
     wanted, notes = list(_roles(result)), []
     if not corpus.has_trees:
-        notes.append("Syntactic heads were not patched: that needs gold trees (give --treebank).")
+        notes.append("Syntactic heads were not patched: that needs gold trees (give a treebank).")
     elif not wanted:
         notes.append("No head has a positional or syntactic role, so none was patched.")
     if loaded.encoder_decoder and any(head.stack != "encoder" for head, _, _ in wanted):
