@@ -15,7 +15,7 @@ from headscope.show.estimates import ranged
 _VERDICTS = {
     "carries": "are carried by their head",
     "does not": "are not",
-    "not told apart": "are not told apart from nothing or from other heads of the layer",
+    "not told apart": "are not told apart from no effect or from other heads of the layer",
     "not measured": "have too few minimal pairs in this corpus",
 }
 
