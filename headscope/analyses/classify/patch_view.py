@@ -20,10 +20,9 @@ _VERDICTS = {
 }
 
 
-def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
-    """Show the verdicts, and for each head, role and reader what they rest on."""
-    patching = result.patching
-    if patching is None:
+def patch_sentences(result: ClassifyResult) -> Iterator[str]:
+    """Say which roles are carried, and what was not patched; nothing where it was not asked for."""
+    if result.patching is None:
         return
     rows = [(head, patch) for head in result.heads for patch in head.patched]
     parts = []
@@ -32,9 +31,17 @@ def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if named:
             parts.append(f"{len(named)} {words} ({', '.join(named)})")
     if parts:
-        yield b.Text(f"Of {len(rows)} roles, {'; '.join(parts)}.", "lead")
-    yield from map(b.Text, patching.notes)
-    if not rows:
+        yield f"Of {len(rows)} roles, {'; '.join(parts)}."
+    yield from result.patching.notes
+
+
+def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
+    """Show for each head, role and reader what the verdicts rest on."""
+    yield from (b.Text(sentence, on=b.PAGE) for sentence in patch_sentences(result))
+    effects = [
+        (h, patch, effect) for h in result.heads for patch in h.patched for effect in patch.effects
+    ]
+    if not effects or result.patching is None:
         return
     columns: list[b.Column] = [
         ("head and role", lambda row: _name(*row[:2]), str),
@@ -43,7 +50,6 @@ def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
         ("others", lambda row: _others(row[2]), str),
         ("verdict", lambda row: row[2].verdict, str),
     ]
-    effects = [(head, patch, effect) for head, patch in rows for effect in patch.effects]
     yield b.Table(columns, effects, on=b.VERBOSE | b.PAGE)
     yield b.Text(
         "One head alone looks where it would in another sentence. gain: what then changes in the "
@@ -51,7 +57,7 @@ def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
         "another place, less the same where as many other words leave the answer equal; as a "
         "share of the change when all heads of the layer do so. others: mean gain of up to five "
         "other heads of the layer. A head carries its role if its gain exceeds both 0 and "
-        f"theirs, and does not if it is below {patching.smallest:g} (tests adjusted over heads).",
+        f"theirs, and does not if it is below {result.patching.smallest:g} (tests adjusted over heads).",
         "soft",
         b.VERBOSE | b.PAGE,
     )

@@ -13,6 +13,7 @@ from headscope.analyses.classify.optional_parts import (
     ends,
     more,
 )
+from headscope.analyses.classify.patch_view import patch_sentences
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult
 from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_in, role_name, role_of, roles_of
@@ -67,6 +68,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         yield b.HeadMarks(marks, f"{legend(part.stacks[0])}.")
         yield from _labels_table(part)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
+    yield from (b.Text(sentence, on=b.TERMINAL) for sentence in patch_sentences(result))
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
     yield b.Text("\n".join([*lines, *filter(None, [result.corpus.note])]), on=b.TERMINAL)
