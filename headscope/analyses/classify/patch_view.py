@@ -57,7 +57,8 @@ def patch_blocks(result: ClassifyResult) -> Iterator[b.Block]:
         "another place, less the same where as many other words leave the answer equal; as a "
         "share of the change when all heads of the layer do so. others: mean gain of up to five "
         "other heads of the layer. A head carries its role if its gain exceeds both 0 and "
-        f"theirs, and does not if it is below {result.patching.smallest:g} (tests adjusted over heads).",
+        f"theirs, and does not if it is below {result.patching.smallest:g} (tests "
+        "adjusted over heads).",
         "soft",
         b.VERBOSE | b.PAGE,
     )
