@@ -177,6 +177,9 @@ def _facts(head: HeadResult) -> Iterator[tuple[str, str]]:
             f"{loss_text(float(zero))} ({loss_interval(zero)}); mean left {loss_text(mean)}, "
             f"noise of its size {loss_text(noise)}",
         )
+    for patch in head.patched:
+        reads = (f", {e.reader} {decimal(e.gain.value)}" for e in patch.effects)
+        yield f"Is {patch.detail} carried?", f"{patch.verdict}{''.join(reads)}"
     if head.prefix is not None:
         gains = (f"{name} {float(getattr(head.prefix, name).gain):+.3f}" for name in PLACES)
         yield "Repeated tokens, gain", ", ".join(gains)

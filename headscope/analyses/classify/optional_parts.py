@@ -8,6 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
+from headscope.analyses.classify.patch_view import patch_blocks
 from headscope.analyses.classify.result import CauseTest, ClassifyResult
 from headscope.core.roles import role_name
 from headscope.core.safe_text import visible
@@ -38,6 +39,7 @@ def more(result: ClassifyResult) -> Iterator[b.Details]:
     for title, part, show in (
         ("Norm-weighted attention", result.norms, _norms),
         ("Prefix matching", result.prefix, _prefix),
+        ("Do heads carry their role?", result.patching, patch_blocks),
         ("Heads removed one at a time", result.causes, _removals),
     ):
         if part is not None:

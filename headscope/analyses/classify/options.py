@@ -44,6 +44,7 @@ class ClassifyOptions(ResumableOptions):
         "headscope classify ./my-marian --text pairs.tsv --pairs pairs.align",
         "headscope classify demo --ablate --prefix-matching",
         "headscope classify demo --norm-weighted --control",
+        "headscope classify demo --treebank en_ewt-ud-test.conllu --patch",
     )
     in_report: ClassVar[dict[str, Any]] = {
         "control": True,
@@ -133,6 +134,17 @@ class ClassifyOptions(ResumableOptions):
     ablate_limit: Annotated[
         int, Option(help="Most examples of each half, drawn at random (mlm: windows).")
     ] = 64
+    patch: Annotated[
+        bool,
+        Option(
+            help="Let each positional or syntactic head look where it would in another sentence: "
+            "does what follows depend on it?",
+            flags=("--patch",),
+        ),
+    ] = False
+    patch_pairs: Annotated[
+        int, Option(help="Most minimal pairs that a head is patched in.", at_least=8)
+    ] = 60
     limit: Annotated[
         int | None, Usual(help="Only the first sentences.", at_least=1, unit="sentence")
     ] = None
@@ -149,5 +161,9 @@ class ClassifyOptions(ResumableOptions):
 
     def step_names(self) -> tuple[str, ...]:
         """Name the passes: one, a second with controls, and with causes one for each head."""
-        wanted = {"control": self.control, "removing heads": self.ablate}
+        wanted = {
+            "control": self.control,
+            "patching heads": self.patch,
+            "removing heads": self.ablate,
+        }
         return ("model", *(name for name, asked in wanted.items() if asked))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.analyses.classify.patch_result import HeadPatch, PatchEffect, Patching
 from headscope.core.heads import Head
 from headscope.core.roles import Role, role_in, roles_of
 from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import columns, estimated_columns
 from headscope.stats.estimate import UNKNOWN, Estimate, JointEstimate
 
 if TYPE_CHECKING:
@@ -314,6 +315,8 @@ class HeadResult(Head):
     cause: Annotated[HeadCause | None, Compare("loss when removed, ")] = None
     #: Whether it finds earlier copies of a token and their neighbours; None unless asked for.
     prefix: Annotated[PrefixScore | None, Compare("repeated tokens, ")] = None
+    #: Whether later heads and the output depend on its roles; empty unless asked for.
+    patched: Annotated[tuple[HeadPatch, ...], Compare("{0.role}, ")] = ()
     #: Its mean weight on the keys of each role that :func:`headscope.roles.register` added.
     registered: Annotated[dict[str, Estimate], Compare("weight, role ")] = field(
         default_factory=dict
@@ -460,6 +463,8 @@ class ClassifyResult(Measured):
     brief: bool = False
     #: The labels of pairs that heads were scored on; None unless some were given
     pairs: Annotated[UserPairs | None, Compare(), Setting()] = None
+    #: How heads were patched; None unless asked for.
+    patching: Annotated[Patching | None, Setting()] = None
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -527,6 +532,18 @@ class ClassifyResult(Measured):
             for role, weight in head.registered.items():
                 row |= estimated_columns(role, weight)
             rows.append(row)
+        return pd.DataFrame(rows)
+
+    def patched_frame(self) -> pandas.DataFrame:
+        """One row per patched head, role and reader (pandas)."""
+        import pandas as pd
+
+        rows = []
+        for head in self.heads:
+            for patch in head.patched:
+                role = {"head": head.name, **columns(patch, "role", "detail", "pairs", "follows")}
+                names = [field.name for field in fields(PatchEffect)]
+                rows += [role | columns(effect, *names) for effect in patch.effects]
         return pd.DataFrame(rows)
 
     def relations_frame(self) -> pandas.DataFrame:

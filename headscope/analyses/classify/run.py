@@ -172,6 +172,14 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
 
         return with_prefix_matching(result, loaded, twin, stacks, seed)
 
+    def add_patching(result: ClassifyResult) -> ClassifyResult:
+        from headscope.analyses.classify.patching import with_patching
+
+        pairs = options.patch_pairs
+        return with_patching(
+            result, loaded, read, sentences=limit, pairs=pairs, seed=seed, progress=progress
+        )
+
     def add_causes(result: ClassifyResult) -> ClassifyResult:
         assert examples is not None
         return with_causes(result, loaded, examples, progress)
@@ -179,6 +187,7 @@ def run(model: Model, options: ClassifyOptions) -> ClassifyResult:
     optional: list[tuple[bool, Callable[[ClassifyResult], ClassifyResult]]] = [
         (norm_weighted, add_norms),
         (with_prefix, add_prefix),
+        (options.patch, add_patching),
         (examples is not None, add_causes),
     ]
     for wanted, add in optional:

@@ -14,6 +14,7 @@ from headscope.analyses.classify.optional_parts import (
     ends,
     more,
 )
+from headscope.analyses.classify.patch_view import patch_sentences
 from headscope.analyses.classify.result import (
     Alignments,
     ClassifyResult,
@@ -77,6 +78,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         if part.pairs is not None and part.pairs.alignments is not None:
             yield from _alignments(part.pairs.alignments)
         yield b.Text(f"{untested_sentence(part)} {control_sentence(part)}".strip(), on=b.TERMINAL)
+    yield from (b.Text(sentence, on=b.TERMINAL) for sentence in patch_sentences(result))
     lines = [model_line(result, len(result.heads) if several else None).plain]
     lines += [f"Corpus  {corpus_text(result)}", *([f"Words   {words[5:]}"] if words else [])]
     yield b.Text("\n".join([*lines, *filter(None, [result.corpus.note])]), on=b.TERMINAL)
@@ -390,6 +392,8 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
     tables = {"heads": to_csv(result)}
     if _has_relations(result):
         tables["relations"] = frame_csv(result.relations_frame())
+    if any(head.patched for head in result.heads):
+        tables["patched"] = frame_csv(result.patched_frame())
     shown = [*blocks(result), *(block for part in more(result) for block in part.blocks)]
     return folder_files(tables, dict(figures_of(shown)))
 
@@ -397,9 +401,10 @@ def _files(result: ClassifyResult) -> Mapping[str, bytes]:
 VIEW = View(
     _human,
     _files,
-    # Only a run with gold trees, one with cross-attention, or one that removed heads, writes these.
+    # Only a run with gold trees, with cross-attention, or with an optional part, has these.
     stale=names_of(
-        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before")
+        *("relations", "alignment", "causes", "prefix_after", "prefix_same", "prefix_before"),
+        "patched",
     ),
     facts=lambda result, places: head_cards(result.only(result.stacks[0])),
     scales=(

@@ -1,0 +1,246 @@
+"""Heads that carry their role and heads that do not: planted, and patched by hand."""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import planted_models
+import pytest
+import torch
+from outcomes import read_rows
+from planted_models import D_HEAD, D_MODEL, Planted, build_planted, pool, row
+from scipy import stats
+from transformers import BertModel
+
+import headscope
+from headscope.analyses.classify.minimal_pairs import positional_pairs, syntactic_pairs
+from headscope.analyses.classify.patch_view import patch_blocks
+from headscope.analyses.classify.patching import SMALLEST, evidence, p_above, patch, verdict
+from headscope.analyses.classify.result import ClassifyResult
+from headscope.core.serialise import from_dict, to_json
+from headscope.data.corpus import open_treebank
+from headscope.data.pieces import encode_words, placed
+from headscope.reports.facts import facts_of
+from headscope.reports.reading import Results
+from headscope.show.cells import frame_csv
+
+
+def write_clauses(path: Path) -> Path:
+    """Clauses of one verb, its object and plain words, in any order."""
+    rng, blocks = np.random.default_rng(3), []
+    every = range(planted_models.N_LEVELS)
+    for _ in range(240):
+        n_plain = int(rng.integers(2, 6))
+        kinds = ["verb", "obj", *["plain"] * n_plain]
+        chosen = [
+            str(rng.choice([w.form for w in pool(kind, -1 if kind == "plain" else 0, every)]))
+            for kind in kinds
+        ]
+        order = rng.permutation(len(kinds)).tolist()
+        verb = order.index(0) + 1
+        relations = {"verb": "root", "obj": "obj", "plain": "obl"}
+        rows = [
+            row(i + 1, chosen[k], "0" if k == 0 else str(verb), relations[kinds[k]], "_", "_")
+            for i, k in enumerate(order)
+        ]
+        blocks.append("\n".join(rows) + "\n\n")
+    path.write_text("".join(blocks), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def clauses(tmp_path_factory: pytest.TempPathFactory) -> tuple[Planted, Path]:
+    folder = tmp_path_factory.mktemp("planted")
+    return build_planted(folder), write_clauses(folder / "clauses.conllu")
+
+
+@torch.no_grad()
+def with_writes(planted: Planted, obj: str) -> Any:
+    """Only the first layer writes; L0H1 follows ``obj``.
+
+    L0H0 (previous token) writes nothing, L0H2 looks at arbitrary words and L0H3 two tokens ahead,
+    and what both write is read. What L0H1 writes is read too (``carries``), or lies in a direction
+    that no later map reads (``unread``), or is nothing (``silent``).
+    """
+    model = BertModel.from_pretrained(planted.folder).eval()
+    first, *later = [layer.attention for layer in model.encoder.layer]
+    for name in ("query", "key"):
+        source = getattr(later[0].self, name).weight[3 * D_HEAD :]
+        getattr(first.self, name).weight[2 * D_HEAD : 3 * D_HEAD] = source
+    drawn = torch.Generator().manual_seed(0)
+    writes = torch.randn(D_MODEL, D_MODEL, generator=drawn) * 0.04
+    writes[:, :D_HEAD] = 0.0
+    if obj == "silent":
+        writes[:, D_HEAD : 2 * D_HEAD] = 0.0
+    if obj == "unread":
+        unread = torch.randn(D_MODEL, generator=drawn)
+        unread -= unread.mean()
+        unread /= unread.norm()
+        along = torch.randn(D_HEAD, generator=drawn) / D_HEAD**0.5 / 3
+        writes[:, D_HEAD : 2 * D_HEAD] = torch.outer(unread, along)
+        for attention in later:
+            for name in ("query", "key", "value"):
+                weight = getattr(attention.self, name).weight
+                weight -= torch.outer(weight @ unread, unread)
+    first.output.dense.weight.copy_(writes)
+    tokenizer = headscope.load(str(planted.folder)).tokenizer
+    return headscope.wrap(model, tokenizer, name="planted")
+
+
+EXPECTED = {
+    "carries": {"later heads": "carries", "output": "carries"},
+    "unread": {"later heads": "does not", "output": "carries"},
+    "silent": {"later heads": "does not", "output": "does not"},
+}
+
+
+@pytest.fixture(scope="module")
+def classified(clauses: tuple[Planted, Path]) -> Callable[[str], ClassifyResult]:
+    planted, treebank = clauses
+    options = {"patch": True, "patch_pairs": 40, "validate": False}
+    return cache(lambda obj: headscope.classify(with_writes(planted, obj), treebank, **options))
+
+
+@pytest.mark.parametrize("obj", EXPECTED)
+def test_planted_heads_carry_their_role_or_do_not(classified, obj):
+    result = classified(obj)
+    patched = {(h.name, p.detail): p for h in result.heads for p in h.patched}
+    own = patched["L0H1", "obj dep->head"]
+    assert {effect.reader: effect.verdict for effect in own.effects} == EXPECTED[obj]
+    assert own.verdict == ("does not" if obj == "silent" else "carries")
+    assert own.follows.value > 0.95
+    assert own.pairs == 40
+    assert patched["L0H0", "-1"].verdict == "does not"
+    assert patched["L0H3", "+2"].verdict == "carries"
+    for name, detail in (("L1H1", "+1"), ("L2H1", "-2")):  # nothing in their layers writes
+        assert patched[name, detail].verdict == "does not"
+        assert patched[name, detail].effects[-1].layer_change == 0.0
+    assert [effect.reader for effect in patched["L2H1", "-2"].effects] == ["output"]
+
+
+def test_what_is_shown_written_and_compared(classified):
+    result = classified("unread")
+    lead, table, *_ = patch_blocks(result)
+    assert "are carried by their head (L0H1 obj dep->head, L0H3 +2)" in lead.text
+    assert "are not (L0H0 -1, L1H1 +1, L2H1 -2)" in lead.text
+    assert len(table.rows) == len(result.patched_frame()) == 9
+    again = from_dict(ClassifyResult, json.loads(to_json(result)))
+    assert again.heads == result.heads
+    facts = facts_of(Results("x", classify=again), ["classify"])
+    effect = result.heads[1].patched[0].effects[0]
+    gain = facts["classify", "L0H1", "syntactic, later heads, patched"]
+    assert (gain.value, gain.interval) == (effect.gain.value, effect.gain.interval)
+    assert facts["classify", "L0H1", "syntactic, later heads, verdict"] == "does not"
+    assert facts["classify", "L0H1", "syntactic, verdict"] == "carries"
+    rows = read_rows(frame_csv(result.patched_frame()))
+    assert float(rows[2]["gain_high"]) == effect.gain.high
+
+
+def test_text_without_trees_has_positional_heads_alone(clauses):
+    planted, treebank = clauses
+    texts = [sentence.text for sentence in open_treebank(treebank)][:60]
+    result = headscope.classify(
+        with_writes(planted, "carries"), texts, patch=True, patch_pairs=8, validate=False
+    )
+    assert result.patching.notes == (
+        "Syntactic heads were not patched: that needs gold trees (give a treebank).",
+    )
+    found = {head.name: patch for head in result.heads for patch in head.patched}
+    assert {patch.role for patch in found.values()} == {"positional"}
+    assert {patch.pairs for patch in found.values()} == {8}
+    assert found["L0H3"].verdict == "carries"
+
+
+def by_hand(model: BertModel, pair: Any, layer: int) -> np.ndarray:
+    """Patch with hooks of the test's own; (reads, 1 + 2 heads): all heads, then each, twice."""
+    ids = {name: torch.tensor([getattr(pair, name)]) for name in ("sentence", "elsewhere", "same")}
+    rows, n_heads = list(pair.rows), model.config.num_attention_heads
+    taken = {"elsewhere": list(pair.rows_elsewhere), "same": rows}
+    attention = model.encoder.layer[layer].attention
+    with torch.no_grad():
+        patterns = {
+            name: model(ids[name], output_attentions=True).attentions[layer][0][:, taken[name]]
+            for name in taken
+        }
+        values: list[torch.Tensor] = []
+        with attention.self.value.register_forward_hook(lambda *a: values.append(a[2][0])):
+            model(ids["sentence"])
+    by_head = values[0].view(len(values[0]), n_heads, -1)
+
+    def reads(change: Callable[[torch.Tensor], None] | None) -> list[torch.Tensor]:
+        found: list[torch.Tensor] = []
+        with torch.no_grad(), ExitStack() as hooks:
+
+            def before(_: Any, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+                z = args[0].clone()
+                if change is not None:
+                    change(z)
+                return (z,)
+
+            hooks.enter_context(attention.output.dense.register_forward_pre_hook(before))
+            for later in model.encoder.layer[layer + 1 :]:
+                for name in ("query", "key", "value"):
+                    linear = getattr(later.attention.self, name)
+                    hooks.enter_context(
+                        linear.register_forward_hook(lambda *a: found.append(a[2][0, rows]))
+                    )
+            last = model(ids["sentence"]).last_hidden_state[0, rows]
+        return [*found, last]
+
+    def patched(kind: str, heads: range) -> list[float]:
+        def change(z: torch.Tensor) -> None:
+            for head in heads:
+                for place, weights in zip(rows, patterns[kind][head], strict=True):
+                    width = slice(head * by_head.shape[2], (head + 1) * by_head.shape[2])
+                    z[0, place, width] = weights @ by_head[:, head]
+
+        pairs = zip(reads(change), reads(None), strict=True)
+        return [float((now - was).double().norm()) for now, was in pairs]
+
+    columns = [patched("elsewhere", range(n_heads))]
+    for head in range(n_heads):
+        columns += [patched(kind, range(head, head + 1)) for kind in ("elsewhere", "same")]
+    return np.array(columns).T
+
+
+def test_shares_equal_those_of_hooks(clauses):
+    planted, treebank = clauses
+    loaded = with_writes(planted, "carries")
+    encoded = [s for s in encode_words(loaded, placed(open_treebank(treebank))) if s is not None]
+    drawn = np.random.default_rng(0)
+    pairs = syntactic_pairs(encoded, "obj", "dep->head", 5, drawn)
+    pairs += positional_pairs(encoded, 2, 4, drawn, causal=False)
+    found = patch(loaded, pairs, 0, range(4))
+    oracle = BertModel.from_pretrained(planted.folder, attn_implementation="eager").eval()
+    oracle.load_state_dict(loaded.model.state_dict())
+    pairs.sort(key=lambda pair: len(pair.sentence))
+    changes = np.stack([by_hand(oracle, pair, 0) for pair in pairs], axis=-1)
+    changes /= changes[:, :1].mean(axis=-1, keepdims=True)
+    expected = np.stack([changes[:-1].mean(axis=0), changes[-1]])  # later layers, the output
+    np.testing.assert_allclose(found.whole, expected[:, 0], atol=1e-4)
+    np.testing.assert_allclose(found.shares.reshape(2, -1, 9), expected[:, 1:], atol=1e-4)
+
+
+def test_evidence_is_two_t_tests():
+    rng = np.random.default_rng(0)
+    for mean in (-0.1, 0.02, 0.04, 0.3):
+        gains = rng.normal(mean, 0.1, size=(3, 40))
+        gains[1:] -= 0.5 * mean
+        whole = rng.normal(1.0, 0.2, size=40)
+        own, over = gains[1], gains[1] - (gains[0] + gains[2]) / 2
+        expected = [
+            float(p) if values.mean() > 0 else 1.0
+            for values in (own, over, SMALLEST * whole - own)
+            for p in [stats.ttest_1samp(values, 0.0).pvalue]
+        ]
+        carries, does_not = evidence(gains[[1, 0, 2]], whole)
+        assert carries == pytest.approx(max(expected[:2]))
+        assert does_not == pytest.approx(expected[2])
+    assert p_above(np.zeros(9)) == 1.0
+    assert p_above(np.ones(9)) == 0.0
+    # An effect whose sign is sure and whose size does not count.
+    assert verdict(1e-9, 1e-9) == "does not"
