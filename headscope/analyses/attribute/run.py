@@ -61,6 +61,10 @@ from headscope.stats.statistics import joint_mean, t_half_width
 #: that round to float32 inside (the norms of some families) 1e-7.
 TOLERANCE = 1e-6
 
+#: Heads of one output that are resampled too: those whose removal changes it most. A run that
+#: judges rankings resamples all.
+RESAMPLED = 16
+
 
 def run(model: Model, options: AttributeOptions) -> AttributeResult:
     """Take one output apart, or many, and remove every head."""
@@ -101,10 +105,18 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         "removed": [None],
         "removed_mean": [means.at_tokens],
     }
-    if options.resamples:  # so many draws of each head, or more, over all examples
-        draws = range(-(-options.resamples // len(chosen)))
-        ways["resampled"] = [others.drawn(number) for number in draws]
+    # So many draws of each head, or more, over all examples
+    draws = [others.drawn(number) for number in range(-(-options.resamples // len(chosen)))]
+    if draws and options.judges:
+        ways["resampled"] = draws
     effects = remove_each(loaded, removed_from, heads, ways, progress)
+    if draws and not options.judges:  # no ranking needs every head
+        sizes = np.abs([effects["removed"], effects["removed_mean"]]).max((0, 1))
+        largest = np.argsort(-sizes)[:RESAMPLED]
+        effects["resampled"] = np.full_like(effects["removed"], np.nan)
+        effects["resampled"][:, largest] = remove_each(
+            loaded, removed_from, [heads[j] for j in largest], {"resampled": draws}, progress
+        )["resampled"]
     tokens, pairs = _by_token(exact, anatomy, examples[0]) if options.tokens else ((), None)
     of_heads = _of_heads(parts.heads, heads)
     lengths = None if parts.first_order is None else _of_heads(parts.first_order, heads)
@@ -122,7 +134,9 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
 
     def joint(table: Array | None, j: int) -> JointEstimate:
         """Average the column of a head over examples."""
-        return JOINTLY_UNKNOWN if table is None else _joint(table[:, j], len(heads))
+        if table is None or np.isnan(table[:, j]).any():
+            return JOINTLY_UNKNOWN
+        return _joint(table[:, j], len(heads))
 
     def agreement_in_layer(row: int) -> Iterator[float | None]:
         """Yield a layer's correlation with removal: of direct parts, and with lengths counted."""

@@ -24,10 +24,8 @@ def blocks(result: AttributeResult) -> Iterator[b.Block]:
     """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
     yield b.Text(sum_sentence(result), "lead")
     text_names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
-    for name, text in zip(
-        text_names.get(result.kind, ("text", "with")), result.texts, strict=False
-    ):
-        yield b.Text(f"{name}: {visible(text)}", "soft")
+    named = zip(text_names.get(result.kind, ("text", "with")), result.texts, strict=False)
+    yield b.Text("\n".join(f"{name}: {visible(text)}" for name, text in named), "soft")
     if result.skipped:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
     yield from _largest(result)
@@ -94,8 +92,8 @@ def sum_sentence(result: AttributeResult) -> str:
     parts = [f"{part.kind} {ranged(part.direct)}" for part in result.parts]
     mean = f" (mean of {result.examples:,} examples)" if result.examples > 1 else ""
     return (
-        f"{_name(result)} {ranged(result.output)}{mean} is the sum of {joined(parts)}; the sum is "
-        f"off by {tiny(result.check.error)} of its parts."
+        f"{_name(result)} {ranged(result.output)}{mean} is the sum of {joined(parts)} "
+        f"(exact up to rounding: {tiny(result.check.error)})."
     )
 
 
