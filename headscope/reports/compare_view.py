@@ -23,7 +23,8 @@ from headscope.reports.result import (
     SetChange,
 )
 from headscope.show.cells import csv_text, folded, head_rows, joined, table, ticked, tidy
-from headscope.show.page.template import page_json, rendered, role_colours
+from headscope.show.page.script_data import page_json
+from headscope.show.page.template import rendered, role_colours
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _CHANGED = ("where", "what", "old", "new")
@@ -372,7 +373,9 @@ _STYLE = """
 .maps { display: grid; gap: 20px 32px; }
 .maps { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .maps .map { min-width: 0; } .told { min-height: 4.6em; font-size: .92rem; }
-.cell.same { outline: 2px solid var(--ink); }
+.cell.same { outline: 2px solid var(--ink); } .cell { position: relative; }
+.differs::after { content: ""; position: absolute; top: 0; right: 0; border: 7px solid; }
+.differs::after { border-color: var(--ink) var(--ink) transparent transparent; }
 .side th[scope=rowgroup] { background: var(--panel); padding: 6px; }
 .side th[scope=row] { font-weight: 400; min-width: 9rem; }
 .side td { min-width: 7.5rem; }
@@ -408,14 +411,22 @@ def compare_html(result: CompareResult) -> str:
         "compare.html.j2",
         role_colours() + _STYLE,
         ("pictures.js", "compare.js"),
-        data=page_json({"models": models, "first": (differ or names)[0], "side": SIDE}),
+        data=page_json(
+            {"models": models, "first": (differ or names)[0], "side": SIDE, "differ": differ}
+        ),
         headline=visible(f"{'; '.join(alike)}." if alike else "Their numbers, side by side."),
         maps=maps,
         reports=[(r.label, visible(short_name(r)), visible(described(r))) for r in reports],
         alike=SAME,
         unlike=[(visible(caption), visible(who)) for caption, who in unlike_lines(result)],
         sections=[
-            (section, [(visible(row.what), [*map(cell_texts, row.cells)]) for row in rows])
+            (
+                section,
+                [
+                    (visible(row.what), [*map(cell_texts, row.cells)], _is_apart(row))
+                    for row in rows
+                ],
+            )
             for section, rows in groupby(result.rows, key=lambda row: row.section)
         ],
     )

@@ -132,11 +132,11 @@ def chart_on(axes: Axes, chart: Chart) -> None:
         if max(map(len, chart.x_names)) > 6:
             axes.set_xticks(axes.get_xticks(), chart.x_names, rotation=60, ha="right")
         axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
-    if chart.x_scale == "log":
-        axes.set_xscale("log", base=2)
+    if chart.x_scale in ("log", "log10"):
+        axes.set_xscale("log", base=2 if chart.x_scale == "log" else 10)
     if chart.x_scale == "percent":
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    if chart.y_scale == "log":
+    if chart.y_scale == "log10":
         axes.set_yscale("log")
     plain_axes(axes, chart.x, chart.y, chart.title, title_size=10 if chart.file else 9)
 
