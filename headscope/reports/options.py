@@ -69,7 +69,7 @@ class ClaimsOptions(RunOptions):
 
     task: Annotated[
         str,
-        Option(help="Measures the model with only its labelled heads (claim 2).", choices=TASKS),
+        Option(help="Measures the model with only its labelled heads (claim 3).", choices=TASKS),
     ] = "fidelity"
     data: Annotated[
         str | Path | None,
@@ -107,7 +107,7 @@ class InsightsOptions(ClaimsOptions):
     >>> from headscope.reports.registry import Sections
     >>> ranks = Sections(rank=headscope.rank("demo"))
     >>> result = headscope.insights("demo", sections=ranks)
-    >>> result[3].verdict, result[4].verdict, result[5].verdict
+    >>> result[4].verdict, result[5].verdict, result[6].verdict
     ('holds', 'not applicable', 'not measured yet')
     """
 
