@@ -163,7 +163,7 @@ def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(
     assert told[9].verdict != "holds"
 
 
-def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
+def test_attention_that_learns_in_some_runs_makes_11_hold(plain, files):
     """Five steps are enough for most runs of attention; norms stay at chance in all of them."""
     rates = {"layernorm": (1e-4, 1e-3, 1e-2), "attention": (1e-2, 3e-2, 1e-1)}
     more: dict[str, Any] = {"rates": rates, "seeds": 1, "sizes": [16], "batch": 8, "steps": 5}
@@ -181,7 +181,7 @@ def test_attention_that_learns_in_some_runs_makes_10_hold(plain, files):
     ("out", "size", "more", "verdict"),
     [(10.0, 64, "holds", "holds"), (100.0, 32, "open", "does not hold")],
 )
-def test_attention_that_diverges_makes_10_hold(plain, tmp_path, out, size, more, verdict):
+def test_attention_that_diverges_makes_11_hold(plain, tmp_path, out, size, more, verdict):
     """With wrong labels a state in a small unit blows up above the best rate, norms' does not.
 
     With a larger W_O the best rate is lower, and at ten times that nothing happens.
