@@ -291,6 +291,14 @@ def _is_apart(row: ComparedRow) -> bool:
     return words and len({cell.text for cell in cells}) > 1
 
 
+def _differs(row: ComparedRow) -> bool:
+    """Whether all reports have a row and it changed: beyond its intervals, where it has any."""
+    cells = [cell for cell in row.cells if cell is not None]
+    if any(cell.number.interval is not None for cell in cells):
+        return _is_apart(row)
+    return len(cells) == len(row.cells) and len({cell.text for cell in cells}) > 1
+
+
 def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """Say how many numbers clearly differ, show these, and what else differs between the runs.
 
@@ -422,10 +430,7 @@ def compare_html(result: CompareResult) -> str:
         sections=[
             (
                 section,
-                [
-                    (visible(row.what), [*map(cell_texts, row.cells)], _is_apart(row))
-                    for row in rows
-                ],
+                [(visible(row.what), [*map(cell_texts, row.cells)], _differs(row)) for row in rows],
             )
             for section, rows in groupby(result.rows, key=lambda row: row.section)
         ],

@@ -111,7 +111,7 @@ def report_html(report: ReportResult, *, live: bool = False) -> str:
         scales=captions,
         columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
-        map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head.",
+        map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head",
         legend="".join(f"{legend(part.stacks[0])}; " for part in classes)
         + "dashed: removed from the model.",
         samples=[visible(sample.text) for sample in report.samples],
@@ -124,7 +124,7 @@ def report_html(report: ReportResult, *, live: bool = False) -> str:
 
 _MAP_CAPTION = (
     "One picture a head, queries down, keys across: its mean attention (the first and the last row "
-    "and column are the special tokens), or its attention on the sentence. The frame is its role:"
+    "and column are the special tokens), or its attention on the sentence. The frame is its role"
 )
 #: Short names of sections in the navigation.
 _SHORT = {"rank": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
@@ -227,7 +227,8 @@ def _parts(report: ReportResult) -> Iterator[Part]:
             yield _folded(name, view.title, view.blocks(result))
         for more in view.more(result):
             yield _folded(more.title.lower().replace(" ", "-"), more.title, more.blocks)
-    if numbers := key_numbers(report):
+    numbers = [(what, "not measured" if x == "-" else x, y) for what, x, y in key_numbers(report)]
+    if numbers:
         header = ("", "this model", "control")
         yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3, wide=True)
     if report.left_out:

@@ -93,7 +93,8 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         stack = f"{part.stacks[0]}: " if several else ""
         for key, name, n, control in role_counts(part):
             untested = role_in(key, part.stacks[0]) in result.untestable
-            rows.append((stack + name, "not testable" if untested else str(n), control))
+            random = "not measured" if control == "-" and key != "none" else control
+            rows.append((stack + name, "not testable" if untested else str(n), random))
     yield b.Table(columns, rows, on=b.PAGE)
     yield b.Drawing("roles", partial(draw, "role_map", result))
     if _has_trees(result.only("encoder")):

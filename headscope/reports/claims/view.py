@@ -84,10 +84,12 @@ def drawn_bars(claims: Sequence[Insight]) -> tuple[list[Markup], Markup]:
     least = max(-1.0, math.floor(2 * min(0.0, *ends)) / 2)
     most = min(2.0, math.ceil(2 * max(1.0, *ends)) / 2)
     marks = Markup("").join(
-        Markup('<text x="{:.1f}%" y="13" text-anchor="middle">{}</text>').format(
-            100 * (value - least) / (most - least), tidy(f"{value:g}")
+        Markup('<text x="{:.1f}%" y="13" text-anchor="{}">{}</text>').format(
+            100 * (value - least) / (most - least),
+            {least: "start", most: "end"}.get(value, "middle"),
+            tidy(f"{value:g}"),
         )
-        for value in sorted({least, 0.0, most})
+        for value in sorted({least, 0.0, 1.0, most})
     )
     legend = Markup(
         '<div class="axis"><p class="soft"><i class="own"></i>this model <i class="between"></i>'

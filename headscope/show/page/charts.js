@@ -4,8 +4,9 @@
   const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
   const LINE = 12, CHAR = 7.2; // Pixels: size of type, and width of a character.
 
+  // Without its yellow, which neither white nor black paper shows well.
   function shade(t) {
-    const at = t * (VIRIDIS.length - 1), i = Math.min(VIRIDIS.length - 2, Math.floor(at));
+    const at = 0.8 * t * (VIRIDIS.length - 1), i = Math.min(VIRIDIS.length - 2, Math.floor(at));
     return `rgb(${VIRIDIS[i].map((v, k) => Math.round(v + (at - i) * (VIRIDIS[i + 1][k] - v))).join(" ")})`;
   }
 
@@ -68,7 +69,7 @@
       panel.levels.forEach(([, value], i) => line(across.place(value), 2, across.place(value), bottom, { class: "level", "stroke-dasharray": ["6 4", "2 3", "8 3 2 3"][i % 3] }));
       return svg;
     }
-    const up = axis(panel.ys, range || [...ends, ...levels], bottom, 4, 40), left = Math.max(10 + CHAR * Math.max(...up.ticks.map((tick) => tick[1].length)), turned ? 0.77 * CHAR * names[0].length - 16 : 0);
+    const up = axis(panel.ys, range || [...ends, ...levels], bottom, 4, 33), left = Math.max(10 + CHAR * Math.max(...up.ticks.map((tick) => tick[1].length)), turned ? 0.77 * CHAR * names[0].length - 16 : 0);
     const across = axis(panel.xs, names.length ? [-0.4, names.length - 0.6] : [...xs, ...panel.xlevels.map((level) => level[1])], left, width - 8, 44);
     for (const [value, words] of up.ticks) { const y = up.place(value); line(left, y, width - 4, y, { class: "grid" }); text(left - 6, y + 4, words, "end"); }
     line(left, bottom, width - 4, bottom, { class: "zero" });

@@ -31,7 +31,7 @@ function short(value) {
 // Round numbers between two ends, `most` at most.
 function ticks(low, high, most) {
   const raw = (high - low) / most || 1, size = 10 ** Math.floor(Math.log10(raw)), by = [1, 2, 2.5, 5, 10].find((m) => m * size >= raw * 0.999) * size, all = [];
-  for (let t = Math.ceil(low / by - 1e-9) * by; t <= high + by / 1e6; t += by) all.push(Number(t.toPrecision(6)));
+  for (let k = Math.ceil(low / by - 1e-9); k * by <= high + by / 1e6; k++) all.push(Number((k * by).toPrecision(6)) + 0);
   return all;
 }
 

@@ -29,7 +29,7 @@ from headscope.show.blocks import (
     Text,
     table_cells,
 )
-from headscope.show.cells import decimal, model_line, tidy, tiny
+from headscope.show.cells import decimal, model_line, model_name, tidy, tiny
 from headscope.show.page.script_data import chart_html
 from headscope.show.terminal import matrix_cell
 
@@ -54,7 +54,7 @@ def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
         "alone.html.j2",
         "",
         ("pictures.js", "charts.js", "arrows.js"),
-        name=visible(model["id"]),
+        name=visible(model_name(result)),
         size=f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads",
         proof=error,
         title=title,
@@ -199,9 +199,11 @@ def _square(block: Matrix) -> Markup:
         row = Markup('<th scope="row">{}</th>').format(name)
         for value in values[:n]:
             share = 0.0 if value is None or high <= low else (value - low) / (high - low)
-            text = matrix_cell(value, block.weights)
+            text = tidy(matrix_cell(value, block.weights))
             row += Markup('<td class="q{}">{}</td>').format(min(9, int(10 * share)), text)
         rows.append(row)
     part = "" if n == len(block.rows) else f", the first {n} of {len(block.rows)} tokens"
-    caption = f"{block.title}: queries down, keys across{part}"
+    # A pattern has the same tokens on both sides; titles of other matrices say what stands where.
+    sides = ": queries down, keys across" if block.rows == block.columns else ""
+    caption = f"{block.title}{sides}{part}"
     return _table(("", *block.columns[:n]), rows, caption, "matrix")
