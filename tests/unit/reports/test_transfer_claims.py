@@ -109,7 +109,7 @@ def blind(plain: LoadedModel, out: float = 10.0) -> LoadedModel:
 
 
 def verdicts(found: TransferResult) -> dict[int, Insight]:
-    names = {8: "layernorm", 9: "frozen", 10: "unstable"}
+    names = {9: "layernorm", 10: "frozen", 11: "unstable"}
     return {n: decide(name, Evidence(transfer=found)) for n, name in names.items()}
 
 
@@ -124,7 +124,7 @@ def parts(finding: Insight) -> list[str]:
     return [part.verdict for part in finding.parts]
 
 
-def test_where_only_norms_reach_the_answer_8_and_9_hold(plain, files):
+def test_where_only_norms_reach_the_answer_9_and_10_hold(plain, files):
     variants = ("head", "layernorm", *EQUAL, "all")
     found, told = tuned(shut(plain), files, *variants, random=["layernorm"], steps=40)
     assert parts(told[9]) == ["holds"] * 3
@@ -132,13 +132,13 @@ def test_where_only_norms_reach_the_answer_8_and_9_hold(plain, files):
     assert (told[9].verdict, told[10].verdict) == ("holds", "holds")
     assert told[11].verdict == "not measured"  # attention was not tuned
     # The same runs, had one of the sets ended at the edge of its grid, or not been searched.
-    for name, optimum, lost in (("lora", "edge", {8}), ("all", "not searched", {9})):
+    for name, optimum, lost in (("lora", "edge", {9}), ("all", "not searched", {10})):
         cells = [
             dataclasses.replace(cell, optimum=optimum) if cell.variant == name else cell
             for cell in found.cells
         ]
         other = verdicts(dataclasses.replace(found, cells=tuple(cells)))
-        assert {n for n in (8, 9) if other[n].verdict == "not measured"} == lost
+        assert {n for n in (9, 10) if other[n].verdict == "not measured"} == lost
 
 
 def test_where_norms_cannot_reach_it_none_of_them_holds(plain, files):
@@ -152,7 +152,7 @@ def test_where_norms_cannot_reach_it_none_of_them_holds(plain, files):
     assert found.spreads[0].bad == 0
 
 
-def test_where_the_classifier_alone_is_as_good_as_full_tuning_9_is_not_measured(plain, tmp_path):
+def test_where_the_classifier_alone_is_as_good_as_full_tuning_10_is_not_measured(plain, tmp_path):
     """Frozen is as good as tuned there too, and that says nothing; no small set is the best."""
     more: dict[str, Any] = {"seeds": 2, "random": ["layernorm"], "steps": 20}
     variants = ("head", "layernorm", *EQUAL, "all")
