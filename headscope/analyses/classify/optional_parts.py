@@ -99,9 +99,9 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
             random = prefix.random_weights.get(place)
             rows.append((name, head.name, getattr(score, place), random))
     if scored:
-        name, head, score, random = max(rows, key=lambda row: float(row[2].gain))
+        name, who, score, random = max(rows, key=lambda row: float(row[2].gain))
         yield b.Text(
-            f"Of a token that comes a second time, {head} looks {name}: with a weight of "
+            f"Of a token that comes a second time, {who} looks {name}: with a weight of "
             f"{decimal(score.score, 2)}, and {decimal(score.control, 2)} where nothing is repeated"
             + (f" (largest gain with random weights {decimal(random, 2)})." if random else "."),
             "lead",
