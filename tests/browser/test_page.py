@@ -227,6 +227,10 @@ def test_numbers_of_both_signs_have_two_colours_and_a_legend(show, page_file, sm
     for text in page.locator("button.cell .mark").all_inner_texts():
         digits = text.lstrip("\u2212").partition("e")[0].replace(".", "").lstrip("0")
         assert len(digits) <= 2
+    cut = (
+        "[...document.querySelectorAll('.cell')].filter(c => c.scrollWidth > c.clientWidth).length"
+    )
+    assert page.evaluate(cut) == 0  # every number fits into its cell
     page.select_option("#colours", "share")
     assert page.locator("button.cell.less").count() == 0
     page.select_option("#colours", "role")

@@ -228,6 +228,7 @@
   // A number that has both signs gets two colours that meet at zero; any other runs from its least to its largest.
   function paint() {
     const key = colours.value, values = valuesOf(key), low = Math.min(...values), high = Math.max(...values);
+    const unit = Math.max(-low, high) < 0.1 ? 1000 : 1; // small numbers do not fit into a cell
     const signed = low < 0 && high > 0, most = signed ? Math.max(-low, high) : high, least = signed ? 0 : low;
     for (const [name, cell] of cells) {
       const head = heads.get(name), value = head.values[key], mark = cell.querySelector(".mark");
@@ -236,7 +237,7 @@
       if (key === "role") { mark.textContent = head.mark; continue; }
       const share = value === undefined ? 0 : most > least ? (Math.abs(value - (signed ? 0 : least))) / (most - least) : 1;
       cell.style.setProperty("--t", Math.round(100 * share) + "%");
-      mark.textContent = short(value);
+      mark.textContent = value === undefined ? "–" : short(unit * value);
     }
     scale.hidden = key === "role";
     scale.classList.toggle("signed", signed);
@@ -244,7 +245,7 @@
     from.textContent = short(signed ? -most : least);
     zero.textContent = signed ? "0" : "";
     to.textContent = short(most);
-    words.textContent = (data.scales[key] || "") + (values.length < data.heads.length ? "; –: not measured" : "");
+    words.textContent = (data.scales[key] || "") + (unit > 1 ? "; cells in thousandths" : "") + (values.length < data.heads.length ? "; –: not measured" : "");
   }
   if (colours) colours.addEventListener("change", paint);
 
