@@ -24,8 +24,9 @@ from headscope.reports.result import (
     SetChange,
 )
 from headscope.reports.rules import Rule, outcomes_of
-from headscope.show.cells import csv_text, folded, head_rows, joined, table, tidy
-from headscope.show.page.template import page_json, rendered, role_colours
+from headscope.show.cells import csv_text, folded, head_rows, joined, table, ticked, tidy
+from headscope.show.page.script_data import page_json
+from headscope.show.page.template import rendered, role_colours
 
 _CAPTIONS = {"schema": "DIFFERENT SCHEMA", "model": "DIFFERENT MODEL", "data": "DIFFERENT DATA"}
 _CHANGED = ("where", "what", "old", "new")
@@ -304,6 +305,14 @@ def _is_apart(row: ComparedRow) -> bool:
     return words and len({cell.text for cell in cells}) > 1
 
 
+def _differs(row: ComparedRow) -> bool:
+    """Whether all reports have a row and it changed: beyond its intervals, where it has any."""
+    cells = [cell for cell in row.cells if cell is not None]
+    if any(cell.number.interval is not None for cell in cells):
+        return _is_apart(row)
+    return len(cells) == len(row.cells) and len({cell.text for cell in cells}) > 1
+
+
 def compare_report(result: CompareResult, *, verbose: bool = False) -> Iterator[RenderableType]:
     """Say how many numbers clearly differ, show these, and what else differs between the runs.
 
@@ -386,7 +395,9 @@ _STYLE = """
 .maps { display: grid; gap: 20px 32px; }
 .maps { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .maps .map { min-width: 0; } .told { min-height: 4.6em; font-size: .92rem; }
-.cell.same { outline: 2px solid var(--ink); }
+.cell.same { outline: 2px solid var(--ink); } .cell { position: relative; }
+.differs::after { content: ""; position: absolute; top: 0; right: 0; border: 7px solid; }
+.differs::after { border-color: var(--ink) var(--ink) transparent transparent; }
 .side th[scope=rowgroup] { background: var(--panel); padding: 6px; }
 .side th[scope=row] { font-weight: 400; min-width: 9rem; }
 .side td { min-width: 7.5rem; }
@@ -422,14 +433,19 @@ def compare_html(result: CompareResult) -> str:
         "compare.html.j2",
         role_colours() + _STYLE,
         ("pictures.js", "compare.js"),
-        data=page_json({"models": models, "first": (differ or names)[0], "side": SIDE}),
+        data=page_json(
+            {"models": models, "first": (differ or names)[0], "side": SIDE, "differ": differ}
+        ),
         headline=visible(f"{'; '.join(alike)}." if alike else "Their numbers, side by side."),
         maps=maps,
         reports=[(r.label, visible(short_name(r)), visible(described(r))) for r in reports],
         alike=SAME,
         unlike=[(visible(caption), visible(who)) for caption, who in unlike_lines(result)],
         sections=[
-            (section, [(visible(row.what), [*map(cell_texts, row.cells)]) for row in rows])
+            (
+                section,
+                [(visible(row.what), [*map(cell_texts, row.cells)], _differs(row)) for row in rows],
+            )
             for section, rows in groupby(result.rows, key=lambda row: row.section)
         ],
     )

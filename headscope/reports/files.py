@@ -82,7 +82,7 @@ def write_report(
     content["report.md"] = report_markdown(report, outcomes, changes).encode()
     results = results_of(document, REPORT, report.sections)
     content[BASELINE] = baseline_json(results).encode("utf-8", "replace")
-    content["report.html"] = report_html(report, written).encode()
+    content["report.html"] = report_html(report).encode()
     content[REPORT] = report_json(document).encode("utf-8", "backslashreplace")
     write_files(folder, content, stale=gone, mark=REPORT)
     return document

@@ -14,7 +14,7 @@ from headscope.reports.claims.view import bar_of
 from headscope.reports.compare_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
-from headscope.show.cells import folded, head_rows, table, tiny
+from headscope.show.cells import folded, head_rows, table, ticked, tidy, tiny
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
 
@@ -54,7 +54,7 @@ def proof(report: ReportResult) -> str:
 def key_numbers(report: ReportResult) -> list[tuple[str, str, str]]:
     """Return what the report leads with: what it is, this model's value, the controls'."""
     return [
-        (number.what, number.text, number.control)
+        (tidy(number.what), tidy(number.text), tidy(number.control))
         for name, result in report.sections.items()
         for number in view_of(name).key_numbers(result)
     ]
@@ -161,7 +161,7 @@ def _claims(claims: Sequence[Insight]) -> Iterator[str]:
     waiting = [str(claim.number) for claim in claims if claim.verdict == "not measured yet"]
     bars = [bar_of(claim) for claim in decided]
     rows = [
-        (str(claim.number), claim.claim, claim.verdict, "" if bar is None else bar.text)
+        (str(claim.number), claim.claim, claim.verdict, "" if bar is None else tidy(bar.text))
         for claim, bar in zip(decided, bars, strict=True)
     ]
     lines = list(table(("#", "claim", "verdict", "number"), rows, bold=2)) if rows else []
@@ -175,12 +175,13 @@ def _claims(claims: Sequence[Insight]) -> Iterator[str]:
 
 def _reasons(claims: Iterable[Insight]) -> Iterator[str]:
     for claim in claims:
-        yield f"* **{claim.number}, {claim.verdict}**: {markdown(claim.measured)}"
+        yield f"* **{claim.number}, {claim.verdict}**: {markdown(tidy(claim.measured))}"
         parts = claim.parts if len(claim.parts) > 1 else ()
         for part in parts:
-            yield f"  * {markdown(f'{part.name}: {part.verdict} ({part.measured})')}"
+            text = f"{part.name}: {part.verdict} ({part.measured})"
+            yield f"  * {markdown(tidy(text))}"
         if claim.control:
-            yield f"  * Control: {markdown(claim.control)}"
+            yield f"  * Control: {markdown(tidy(claim.control))}"
 
 
 def _written(blocks: Iterable[Block]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,7 @@ from headscope.analyses.classify.view import legend, parts_of, role_counts
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
-from headscope.reports.claims.view import bar_of
+from headscope.reports.claims.view import drawn_bars, paper_of
 from headscope.reports.markdown import (
     certificate,
     headline,
@@ -20,17 +20,11 @@ from headscope.reports.markdown import (
     settings_rows,
 )
 from headscope.reports.result import ReportResult
-from headscope.show.blocks import PAGE, Block, Chart, Custom, Drawing, Panels, Text
+from headscope.show.blocks import PAGE, Block, Custom, text_table
 from headscope.show.cells import head_rows, short, tidy
 from headscope.show.page.parts import Card, Part
-from headscope.show.page.template import (
-    body,
-    page_json,
-    rendered,
-    role_colours,
-    svg_files,
-    versions,
-)
+from headscope.show.page.script_data import page_json
+from headscope.show.page.template import answered, body, rendered, role_colours, versions
 from headscope.show.view import view_of
 
 SIDE = 16  # Rows and columns of a head's mean attention.
@@ -41,16 +35,10 @@ _CARD_FIELDS = (
 )
 
 
-def report_html(
-    report: ReportResult,
-    files: Mapping[str, Mapping[str, bytes]] | None = None,
-    *,
-    live: bool = False,
-) -> str:
+def report_html(report: ReportResult, *, live: bool = False) -> str:
     """Write the page; the same result gives the same text.
 
-    ``files`` are those that sections have written already: the page shows their figures. A ``live``
-    page asks its own server about sentences that are typed into it.
+    A ``live`` page asks its own server about sentences that are typed into it.
 
     Strings of models and corpora go into the page through the template's escaping or as JSON, and
     from there through textContent. The page's security policy lets only the one script run whose
@@ -61,9 +49,11 @@ def report_html(
     every.sort(key=lambda scale: not scale.of_pattern)
     scales = [scale for scale in every if any(scale.key in card.values for card in cards)]
     captions = {scale.key: scale.caption for scale in scales}
-    parts = [] if live else list(_parts(report, files or {}))
+    parts = [] if live else list(_parts(report))
     model, classified = report.provenance["model"], report.classify
     claims = report.insights.insights if report.insights is not None else ()
+
+    bars, axis = drawn_bars(claims)
 
     # The map: heads by their original numbers, None where one was removed.
     stack = next((head.stack for head in classified.heads), "") if classified else ""
@@ -96,7 +86,7 @@ def report_html(
     return rendered(
         "page.html.j2",
         role_colours(),
-        ("pictures.js", "page.js"),
+        ("pictures.js", "charts.js", "page.js"),
         data=page_json({"live": live, **_data(report, cards, captions, first)}),
         live=live,
         means=any(card.mean for card in cards),
@@ -115,12 +105,13 @@ def report_html(
             *([("claims", "Claims")] if claims else []),
             *((part.anchor, _SHORT[part.anchor]) for part in parts if part.anchor in _SHORT),
         ],
-        claims=[(claim, bar_of(claim)) for claim in claims],
+        claims=list(zip(claims, map(paper_of, claims), bars, strict=True)),
+        axis=axis,
         roles=[role[:3] for role in role_counts(classes[0])] if classes else (),
         scales=captions,
         columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
-        map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head.",
+        map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head",
         legend="".join(f"{legend(part)}; " for part in classes) + "dashed: removed from the model.",
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
@@ -132,10 +123,11 @@ def report_html(
 
 _MAP_CAPTION = (
     "One picture a head, queries down, keys across: its mean attention (the first and the last row "
-    "and column are the special tokens), or its attention on the sentence. The frame is its role:"
+    "and column are the special tokens), or its attention on the sentence. The frame is its role"
 )
 #: Short names of sections in the navigation.
-_SHORT = {"ranks": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
+_SHORT = {"rank": "Ranks", "depth": "Depth", "prune": "Pruning", "numbers": "Numbers"}
+_DEFAULTS = "Every setting is at its default."
 _MEAN_CAPTION = "mean over the corpus: the first 15 tokens and the last"
 
 
@@ -226,45 +218,29 @@ def _card(card: Card, captions: Sequence[str]) -> dict[str, Any]:
     return {**values, "sentence": tidy(visible(card.sentence)), "numbers": values["numbers"][:3]}
 
 
-def _parts(report: ReportResult, files: Mapping[str, Mapping[str, bytes]]) -> Iterator[Part]:
+def _parts(report: ReportResult) -> Iterator[Part]:
     """Yield what each section has to show, the key numbers, and how the report was made."""
     for name, result in report.sections.items():
         view = view_of(name)
         if view.blocks is not None and view.title:
-            blocks = list(view.blocks(result))
-            yield _folded(name, view.title, blocks, files.get(name) or svg_files(blocks))
+            yield _folded(name, view.title, view.blocks(result))
         for more in view.more(result):
-            anchor = more.title.lower().replace(" ", "-")
-            drawn = files.get(name) or svg_files(more.blocks)
-            yield _folded(anchor, more.title, more.blocks, drawn)
-    if numbers := key_numbers(report):
+            yield _folded(more.title.lower().replace(" ", "-"), more.title, more.blocks)
+    numbers = [(what, "not measured" if x == "-" else x, y) for what, x, y in key_numbers(report)]
+    if numbers:
         header = ("", "this model", "control")
         yield Part("numbers", "Key numbers", header=header, rows=numbers, numbers=3, wide=True)
     if report.left_out:
         rows = [(name, visible(why)) for name, why in report.left_out.items()]
         yield Part("left-out", "Left out", header=("section", "why"), rows=rows, numbers=2)
     changed = [(section, name, visible(value)) for section, name, value in settings_rows(report)]
-    text = [] if changed else ["Every setting is at its default."]
-    header = ("section", "setting", "value")
-    yield Part("settings", "Settings", text, header=header, rows=changed, numbers=3)
+    text = f"{len(changed)} settings differ from the defaults." if changed else _DEFAULTS
+    table = [text_table(("section", "setting", "value"), changed, on=PAGE)] if changed else []
+    yield Part("settings", "Settings", [text], more=body(table), fold="These settings")
 
 
-def _folded(
-    anchor: str,
-    title: str,
-    blocks: Sequence[Block],
-    drawn: Mapping[str, bytes],
-) -> Part:
-    """Show the first sentence and the first figure of a section, and fold up the rest."""
+def _folded(anchor: str, title: str, blocks: Iterable[Block]) -> Part:
+    """Show the answer of a section and what shows it, and fold up the rest."""
     # The arrows of one sentence follow the selected head above: they are not drawn again.
-    shown = [
-        block
-        for block in blocks
-        if PAGE in block.on and block != Text("", on=block.on) and not isinstance(block, Custom)
-    ]
-    leads = [b for b in shown if isinstance(b, Text) and b.style == "lead"] or [
-        b for b in shown if isinstance(b, Text)
-    ]
-    lead = [*leads[:1], *[b for b in shown if isinstance(b, Chart | Panels | Drawing)][:1]]
-    rest = [block for block in shown if not any(block is other for other in lead)]
-    return Part(anchor, title, body=body(lead, drawn), more=body(rest, drawn))
+    lead, figure, rest = answered(block for block in blocks if not isinstance(block, Custom))
+    return Part(anchor, title, body=body([*lead, *figure]), more=body(rest))

@@ -91,10 +91,10 @@ class Chart:
     #: Lines across the panel at a value of y (of x for bars), by their name.
     levels: Mapping[str, float] | None = None
     x_levels: Mapping[str, float] | None = None  # The same at a value of x.
-    #: "log" counts in powers of 2, "percent" writes shares.
-    x_scale: Literal["linear", "log", "percent"] = "linear"
+    #: "log" counts in powers of 2, "log10" of 10, "percent" writes shares.
+    x_scale: Literal["linear", "log", "log10", "percent"] = "linear"
     x_names: Sequence[str] = ()  # Names of x = 0, 1, 2 ..., in place of numbers.
-    y_scale: Literal["linear", "log"] = "linear"
+    y_scale: Literal["linear", "log10"] = "linear"
     size: tuple[float, float] = (6.6, 4.2)
     on: Place = PAGE
 
@@ -142,7 +142,7 @@ class Panels:
 
     title: str
     panels: Sequence[Chart | Matrix]
-    file: str
+    file: str  # Empty where the page alone shows them.
     across: int
     size: tuple[float, float]
     alt: str = ""
@@ -173,7 +173,7 @@ class Custom:
 class Drawing:
     """A figure that no chart can show; ``draw`` loads matplotlib when it is called."""
 
-    file: str  # Name of the figure's file, without its ending.
+    file: str  # Name of the figure's file, without its ending; the page has none of it.
     draw: Callable[[], Figure]
     alt: str = ""
     on: Place = NOWHERE

@@ -34,7 +34,7 @@ from headscope.show.blocks import (
     Panels,
     Series,
 )
-from headscope.show.cells import head_rows, model_name
+from headscope.show.cells import head_rows, model_name, tidy
 from headscope.show.style import WIDTHS, FigureStyle, figure_style
 from headscope.show.terminal import matrix_cell
 from headscope.stats.estimate import Estimate
@@ -70,7 +70,7 @@ def _figure(block: Chart | HeadMap | Panels) -> Figure:
                 colour = "white" if value < (low + high) / 2 else "black"
                 cell_text(axes, layer, head, f"{value:.{block.digits}f}", colour, 6.5)
         small_colour_bar(figure, image, axes, block.legend, 0.03)
-        axes.set_title(block.title, fontsize=10)
+        axes.set_title(tidy(block.title), fontsize=10)
         return figure
     if isinstance(block, Panels):
         figure = new_figure(*block.size)
@@ -96,7 +96,7 @@ def _figure(block: Chart | HeadMap | Panels) -> Figure:
                         labels.append(label)
             if len(labels) > 1:
                 legend_beside(figure, "outside lower center", 3, handles=handles)
-        figure.suptitle(block.title, fontsize=11)
+        figure.suptitle(tidy(block.title), fontsize=11)
         return figure
     figure = new_figure(*block.size)
     chart_on(figure.add_subplot(), block)
@@ -135,11 +135,11 @@ def chart_on(axes: Axes, chart: Chart) -> None:
         if max(map(len, chart.x_names)) > 6:
             axes.set_xticks(axes.get_xticks(), chart.x_names, rotation=60, ha="right")
         axes.set_xlim(-0.5, len(chart.x_names) - 0.5)
-    if chart.x_scale == "log":
-        axes.set_xscale("log", base=2)
+    if chart.x_scale in ("log", "log10"):
+        axes.set_xscale("log", base=2 if chart.x_scale == "log" else 10)
     if chart.x_scale == "percent":
         axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    if chart.y_scale == "log":
+    if chart.y_scale == "log10":
         axes.set_yscale("log")
     plain_axes(axes, chart.x, chart.y, chart.title, title_size=10 if chart.file else 9)
 
@@ -258,9 +258,9 @@ def plain_axes(
     axes: Axes, x: str = "", y: str = "", title: str = "", *, title_size: float = 10
 ) -> None:
     """Give axes their captions in small letters, and no frame above and on the right."""
-    axes.set_xlabel(x, fontsize=8)
-    axes.set_ylabel(y, fontsize=8)
-    axes.set_title(title, fontsize=title_size)
+    axes.set_xlabel(tidy(x), fontsize=8)
+    axes.set_ylabel(tidy(y), fontsize=8)
+    axes.set_title(tidy(title), fontsize=title_size)
     axes.tick_params(labelsize=7)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -290,7 +290,7 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | N
 def small_colour_bar(figure: Figure, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
     """Put a colour bar beside axes, and return its own."""
     bar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
-    bar.set_label(legend, fontsize=7)
+    bar.set_label(tidy(legend), fontsize=7)
     bar.ax.tick_params(labelsize=7)
     return bar.ax
 

@@ -94,11 +94,9 @@ def view(
         made = {f"{name}.csv": frame(result) for name, frame in frames.items()}
         tables = {name: frame_csv(frame) for name, frame in made.items() if len(frame.columns)}
         if page:
-            from headscope.show.page.parts import Part
-            from headscope.show.page.template import body, part_html
+            from headscope.show.page.template import page_of
 
-            part = Part(page, title, body=body(blocks(result), {}, opened=True))
-            tables[f"{page}.html"] = part_html(part, result)
+            tables[f"{page}.html"] = page_of(title, blocks(result), result)
         figures = figure_files(dict(figures_of(blocks(result))))
         return {name: text.encode() for name, text in tables.items()} | figures
 

@@ -100,7 +100,7 @@ def test_the_map_stands_on_the_first_screen(show, page_file, width):
 def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
     """A claim decided in parts has several texts under one caption."""
     parts = tuple(InsightPart(name, "holds", name) for name in ("one part", "another", "a third"))
-    claim = Insight(0, "A claim.", "holds", "measured", "control", "rule", {}, parts)
+    claim = Insight(1, "A claim.", "holds", "measured", "control", "rule", {}, parts)
     summary = small.classify.validation if small.classify else None
     assert summary is not None
     insights = InsightsResult(small.schema, small.provenance, summary, (claim,), {})
@@ -113,6 +113,139 @@ def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
     assert len(texts) > len(captions) > 0
     assert len(set(texts)) == 1
     assert max(captions) < texts[0]
+    said = page.inner_text(".claim .text")
+    assert said.startswith("1. A claim.")
+    assert "Saponati et al. 2025" in said
+
+
+def test_bars_of_claims_have_one_scale(show, small, tmp_path):
+    """Where a bar ends tells its number, whatever the claim; what is not measured has one name."""
+    rows = [
+        (1, "holds", {"median": 1.3, "gaussian": 1.4}),
+        (6, "mixed", {"mean_share": 0.5, "random_weights": 0.9, "k": 32, "length": 128}),
+        (7, "mixed", {"spearman": -0.25, "random_spearman": -0.3}),
+        (8, "not measured", {}),
+        (9, "not measured yet", {}),
+    ]
+    claims = tuple(Insight(n, "A claim.", verdict, "", "", "", held) for n, verdict, held in rows)
+    insights = InsightsResult(small.schema, small.provenance, small.classify.validation, claims, {})
+    path = tmp_path / "bars.html"
+    path.write_text(report_html(dataclasses.replace(small, insights=insights)), encoding="utf-8")
+    page = show(path, viewport={"width": 1280, "height": 800})
+    assert page.locator(".verdict").all_inner_texts()[3:] == ["not measured"] * 2
+    drawn = page.evaluate(
+        """[...document.querySelectorAll(".number svg")].map(svg => {
+          const x = (name) => svg.querySelector(name).getBoundingClientRect();
+          const zero = x(".zero").left, bar = x(".bar");
+          return [zero, bar.left < zero - 1 ? bar.left - zero : bar.right - zero];
+        })"""
+    )
+    assert len(drawn) == 3
+    assert max(zero for zero, _ in drawn) - min(zero for zero, _ in drawn) < 1
+    units = [end / value for (_, end), value in zip(drawn, (1.3, 0.5, -0.25), strict=True)]
+    assert max(units) / min(units) < 1.05
+    ticks = page.locator(".axis text").all_text_contents()
+    assert ticks == ["\u22120.5", "0", "1", "1.5"]
+
+
+_TYPE = """() => {
+  for (const box of document.querySelectorAll("details")) box.open = true;
+  let least = 99, count = 0;
+  for (const text of document.querySelectorAll("svg text")) {
+    if (!text.getClientRects().length || !text.textContent) continue;
+    const svg = text.ownerSVGElement, box = svg.viewBox.baseVal;
+    const scale = box && box.width ? svg.getBoundingClientRect().width / box.width : 1;
+    least = Math.min(least, parseFloat(getComputedStyle(text).fontSize) * scale);
+    count++;
+  }
+  for (const node of document.querySelectorAll("body *")) {
+    const own = Array.from(node.childNodes).some((c) => c.nodeType === 3 && c.data.trim());
+    if (own && node.getClientRects().length && !(node instanceof SVGElement))
+      least = Math.min(least, parseFloat(getComputedStyle(node).fontSize));
+  }
+  return [least, count];
+}"""
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+def test_type_can_be_read_and_every_figure_shows_something(show, page_file, width):
+    page = show(page_file, viewport={"width": width, "height": 800})
+    page.evaluate(_TYPE)  # opens what is folded up
+    page.wait_for_timeout(100)
+    least, count = page.evaluate(_TYPE)
+    assert count > 50
+    assert least >= 10.99
+    figures = "[...document.querySelectorAll('figure.chart {}')]"
+    marks = page.evaluate(figures.format("svg[role] > .marks") + ".map(g => g.children.length)")
+    assert len(marks) > 5
+    assert min(marks) > 0
+    widths = page.evaluate(figures.format("svg") + ".map(svg => svg.getBoundingClientRect().right)")
+    assert max(widths) <= width
+
+
+@pytest.mark.parametrize("width", [320, 390, 900, 1280])
+def test_the_header_stays_on_its_lines_and_the_navigation_is_whole(show, page_file, width):
+    page = show(page_file, viewport={"width": width, "height": 800})
+    lines = 2 if width < 900 else 1  # a phone has the navigation on a line of its own
+    assert page.evaluate("document.querySelector('.bar').offsetHeight") < 52 * lines
+    links = page.evaluate(
+        "[...document.querySelectorAll('.bar a, .bar button')].map(a => a.getBoundingClientRect())"
+        ".map(box => [box.left, box.right, box.height])"
+    )
+    assert min(left for left, _, _ in links) >= 0
+    assert max(right for _, right, _ in links) <= width
+    assert max(height for _, _, height in links) < 40
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+def test_two_columns_are_as_even_as_moving_any_section_can_make_them(show, page_file, width):
+    page = show(page_file, viewport={"width": width, "height": 800})
+    left, right = page.evaluate(
+        "[...document.querySelectorAll('.parts > .column')].map(column =>"
+        " [...column.children].map(part => part.offsetHeight + 36))"
+    )
+    off = sum(left) - sum(right)
+    assert len(left) + len(right) > 5
+    moved = [*(off - 2 * part for part in left), *(off + 2 * part for part in right)]
+    assert abs(off) <= min(map(abs, moved)) + 4
+    tops = page.evaluate(
+        "[...document.querySelectorAll('.parts .part')].map(p => p.querySelector('p'))"
+        ".map(p => p ? p.innerText : '')"
+    )
+    assert any("heads have a role" in text for text in tops)  # not what was read
+
+
+def test_numbers_of_both_signs_have_two_colours_and_a_legend(show, page_file, small):
+    page = show(page_file, viewport={"width": 1280, "height": 800})
+    page.select_option("#colours", "removed")
+    below = sum(head.removed.value < 0 for head in small.attribute.heads)
+    assert page.locator("button.cell.less").count() == below > 0
+    low, zero, high = page.locator("#scale b").all_inner_texts()
+    assert zero == "0"
+    assert low == "\u2212" + high
+    assert "Effect of removing it" in page.inner_text("#scale")
+    for text in page.locator("button.cell .mark").all_inner_texts():
+        digits = text.lstrip("\u2212").partition("e")[0].replace(".", "").lstrip("0")
+        assert len(digits) <= 2
+    cut = (
+        "[...document.querySelectorAll('.cell')].filter(c => c.scrollWidth > c.clientWidth).length"
+    )
+    assert page.evaluate(cut) == 0  # every number fits into its cell
+    page.select_option("#colours", "share")
+    assert page.locator("button.cell.less").count() == 0
+    page.select_option("#colours", "role")
+    assert page.locator("#scale").is_hidden()
+
+
+def test_print_leaves_out_what_needs_a_pointer(show, page_file):
+    page = show(page_file, viewport={"width": 1000, "height": 800})
+    assert page.locator("#settings + p + .more[open]").count() == 0  # settings are folded up
+    page.emulate_media(media="print")
+    for name in ("#jump", "#theme", "#colours", "#whole-screen", "#special", "#reading", "nav"):
+        assert page.locator(name).is_hidden(), name
+    assert page.locator(".pointer:visible, button:visible:not(.cell)").count() == 0
+    assert page.locator("details:not([open]):not(.claim):visible").count() == 0
+    assert page.locator(".map canvas").first.is_visible()
 
 
 def test_keyboard_moves_over_the_map(show, page_file):
@@ -238,9 +371,8 @@ def test_hostile_strings_are_inert(show, hostile_file):
         assert page.locator("#panel svg.heat").count() == 1
     page.hover("#links text[tabindex] >> nth=2")
     assert page.evaluate("window.hacked") is None
-    own = "[src^='data:image/svg+xml;charset=utf-8,']"  # the page's figures
-    assert page.locator(f"img:not({own}), [onerror], [onload], [onmouseover]").count() == 0
-    assert page.locator("script").count() == 2  # one holds data
+    assert page.locator("img, [onerror], [onload], [onmouseover]").count() == 0
+    assert page.locator("script:not([type='application/json'])").count() == 1
     assert HOSTILE[0] in page.inner_text("h1")
     assert "49" not in page.inner_text("h1")
 
@@ -303,6 +435,22 @@ def test_the_page_of_one_sentence_stands_alone(show, small, tmp_path):
     assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
 
 
+def test_the_page_of_an_attribution_answers_first_and_names_its_texts(show, small, tmp_path):
+    from headscope.analyses.attribute.view import VIEW
+
+    path = tmp_path / "attribute.html"
+    path.write_bytes(VIEW.files(small.attribute)["attribute.html"])
+    for width in (390, 1280):
+        page = show(path, viewport={"width": width, "height": 800})
+        answer = page.inner_text("h2.headline")
+        assert all(text in answer for text in small.attribute.texts)
+        assert page.locator("figure.chart rect").count() > 20
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate(_TYPE)[0] >= 10.99
+    contrasts = page.evaluate(_CONTRASTS)
+    assert {name: value for name, value in contrasts.items() if value < 4.5} == {}
+
+
 def test_two_models_stand_side_by_side(show, small, tmp_path):
     """A head that is chosen in one map is shown in the other; what differs is said first."""
     heads = small.classify.heads
@@ -328,6 +476,13 @@ def test_two_models_stand_side_by_side(show, small, tmp_path):
     assert "look most at the token before" in told[0]
     assert told[1].startswith("L0H2: Earned no role")
     assert page.locator("[aria-current=true]").count() == 2
+    assert page.locator("button.cell.differs").count() == 2 * changed
+    rows = page.locator("table.side tbody tr td").count()
+    page.check("#changed-only")
+    assert page.locator("button.cell:not(.out)").count() == 2 * changed
+    assert 0 < page.locator("table.side tbody tr td:visible").count() < rows
+    page.uncheck("#changed-only")
+    page.focus("button.cell[data-model='0'][data-head=L0H2]")
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.dataset.head") == "L1H2"
     contrasts = page.evaluate(_CONTRASTS)

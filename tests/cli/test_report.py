@@ -76,9 +76,7 @@ def test_a_limit_fails_after_the_report_of_a_hostile_folder_is_written(
     )
     page, text = ((out / f"report.{kind}").read_text() for kind in ("html", "md"))
     assert summary.read_text() == "before\n" + text
-    # The figures of the page itself are images, and nothing of the folder's name is.
-    images = re.findall(r"<img[^>]*>", page)
-    assert all(re.match(r'<img class="chart" alt="[^"<>]*" src="data:image/svg', i) for i in images)
+    assert "<img" not in page  # nothing of the folder's name is markup
     assert "\u202e" not in page + text
     assert not re.search(r"<img|@octocat|(?<!\\)\|b ", text)
 

@@ -35,6 +35,8 @@ from headscope.tasks.seq2seq import decode_greedily
 CALIBRATION = 64  # Texts that heads' means are taken over, spread evenly over the file.
 WRITTEN = 16  # Sources read from a text without targets, which the model then generates.
 MORE = 10  # Tokens that a generated target may have more than its source
+#: The first sentence of the built-in sample in other words.
+_REWORDED = "The lighthouse , an old one , flashed two times and then vanished in the fog ."
 OTHERS = 16  # Unrelated texts that a single example is compared with as a control.
 SHUFFLED = 256  # Examples that are paired with others as a control
 
@@ -154,7 +156,11 @@ def _texts(loaded: LoadedModel, kind: str, options: AttributeOptions) -> tuple[s
         raise InputError(
             f"Give a text with the mask of {loaded.name}, {loaded.tokenizer.mask_token}."
         )
-    return (_sample(loaded) * 2)[: 2 if kind == "cosine" else 1]
+    first, *others = _sample(loaded)
+    if kind != "cosine":
+        return (first,)
+    # Two texts that belong together, so that there is a likeness to take apart.
+    return first, _REWORDED if first.startswith("The old lighthouse") else (*others, first)[0]
 
 
 def _sample(loaded: LoadedModel) -> tuple[str, ...]:

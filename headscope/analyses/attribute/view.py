@@ -22,10 +22,13 @@ _TOKENS = 24  # Tokens of a text up to which a table of pairs is shown in the te
 
 def blocks(result: AttributeResult) -> Iterator[b.Block]:
     """Show the sum, the heads by effect of removal beside their parts, tokens, and the search."""
-    yield b.Text(sum_sentence(result), "lead")
+    named = joined([f"\u201c{visible(text)}\u201d" for text in result.texts[:2]])
+    summed = sum_sentence(result)
+    yield b.Text(summed, "lead", b.TERMINAL)
+    yield b.Text(f"{named}: {summed[0].lower()}{summed[1:]}" if named else summed, "lead", b.PAGE)
     text_names = {"cosine": ("first", "second", "third"), "target": ("source", "target")}
-    named = zip(text_names.get(result.kind, ("text", "with")), result.texts, strict=False)
-    yield b.Text("\n".join(f"{name}: {visible(text)}" for name, text in named), "soft")
+    each = zip(text_names.get(result.kind, ("text", "with")), result.texts, strict=False)
+    yield b.Text("\n".join(f"{name}: {visible(text)}" for name, text in each), "soft", b.TERMINAL)
     if result.skipped:
         yield b.Text(f"{result.skipped} examples were left out: too long, or without a mask.")
     yield from _largest(result)
@@ -397,4 +400,5 @@ VIEW = view(
         Scale("direct", "Direct part of one output"),
     ),
     key_numbers=_key_numbers,
+    page="attribute",
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headscope.analyses.classify.cards import PLACES, loss_interval, loss_text
 from headscope.analyses.classify.patch_view import patch_blocks
 from headscope.analyses.classify.result import CauseTest, ClassifyResult
-from headscope.core.roles import role_name
+from headscope.core.roles import primary_roles, role_name
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
 from headscope.show.cells import decimal, model_name, p_text
@@ -98,7 +98,17 @@ def _prefix(result: ClassifyResult) -> Iterator[b.Block]:
     for place, name in PLACES.items():
         ranked = sorted(scored, key=lambda row: -float(getattr(row[1], place).gain))
         for head, score in ranked[:2]:
-            rows.append((name, head.name, getattr(score, place), prefix.random_weights.get(place)))
+            random = prefix.random_weights.get(place)
+            rows.append((name, head.name, getattr(score, place), random))
+    if scored:
+        name, who, score, random = max(rows, key=lambda row: float(row[2].gain))
+        yield b.Text(
+            f"Of a token that comes a second time, {who} looks {name}: with a weight of "
+            f"{decimal(score.score, 2)}, and {decimal(score.control, 2)} where nothing is repeated"
+            + (f" (largest gain with random weights {decimal(random, 2)})." if random else "."),
+            "lead",
+            b.PAGE,
+        )
     columns: list[b.Column] = [
         ("looks", 0, str),
         ("head", 1, str),
@@ -144,17 +154,18 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
     dearer = sum(cause.beyond_noise.above for _, cause in rows)
     cheaper = sum(cause.beyond_noise.below for _, cause in rows)
     yield b.Text(
-        f"Each head alone, {causes.task} on {causes.examples:,} examples of "
-        f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The "
-        f"whole model's {causes.metric} is {causes.value:.3f}; a loss is how much worse it gets."
-    )
-    yield b.Text(
-        f"Removing one costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them less "
-        f"than {loss_text(median(losses))}; {above} of {len(rows)} losses lie above zero. Any "
+        f"Removing one head costs {loss_text(losses[-1])} to {loss_text(losses[0])}, half of them "
+        f"less than {loss_text(median(losses))}; {above} of {len(rows)} losses lie above zero. Any "
         "change of a model changes its output: compared with noise of the head's own size (mean of "
         f"{causes.rotations} random rotations) {dearer} heads cost more, {cheaper} less, and for "
         f"{len(rows) - dearer - cheaper} no difference shows. These counts hold for all heads at "
-        "once (95%)."
+        "once (95%).",
+        "lead",
+    )
+    yield b.Text(
+        f"Each head alone, {causes.task} on {causes.examples:,} examples of "
+        f"{visible(causes.data)}; means and gradients from {causes.calibration:,} others. The "
+        f"whole model's {causes.metric} is {causes.value:.3f}; a loss is how much worse it gets."
     )
     tests = {(test.role, test.removal): test for test in causes.tests}
     if ("any", "zero") in tests:
@@ -169,13 +180,8 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         f"measured ones with Spearman's {', '.join(fits)}."
     )
     yield from map(b.Text, causes.notes)
-    yield b.Drawing(
-        "causes",
-        partial(draw, "cause_map", result),
-        "Loss without each head, by layer and against noise of its size; the numbers are in "
-        "heads.csv.",
-        b.PAGE,
-    )
+    yield b.Drawing("causes", partial(draw, "cause_map", result))
+    yield _losses(result, causes.metric)
     columns: list[b.Column] = [
         ("removed", lambda row: row[0].name, str),
         ("roles", lambda row: " ".join(map(role_name, row[0].roles)) or "-", str),
@@ -221,6 +227,45 @@ def _removals(result: ClassifyResult) -> Iterator[b.Block]:
         "layers, where layers differ too.",
         "soft",
         b.VERBOSE | b.PAGE,
+    )
+
+
+def _losses(result: ClassifyResult, metric: str) -> b.Panels:
+    """Draw losses by layer, its heads side by side, and against noise of the same size."""
+    heads = [(head, head.cause) for head in result.heads if head.cause is not None]
+    names = list(dict.fromkeys(head.layer_name for head, _ in heads))
+    wide = 1 + max(head.head for head, _ in heads)
+    by_layer, by_noise = list[b.Series](), list[b.Series]()
+    for role in primary_roles():
+        mine = [(head, cause) for head, cause in heads if head.primary == role.key]
+        if mine:
+            zero = [cause.zero for _, cause in mine]
+            x = [names.index(head.layer_name) + 0.8 * (head.head + 0.5) / wide for head, _ in mine]
+            noise = [float(cause.noise) for _, cause in mine]
+            look: Any = ("points", role.colour)
+            by_layer.append(b.Series(role.name, [place - 0.4 for place in x], zero, *look))
+            by_noise.append(b.Series(role.name, noise, zero, *look))
+    ends = [float(cause.noise) for _, cause in heads] + [float(cause.zero) for _, cause in heads]
+    lows = [(cause.zero.interval or (float(cause.zero),))[0] for _, cause in heads]
+    scale: Any = "log10" if min(*ends, *lows) > 0 else "linear"
+    equal = [min(ends), max(ends)]
+    by_noise.append(b.Series("as much as noise", equal, equal, "line", b.GREY, ""))
+    loss = f"loss of {metric} without the head"
+    return b.Panels(
+        "Heads removed one at a time",
+        [
+            b.Chart("by layer", "layer", loss, by_layer, x_names=names, y_scale=scale),
+            b.Chart(
+                *("against noise", "loss with noise of the same size", loss, by_noise),
+                **{"x_scale": scale, "y_scale": scale},
+            ),
+        ],
+        file="",
+        across=2,
+        size=(10.0, 4.4),
+        alt="Loss without each head, by layer and against noise of its size; the numbers are in "
+        "heads.csv.",
+        on=b.PAGE,
     )
 
 

@@ -66,7 +66,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             counts = f"{corpus.sentences:,} {unit}, {corpus.skipped:,} skipped"
             title = f"{STACK_NAMES[part.stacks[0]]}: {counts}, {corpus.queries:,} tokens"
             yield b.Text(title, "lead", b.TERMINAL)
-        yield b.Text(found_sentence(part), "lead", b.TERMINAL)
+        yield b.Text(found_sentence(part), "lead")
         yield b.Text(found_heads(part), on=b.TERMINAL)
         last = max(head.layer for head in part.heads)
         layers = range(last + 1) if several else layer_numbers(part.provenance["model"])
@@ -86,7 +86,6 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
     if result.stacks == ("encoder",) and not result.corpus.pairs:
         command, why = "explain {} 'The old cat sat .'", "how one head reads a sentence"
     yield next_step(result, f"{why}:", command)
-    yield b.Text(visible("; ".join(filter(None, (corpus_text(result), words))) + "."), on=b.PAGE)
     for part in parts_of(result):
         counted = f"Of the syntactic heads: {_syntactic(part)}." if _has_trees(part) else ""
         stack = f"{STACK_NAMES[part.stacks[0]]}. " if several else ""
@@ -96,6 +95,8 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
             untested_sentence(part),
         ):
             yield b.Text(visible(stack + note) if note else "", on=b.PAGE)
+    read = visible("; ".join(filter(None, (corpus_text(result), words))))
+    yield b.Text(f"Read: {read}.", "soft", b.PAGE)
     yield b.Text(visible(result.corpus.note), on=b.PAGE)
     titles = ("role", "heads", "heads of random weights")
     columns: list[b.Column] = [(title, i, str) for i, title in enumerate(titles)]
@@ -104,7 +105,8 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         stack = f"{part.stacks[0]}: " if several else ""
         for key, name, n, control in role_counts(part):
             untested = role_in(key, part.stacks[0]) in result.untestable
-            rows.append((stack + name, "not testable" if untested else str(n), control))
+            random = "not measured" if control == "-" and key != "none" else control
+            rows.append((stack + name, "not testable" if untested else str(n), random))
     yield b.Table(columns, rows, on=b.PAGE)
     yield b.Drawing("roles", partial(draw, "role_map", result))
     if _has_relations(result):

@@ -146,7 +146,7 @@ def _ratios(result: DepthResult, log: bool) -> b.Chart:
         "depth",
         levels={f"rounding of {result.provenance['dtype']}": result.floor} if log else None,
         x_names=_points(result),
-        y_scale="log" if log else "linear",
+        y_scale="log10" if log else "linear",
         size=(7.0, 4.6),
     )
 

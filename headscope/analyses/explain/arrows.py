@@ -9,14 +9,14 @@ from markupsafe import Markup
 
 from headscope.analyses.explain.result import ExplainResult
 from headscope.core.safe_text import visible
-from headscope.show.page.template import page_json
+from headscope.show.page.script_data import page_json
 
 __all__ = ["arrows"]
 
 #: Where tokens stand and arrows begin and end, in units of the drawing.
-_ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26, 46, 178, 442, 620
+_ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 26, 46, 132, 332, 464
 _LEAST = 0.02  # Weights below this have no arrow.
-_LONGEST = 18  # Characters of a token that fit beside the arrows.
+_LONGEST = 13  # Characters of a token that fit beside the arrows.
 
 
 def arrows(result: ExplainResult, names: list[str]) -> Markup:
@@ -32,7 +32,8 @@ def arrows(result: ExplainResult, names: list[str]) -> Markup:
         'markerHeight="5" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
         '{captions}{tokens}<g class="weights">{lines}</g></svg>'
         '<figcaption class="soft">Queries left, keys right; the darker an arrow, the more weight. '
-        "Weights below {least} have none. Point at a token on the left to see its arrows alone."
+        'Weights below {least} have none. <span class="pointer">Point at a token on the left to '
+        "see its arrows alone.</span>"
         '</figcaption><p class="chosen-head" aria-live="polite"></p>'
         '<script type="application/json">{data}</script></figure>'
     ).format(

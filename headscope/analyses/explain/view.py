@@ -36,12 +36,11 @@ def blocks(result: ExplainResult) -> Iterator[b.Block]:
     chosen = f"{result.name}{' links the words of this sentence most clearly' * result.chosen}"
     chosen += f": each word gives its favourite {link:.2f} more attention than other words give it."
     pattern = next(step for step in result.steps if step.key == "softmax").matrix("pattern")
-    yield b.Text(chosen, "lead", b.TERMINAL)
+    yield b.Text(chosen, "lead")
     title = f"Attention of {result.name}"
     yield replace(_square(result, pattern, tokens), title=title, on=b.TERMINAL)
     yield b.Text("\n".join([model_line(result).plain, f"Text    {sentence}"]), on=b.TERMINAL)
-    yield b.Text(f"\u201c{sentence}\u201d, followed through one head.", on=b.PAGE)
-    yield b.Text(chosen, on=b.PAGE)
+    yield b.Text(f"The sentence: \u201c{sentence}\u201d", on=b.PAGE)
     yield b.Custom(html=arrows(result, tokens), on=b.PAGE)
     for step in result.steps:
         title = f"{step.number}. {_STEPS[step.key][0]}"

@@ -341,7 +341,7 @@ def _efficient(result: SpectrumResult, efficient: EfficientResult) -> Iterator[b
                 *(title, "fraction of the n^2 scores", caption, series),
                 levels={name: level for name, level in levels.items() if level > 0},
                 x_scale="log",
-                y_scale="log",
+                y_scale="log10",
             )
         )
     yield b.Panels(

@@ -36,8 +36,8 @@ def blocks(result: TransferResult) -> Iterator[b.Block]:
         "the test."
     )
     steps = f"{result.steps} steps of {result.batch} examples at most, stopped early; no dropout"
-    yield b.Text(task, on=b.PAGE)
     yield b.Text(result_sentence(result), "lead")
+    yield b.Text(task, on=b.PAGE)
     panels = _panels(result)
     main = next((p for p in reversed(panels) if p[1] == "pretrained"), panels[-1])
     for size, weights in panels:

@@ -140,6 +140,7 @@ class Claim:
 
     number: int
     text: str  # What the articles say
+    paper: str  # Which one, by its authors and title
     needs: Sequence[str]  # Sections of which one has to have been measured
     parts: dict[str, PartRule]
     say: dict[str, str]  # Sentences to be filled in

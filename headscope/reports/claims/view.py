@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -26,15 +27,15 @@ from headscope.show.view import KeyNumber, View, next_step
 
 @dataclass(frozen=True)
 class Bar:
-    """A number from 0 to ``most`` (or from ``-most``), its 95% interval and its control."""
+    """A number, its 95% interval and its control."""
 
     what: str
     value: float
     control: float | None
     control_is: str
-    most: float = 1.0
     low: float | None = None
     high: float | None = None
+    whole: float = 1.0  # What is drawn as 1: of a metric, the whole model's
 
     @property
     def text(self) -> str:
@@ -46,12 +47,17 @@ class Bar:
         return text if self.control is None else f"{text}; {self.control_is} {self.control:.2g}"
 
     @property
-    def markup(self) -> Markup:
-        """Draw a bar of 100 units with both ends of the interval and a red tick for the control."""
-        least = -self.most if min(self.value, self.control or 0.0, self.low or 0.0) < 0 else 0.0
+    def ends(self) -> list[float]:
+        """Return all that the bar has to show, as shares of what counts as 1."""
+        drawn = (self.value, self.control, self.low, self.high)
+        return [value / (self.whole or 1.0) for value in drawn if value is not None]
+
+    def markup(self, least: float, most: float) -> Markup:
+        """Draw a bar between two numbers: its interval black, and a red tick for the control."""
 
         def at(value: float) -> str:
-            return f"{100 * min(1.0, max(0.0, (value - least) / (self.most - least))):.1f}"
+            share = (value / (self.whole or 1.0) - least) / (most - least)
+            return f"{100 * min(1.0, max(0.0, share)):.1f}"
 
         start, end = sorted((float(at(0.0)), float(at(self.value))))
         drawn = Markup('<rect class="bar" x="{}" y="2" width="{:.1f}" height="10"/>')
@@ -65,7 +71,36 @@ class Bar:
         return Markup(
             '<svg viewBox="0 0 100 14" preserveAspectRatio="none" role="img" aria-label="{0}">'
             '<rect class="track" x="0" y="2" width="100" height="10"/>{1}</svg>{0}'
-        ).format(tidy(self.text), Markup("").join(parts))
+        ).format(tidy(self.text), Markup("").join([*parts, line.format("zero", at(0), 0, 14)]))
+
+
+def drawn_bars(claims: Sequence[Insight]) -> tuple[list[Markup], Markup]:
+    """Draw the bar of every claim on one scale, and its legend; a claim without is left empty."""
+    bars = [bar_of(claim) for claim in claims]
+    ends = [end for bar in bars if bar is not None for end in bar.ends]
+    if not ends:
+        return [Markup("")] * len(bars), Markup("")
+    # In steps of a half; what lies further out ends at the edge.
+    least = max(-1.0, math.floor(2 * min(0.0, *ends)) / 2)
+    most = min(2.0, math.ceil(2 * max(1.0, *ends)) / 2)
+    marks = Markup("").join(
+        Markup('<text x="{:.1f}%" y="13" text-anchor="{}">{}</text>').format(
+            100 * (value - least) / (most - least),
+            {least: "start", most: "end"}.get(value, "middle"),
+            tidy(f"{value:g}"),
+        )
+        for value in sorted({least, 0.0, 1.0, most})
+    )
+    legend = Markup(
+        '<div class="axis"><p class="soft"><i class="own"></i>this model <i class="between"></i>'
+        '95% interval <i class="random"></i>control</p><svg aria-hidden="true">{}</svg></div>'
+    ).format(marks)
+    return [Markup("") if bar is None else bar.markup(least, most) for bar in bars], legend
+
+
+def paper_of(claim: Insight) -> str:
+    """Name the article that a claim is from."""
+    return next((one.paper for one in claims().values() if one.number == claim.number), "")
 
 
 def bar_of(claim: Insight) -> Bar | None:
@@ -75,7 +110,7 @@ def bar_of(claim: Insight) -> Bar | None:
         return None
     numbers = dict[str, Any]()
     try:
-        for name in {"value", "control", "most", "low", "high"} & row.keys():
+        for name in {"value", "control", "low", "high", "whole"} & row.keys():
             numbers[name] = row[name]
             if isinstance(row[name], str):  # names to follow, such as gaussian.layer_ratio.mean
                 numbers[name] = functools.reduce(getitem, row[name].split("."), claim.values)

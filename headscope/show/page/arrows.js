@@ -1,15 +1,6 @@
 "use strict";
 // A sentence twice, queries on the left and keys on the right: an arrow for each weight of one head.
 (function () {
-  const SVG = "http://www.w3.org/2000/svg";
-
-  function drawn(name, attributes, text) {
-    const made = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-
   for (const figure of document.querySelectorAll("figure.arrows")) {
     const data = JSON.parse(figure.querySelector("script").textContent);
     const choice = figure.querySelector("select"), special = figure.querySelector("input");

@@ -4,8 +4,10 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const cells = Array.from(document.querySelectorAll("button.cell"));
   const told = Array.from(document.querySelectorAll("[data-told]"));
+  const differ = new Set(data.differ);
   for (const cell of cells) {
     const head = data.models[cell.dataset.model][cell.dataset.head];
+    if (differ.has(cell.dataset.head)) { cell.classList.add("differs"); cell.setAttribute("aria-label", cell.getAttribute("aria-label") + "; differs"); }
     if (head.mean) cell.prepend(headPicture(head.mean, data.side));
     cell.addEventListener("mouseenter", () => tell(cell.dataset.head));
     cell.addEventListener("focus", () => tell(cell.dataset.head));
@@ -34,7 +36,14 @@
     history.replaceState(null, "", "#" + name);
   }
 
-  followTheme();
+  // Heads of the same role, and numbers that are not clearly different, step back.
+  const only = document.getElementById("changed-only");
+  only.addEventListener("change", () => {
+    for (const cell of cells) cell.classList.toggle("out", only.checked && !differ.has(cell.dataset.head));
+    for (const row of document.querySelectorAll("tr.alike")) row.hidden = only.checked;
+    for (const body of document.querySelectorAll(".side tbody")) body.hidden = only.checked && !body.querySelector("tr:not(.alike) td");
+  });
+
   const asked = location.hash.slice(1);
   const first = cells.some((cell) => cell.dataset.head === asked) ? asked : data.first;
   if (first) { for (const cell of cells) cell.setAttribute("aria-current", String(cell.dataset.head === first)); tell(first); }

@@ -1,5 +1,4 @@
 "use strict";
-// Everything is built with textContent and setAttribute: no string from a model or a corpus is ever read as markup.
 (function () {
   const data = JSON.parse(document.getElementById("data").textContent);
   const heads = new Map(data.heads.map((head) => [head.name, head]));
@@ -8,28 +7,6 @@
   const byId = (id) => document.getElementById(id);
   let selected = null;
   const live = data.live ? liveState() : null;
-
-  function element(name, text, className, attributes) {
-    const made = document.createElement(name);
-    if (text !== undefined) made.textContent = text;
-    if (className) made.className = className;
-    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
-    return made;
-  }
-
-  function drawn(name, attributes, text) {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
-    if (text !== undefined) made.textContent = text;
-    return made;
-  }
-
-  // Two significant digits, a true minus sign.
-  function short(value) {
-    if (value === undefined || value === null) return "–";
-    const text = Math.abs(value) >= 100 || value === 0 ? value.toFixed(0) : Math.abs(value) >= 0.001 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
-    return text.replace("-", "−");
-  }
 
   function roleText(head) {
     return head.roles.length ? head.roles.join(", ") : data.classified ? "no role on this corpus" : "not classified";
@@ -86,22 +63,24 @@
     return box;
   }
 
-  // A pattern on one sentence with its tokens: long ones are cut so that they fit.
+  // A pattern on one sentence with its tokens, in pixels, so that type is never smaller than 11: where rows are lower, only some are named.
   function heat(sample, name, caption) {
-    const figure = element("figure"), flat = sample.patterns[name], n = sample.tokens.length, edge = 0.32 * n;
-    const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${n + edge} ${n + edge}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
-    svg.append(drawn("rect", { class: "ground", width: n, height: n }));
-    const cut = (token) => Array.from(token).length > 8 ? Array.from(token).slice(0, 7).join("") + "…" : token, size = Math.min(0.85, n / 18);
+    const figure = element("figure"), flat = sample.patterns[name], n = sample.tokens.length;
+    const width = Math.max(120, (Math.min(460, panel.clientWidth - 34) - 14) / 2), edge = Math.min(56, width / 3), cell = (width - edge) / n, every = Math.ceil(11.5 / cell);
+    const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${width} ${width}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
+    svg.append(drawn("rect", { class: "ground", width: width - edge, height: width - edge }));
+    const most = Math.floor((edge - 3) / 6.3), cut = (token) => Array.from(token).length > most ? Array.from(token).slice(0, most - 1).join("") + "…" : token;
     sample.tokens.forEach((token, i) => {
-      svg.append(drawn("text", { x: -0.2, y: i + 0.75, "font-size": size, "text-anchor": "end" }, cut(token)));
-      svg.append(drawn("text", { x: 0, y: 0, "font-size": size, transform: `translate(${i + 0.75} -0.2) rotate(-90)` }, cut(token)));
+      if (i % every) return;
+      svg.append(drawn("text", { x: -3, y: (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(token)));
+      svg.append(drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token)));
     });
     flat.forEach((weight, k) => {
       if (!weight) return;
       const i = Math.floor(k / n), j = k % n;
-      const cell = drawn("rect", { x: j, y: i, width: 1, height: 1, "fill-opacity": (weight / 100).toFixed(2) });
-      cell.append(drawn("title", {}, `${sample.tokens[i]} → ${sample.tokens[j]}: ${(weight / 100).toFixed(2)}`));
-      svg.append(cell);
+      const square = drawn("rect", { x: j * cell, y: i * cell, width: cell, height: cell, "fill-opacity": (weight / 100).toFixed(2) });
+      square.append(drawn("title", {}, `${sample.tokens[i]} → ${sample.tokens[j]}: ${(weight / 100).toFixed(2)}`));
+      svg.append(square);
     });
     figure.append(svg, element("figcaption", caption));
     return figure;
@@ -244,18 +223,31 @@
   });
 
   const valuesOf = (key) => data.heads.map((head) => head.values[key]).filter((value) => value !== undefined);
-  const colours = byId("colours");
-  if (colours) colours.addEventListener("change", () => {
+  const colours = byId("colours"), scale = byId("scale");
+
+  // A number that has both signs gets two colours that meet at zero; any other runs from its least to its largest.
+  function paint() {
     const key = colours.value, values = valuesOf(key), low = Math.min(...values), high = Math.max(...values);
+    const unit = Math.max(-low, high) < 0.1 ? 1000 : 1; // small numbers do not fit into a cell
+    const signed = low < 0 && high > 0, most = signed ? Math.max(-low, high) : high, least = signed ? 0 : low;
     for (const [name, cell] of cells) {
       const head = heads.get(name), value = head.values[key], mark = cell.querySelector(".mark");
       cell.classList.toggle("scaled", key !== "role");
+      cell.classList.toggle("less", signed && value < 0);
       if (key === "role") { mark.textContent = head.mark; continue; }
-      const share = value === undefined ? 0 : high > low ? (value - low) / (high - low) : 1;
+      const share = value === undefined ? 0 : most > least ? (Math.abs(value - (signed ? 0 : least))) / (most - least) : 1;
       cell.style.setProperty("--t", Math.round(100 * share) + "%");
-      mark.textContent = short(value);
+      mark.textContent = value === undefined ? "–" : short(unit * value);
     }
-  });
+    scale.hidden = key === "role";
+    scale.classList.toggle("signed", signed);
+    const [from, zero, to, words] = scale.querySelectorAll("b, span");
+    from.textContent = short(signed ? -most : least);
+    zero.textContent = signed ? "0" : "";
+    to.textContent = short(most);
+    words.textContent = (data.scales[key] || "") + (unit > 1 ? "; cells in thousandths" : "") + (values.length < data.heads.length ? "; –: not measured" : "");
+  }
+  if (colours) colours.addEventListener("change", paint);
 
   // --- a sentence: queries above, keys below ---------------------------------------------------
 
@@ -316,20 +308,14 @@
 
   const plane = byId("plane-chart");
 
-  function ticks(low, high) {
-    const raw = (high - low) / 4 || 1, size = 10 ** Math.floor(Math.log10(raw)), by = [1, 2, 5, 10].find((m) => m * size >= raw) * size, all = [];
-    for (let t = Math.ceil(low / by) * by; t <= high + by / 1e6; t += by) all.push(Number(t.toPrecision(6)));
-    return all;
-  }
-
   function drawPlane() {
-    const keys = [byId("across").value, byId("up").value], W = 720, H = 360, left = 62, bottom = 44;
+    const keys = [byId("across").value, byId("up").value], W = Math.max(300, plane.clientWidth), H = Math.round(Math.min(360, Math.max(260, 0.55 * W))), left = 62, bottom = 44;
     const shown = data.heads.filter((head) => keys.every((key) => head.values[key] !== undefined));
     const range = keys.map((key) => { const v = shown.map((head) => head.values[key]); return [Math.min(...v), Math.max(...v)]; });
     const place = (value, [low, high], from, to) => from + (high > low ? (value - low) / (high - low) : 0.5) * (to - from);
-    const svg = drawn("svg", { class: "plane", viewBox: `0 0 ${W} ${H}`, role: "group", "aria-label": `${data.scales[keys[1]]} against ${data.scales[keys[0]]}` });
-    for (const t of ticks(...range[0])) { const x = place(t, range[0], left + 12, W - 14); svg.append(drawn("line", { class: "grid", x1: x, x2: x, y1: 8, y2: H - bottom }), drawn("text", { x, y: H - bottom + 18, "text-anchor": "middle" }, short(t))); }
-    for (const t of ticks(...range[1])) { const y = place(t, range[1], H - bottom - 10, 14); svg.append(drawn("line", { class: "grid", x1: left, x2: W - 8, y1: y, y2: y }), drawn("text", { x: left - 8, y: y + 5, "text-anchor": "end" }, short(t))); }
+    const svg = drawn("svg", { class: "plane", viewBox: `0 0 ${W} ${H}`, width: W, height: H, role: "group", "aria-label": `${data.scales[keys[1]]} against ${data.scales[keys[0]]}` });
+    for (const t of ticks(...range[0], Math.max(2, Math.floor(W / 120)))) { const x = place(t, range[0], left + 12, W - 14); svg.append(drawn("line", { class: "grid", x1: x, x2: x, y1: 8, y2: H - bottom }), drawn("text", { x, y: H - bottom + 18, "text-anchor": "middle" }, short(t))); }
+    for (const t of ticks(...range[1], 5)) { const y = place(t, range[1], H - bottom - 10, 14); svg.append(drawn("line", { class: "grid", x1: left, x2: W - 8, y1: y, y2: y }), drawn("text", { x: left - 8, y: y + 5, "text-anchor": "end" }, short(t))); }
     svg.append(drawn("text", { x: (left + W) / 2, y: H - 6, "text-anchor": "middle" }, data.scales[keys[0]]), drawn("text", { x: 14, y: H / 2 - 20, "text-anchor": "middle", transform: `rotate(-90 14 ${H / 2 - 20})` }, data.scales[keys[1]]));
     for (const head of shown) {
       const dot = drawn("circle", { class: "dot " + (head.primary || "none"), cx: place(head.values[keys[0]], range[0], left + 12, W - 14), cy: place(head.values[keys[1]], range[1], H - bottom - 10, 14), r: 6, tabindex: 0, role: "button", "aria-label": head.name, "data-head": head.name });
@@ -460,9 +446,33 @@
     });
   }
 
+  // --- two columns of sections, as even as they can be; each in the page's order ---------------
+
+  const parts = document.querySelector(".parts"), sections = Array.from(parts.children), room = matchMedia("(min-width: 1200px)");
+
+  function arrange() {
+    parts.replaceChildren(...sections);
+    if (!room.matches || sections.length < 2 || sections.length > 16) return;
+    const heights = sections.map((section) => section.offsetHeight + 36), total = heights.reduce((a, b) => a + b, 0);
+    let best = Infinity, chosen = 1;
+    for (let left = 1; left < 2 ** sections.length; left += 2) { // the first section stands on the left
+      const off = Math.abs(total - 2 * heights.reduce((sum, height, i) => sum + (left >> i & 1 ? height : 0), 0));
+      if (off < best) { best = off; chosen = left; }
+    }
+    const columns = [1, 0].map((side) => { const made = element("div", undefined, "column"); made.append(...sections.filter((_, i) => (chosen >> i & 1) === side)); return made; });
+    parts.replaceChildren(...columns);
+  }
+
+  let width = innerWidth, settled = 0;
+  addEventListener("resize", () => {
+    if (innerWidth === width) return; // a phone's bars came or went
+    width = innerWidth;
+    clearTimeout(settled);
+    settled = setTimeout(() => { if (selected) fill(heads.get(selected)); if (plane) drawPlane(); arrange(); }, 100);
+  });
+
   // --- light and dark, links to folded parts, the first head -----------------------------------
 
-  followTheme();
   function unfold() {
     const target = /^#[\w-]+$/.test(location.hash) && document.querySelector(location.hash), box = target && target.closest("details");
     if (box) { box.open = true; target.scrollIntoView(); }
@@ -479,4 +489,5 @@
   }
   drawThumbs();
   if (plane) drawPlane();
+  arrange();
 })();

@@ -29,7 +29,8 @@ class Part:
     rows: Sequence[Sequence[str]] = ()
     numbers: int = 1
     body: Markup = _EMPTY
-    more: Markup = _EMPTY  # What is folded up.
+    more: Markup = _EMPTY  # What is folded up, under this caption.
+    fold: str = "All numbers"
     wide: bool = False  # Whether it takes a whole row.
 
 

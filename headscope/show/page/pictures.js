@@ -1,4 +1,40 @@
 "use strict";
+// What every page draws with. All is built with textContent and setAttribute: no string from a model or a corpus is ever read as markup.
+function element(name, text, className, attributes) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+  return made;
+}
+
+function drawn(name, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+// A number as print has it, with a true minus.
+function plainly(value) {
+  const text = Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 0.001) ? value.toExponential().replace(/e\+?/, "e") : String(Number(value.toPrecision(6)));
+  return text.replaceAll("-", "−");
+}
+
+// Two significant digits.
+function short(value) {
+  if (value === undefined || value === null) return "–";
+  const text = Math.abs(value) >= 100 || value === 0 ? value.toFixed(0) : Math.abs(value) >= 0.001 ? String(Number(value.toPrecision(2))) : value.toExponential(1);
+  return text.replaceAll("-", "−");
+}
+
+// Round numbers between two ends, `most` at most.
+function ticks(low, high, most) {
+  const raw = (high - low) / most || 1, size = 10 ** Math.floor(Math.log10(raw)), by = [1, 2, 2.5, 5, 10].find((m) => m * size >= raw * 0.999) * size, all = [];
+  for (let k = Math.ceil(low / by - 1e-9); k * by <= high + by / 1e6; k++) all.push(Number((k * by).toPrecision(6)) + 0);
+  return all;
+}
+
 // A square of weights from 0 to `most` as a canvas, blue on white; the style sheet turns it round in the dark.
 function weightsPicture(weights, side, most) {
   const canvas = document.createElement("canvas");
@@ -31,3 +67,4 @@ function followTheme() {
   night.addEventListener("change", named);
   named();
 }
+followTheme();

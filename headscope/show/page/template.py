@@ -1,18 +1,15 @@
 """Pages of one file that needs nothing else and runs no script but its own.
 
-Every string of a block is escaped here, and figures are images of matplotlib's SVG.
+Every string of a block is escaped here.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -26,25 +23,15 @@ from headscope.show.blocks import (
     Chart,
     Custom,
     Details,
-    Drawing,
     Matrix,
     Panels,
     Table,
     Text,
     table_cells,
 )
-from headscope.show.cells import decimal, model_line, tidy
-from headscope.show.page.parts import Part
-from headscope.show.style import FigureStyle, styled
+from headscope.show.cells import decimal, model_line, model_name, tidy, tiny
+from headscope.show.page.script_data import chart_html
 from headscope.show.terminal import matrix_cell
-
-_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-
-
-def page_json(data: Any) -> Markup:
-    """Write JSON that no HTML parser can take for anything else; pure ASCII."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return Markup("".join(_ESCAPES.get(char, char) for char in text))
 
 
 def versions(result: Any, joint: str = ", ") -> str:
@@ -56,16 +43,25 @@ def versions(result: Any, joint: str = ", ") -> str:
     )
 
 
-def part_html(part: Part, result: Any) -> str:
-    """Write a page of one part alone, about the model of ``result``."""
+def page_of(title: str, blocks: Iterable[Block], result: Any) -> str:
+    """Write a page of one result alone: its answer, what shows it, then all the rest."""
+    lead, figure, rest = answered(blocks)
+    model, check = result.provenance["model"], result.validation
+    error = "not validated"
+    if check.passed is not None:
+        error = f"\u2713 equals the model to {tiny(check.max_abs_hidden)}"
     return rendered(
         "alone.html.j2",
         "",
-        ("arrows.js",),
-        title=visible(result.provenance["model"]["id"]),
+        ("pictures.js", "charts.js", "arrows.js"),
+        name=visible(model_name(result)),
+        size=f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads",
+        proof=error,
+        title=title,
+        headline=[(tidy(text.text), text.style == "failed") for text in lead],
         model_line=visible(model_line(result)),
         warnings=[visible(warning) for warning in warnings_of(result)],
-        part=part,
+        body=body([*figure, *rest], opened=True),
         versions=visible(f"{versions(result, '; ')}. Made by: {result.provenance['command']}"),
     )
 
@@ -111,60 +107,53 @@ def _hash(text: str) -> str:
 
 #: Tokens of a matrix, and columns and rows of a corner, that are shown.
 _TOKENS, _ACROSS, _DOWN = 16, 8, 6
-#: What no browser needs of an SVG, and the characters of one that a quoted URL may hold.
-_NOT_DRAWN = re.compile(r"<\?xml.*?\?>|<!DOCTYPE.*?>|<metadata>.*?</metadata>", re.DOTALL)
-_PLAIN = " !$'()*+,-./:;=?@[]^_{|}~"
-#: No eye sees more than a hundredth of a point, or of a path a tenth; nothing refers to a group.
-_DIGITS, _FINE = re.compile(r"(\d\.\d\d)\d+"), re.compile(r"(\d\.\d)\d+")
-_FONTS = re.compile(r"(?<=font-family: )[^;\"]*sans-serif")
-_PATH, _NAMES = re.compile(r' d="[^"]*"'), re.compile(r'(?<=<g) id="[^"]*"')
-_TAG, _ATTRIBUTE = re.compile("<[^>]+>"), re.compile('="([^"\']*)"')
 _PARAGRAPHS = {
     "formula": Markup("<p><code>{}</code></p>"),
     "check": Markup('<p class="check">{}</p>'),
     "soft": Markup('<p class="soft">{}</p>'),
+    "failed": Markup('<p class="warn">{}</p>'),
+    "warning": Markup('<p class="warn">{}</p>'),
 }
 
 
-def body(blocks: Iterable[Block], files: Mapping[str, bytes], *, opened: bool = False) -> Markup:
-    """Draw the blocks that are for the page; ``files`` has the SVG of every chart."""
+def body(blocks: Iterable[Block], *, opened: bool = False) -> Markup:
+    """Write the blocks that are for the page."""
     parts = []
     for block in blocks:
-        if PAGE not in block.on or block == Text(""):
+        if PAGE not in block.on or block == Text("", on=block.on):
             continue
         if isinstance(block, Text):
-            parts.append(_PARAGRAPHS.get(block.style, Markup("<p>{}</p>")).format(block.text))
+            form = _PARAGRAPHS.get(block.style, Markup("<p>{}</p>"))
+            parts.append(form.format(tidy(block.text)))
         elif isinstance(block, Table):
             rows = map(_row, table_cells(block))
             parts.append(_table([name for name, *_ in block.columns], rows, block.title))
         elif isinstance(block, Matrix):
             parts.append(_square(block) if block.columns else _corner(block))
-        elif isinstance(block, Chart | Panels | Drawing):
-            image = Markup('<img class="chart" alt="{}" src="{}">')
-            name = f"{block.file}.svg"
-            parts.append(
-                image.format(
-                    block.alt, _data_uri((files if name in files else svg_files([block]))[name])
-                )
-            )
+        elif isinstance(block, Chart | Panels):
+            parts.append(chart_html(block))
         elif isinstance(block, Details):
             box = '<details class="step"{}><summary>{}</summary>{}</details>'
-            inside = body(block.blocks, files)
-            parts.append(Markup(box).format(Markup(" open" if opened else ""), block.title, inside))
+            inside = body(block.blocks)
+            title = tidy(block.title)
+            parts.append(Markup(box).format(Markup(" open" if opened else ""), title, inside))
         elif isinstance(block, Custom):
             parts.append(Markup(block.html))
     return Markup("\n").join(parts)
 
 
-def _data_uri(svg: bytes) -> Markup:
-    """Embed a figure, percent-encoded, which takes less than base64."""
-    text = " ".join(_NOT_DRAWN.sub("", svg.decode()).split())
-    text = _FONTS.sub("sans-serif", text)
-    text = _NAMES.sub("", _DIGITS.sub(r"\1", text))
-    text = _PATH.sub(lambda path: _FINE.sub(r"\1", path[0]), text)
-    # A double quote takes three characters: attributes stand in single ones where they can.
-    text = _TAG.sub(lambda tag: _ATTRIBUTE.sub(r"='\1'", tag[0]), text)
-    return Markup("data:image/svg+xml;charset=utf-8,{}").format(Markup(quote(text, safe=_PLAIN)))
+def answered(blocks: Iterable[Block]) -> tuple[list[Text], list[Block], list[Block]]:
+    """Split what is for the page: the sentence that answers, what shows it, and all the rest.
+
+    What shows it is the first figure, or without one the first table.
+    """
+    shown = [b for b in blocks if PAGE in b.on and b != Text("", on=b.on)]
+    texts = [b for b in shown if isinstance(b, Text)]
+    lead = [b for b in texts if b.style in ("lead", "failed")][:1] or texts[:1]
+    figures: list[Block] = [b for b in shown if isinstance(b, Chart | Panels | Custom)]
+    figures = (figures or [b for b in shown if isinstance(b, Table)])[:1]
+    rest = [b for b in shown if not any(b is used for used in (*lead, *figures))]
+    return lead, figures, rest
 
 
 def _table(header: Sequence[str], rows: Iterable[Markup], caption: str, kind: str = "") -> Markup:
@@ -177,7 +166,7 @@ def _table(header: Sequence[str], rows: Iterable[Markup], caption: str, kind: st
         _row(header, 'th scope="col"'),
         Markup("\n").join(Markup("<tr>{}</tr>").format(row) for row in rows),
         Markup(f' class="{kind}"') if kind else "",
-        Markup("<caption>{}</caption>").format(caption) if caption else "",
+        Markup("<caption>{}</caption>").format(tidy(caption)) if caption else "",
     )
 
 
@@ -185,7 +174,7 @@ def _row(cells: Sequence[str], tag: str = "td") -> Markup:
     """Write cells, the first as text and the others as numbers."""
     form = Markup(f"<{tag}{{}}>{{}}</{tag[:2]}>")
     return Markup("").join(
-        form.format(Markup(' class="n"') if i else "", text) for i, text in enumerate(cells)
+        form.format(Markup(' class="n"') if i else "", tidy(text)) for i, text in enumerate(cells)
     )
 
 
@@ -210,18 +199,11 @@ def _square(block: Matrix) -> Markup:
         row = Markup('<th scope="row">{}</th>').format(name)
         for value in values[:n]:
             share = 0.0 if value is None or high <= low else (value - low) / (high - low)
-            text = matrix_cell(value, block.weights)
+            text = tidy(matrix_cell(value, block.weights))
             row += Markup('<td class="q{}">{}</td>').format(min(9, int(10 * share)), text)
         rows.append(row)
     part = "" if n == len(block.rows) else f", the first {n} of {len(block.rows)} tokens"
-    caption = f"{block.title}: queries down, keys across{part}"
+    # A pattern has the same tokens on both sides; titles of other matrices say what stands where.
+    sides = ": queries down, keys across" if block.rows == block.columns else ""
+    caption = f"{block.title}{sides}{part}"
     return _table(("", *block.columns[:n]), rows, caption, "matrix")
-
-
-def svg_files(blocks: Iterable[Block]) -> dict[str, bytes]:
-    """Draw the charts of a page that has been written to no folder."""
-    from headscope.show.figures import figure_files, figures_of
-
-    drawn = (b for b in blocks if isinstance(b, Chart | Panels | Drawing) and PAGE in b.on)
-    with styled(FigureStyle()):
-        return figure_files(dict(figures_of(drawn)))

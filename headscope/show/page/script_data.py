@@ -1,0 +1,124 @@
+"""What a page's scripts read: JSON inside the page, and charts that are drawn from it.
+
+The script draws a chart at the width that it has, so that its type can be read on every screen.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from markupsafe import Markup
+
+from headscope.core.safe_text import visible
+from headscope.show.blocks import Chart, Panels, Series
+from headscope.show.cells import tidy
+from headscope.stats.estimate import Estimate
+
+_ESCAPES = {char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
+
+
+def page_json(data: Any) -> Markup:
+    """Write JSON that no HTML parser can take for anything else; pure ASCII."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return Markup("".join(_ESCAPES.get(char, char) for char in text))
+
+
+def chart_html(block: Chart | Panels) -> Markup:
+    """Write a figure for ``charts.js``; nothing where no panel has a value to show."""
+    panels = [block] if isinstance(block, Chart) else _captioned(block)
+    written = [_panel(panel, block.alt or panel.title) for panel in panels if _known(panel)]
+    if not written:
+        return Markup("")
+    data: dict[str, Any] = {"title": _words(block.title), "panels": written}
+    if isinstance(block, Panels):
+        data["shared"] = len({panel.y for panel in panels}) == 1
+        if block.groups[1]:
+            data["groups"] = [_words(block.groups[0]), [_words(name) for name in block.groups[1]]]
+    else:
+        written[0]["title"] = ""
+    return Markup(
+        '<figure class="chart"><script type="application/json">{}</script></figure>'
+    ).format(page_json(data))
+
+
+def _captioned(block: Panels) -> list[Chart]:
+    """Give each chart captions of its own: in a figure file, neighbours may do without them."""
+    charts = [panel for panel in block.panels if isinstance(panel, Chart)]
+    across = next((panel.x for panel in charts if panel.x), "")
+    made: list[Chart] = []
+    for i, panel in enumerate(charts):
+        above = made[i - block.across].title if i >= block.across else ""
+        y = panel.y or (made[-1].y if made else "")
+        made.append(replace(panel, title=panel.title or above, x=panel.x or across, y=y))
+    return made
+
+
+def _known(panel: Chart) -> bool:
+    return any(_value(y) is not None for series in panel.series for y in series.y)
+
+
+def _panel(panel: Chart, alt: str) -> dict[str, Any]:
+    bars = any(series.kind == "bars" for series in panel.series)
+    return {
+        "title": _words(panel.title),
+        "alt": _words(f"{panel.title}: {alt}" if panel.title else alt),
+        "x": _words(panel.x),
+        "y": _words(panel.y),
+        "xs": panel.x_scale,
+        "ys": panel.y_scale,
+        "names": [_words(name) for name in panel.x_names],
+        "levels": [[_words(name), _short(at)] for name, at in (panel.levels or {}).items()],
+        "xlevels": [[_words(name), _short(at)] for name, at in (panel.x_levels or {}).items()],
+        "series": [_series(series, bars) for series in panel.series],
+    }
+
+
+def _series(series: Series, bars: bool) -> dict[str, Any]:
+    x = list(series.x)
+    if bars:
+        x = [_words(str(name)) for name in x]
+    else:
+        x = list(map(_short, x))
+        if x and x == [x[0] + i for i in range(len(x))]:
+            x = x[0]
+    made = {
+        "n": _words(series.name),
+        "k": series.kind,
+        "x": x,
+        "y": [_short(_value(y)) for y in series.y],
+        "e": _pairs(y.interval if isinstance(y, Estimate) else None for y in series.y),
+        "b": _pairs(series.band),
+        "c": series.colour if isinstance(series.colour, str) else list(series.colour),
+        "m": series.marker,
+        "d": series.dash,
+        "w": series.width,
+        "g": list(series.groups),
+    }
+    return {key: item for key, item in made.items() if item or key in ("x", "y")}
+
+
+def _pairs(pairs: Iterable[Sequence[float] | None]) -> list[list[float | None] | None]:
+    """Write intervals; an empty list where none is known."""
+    written = [None if pair is None else [_short(end) for end in pair] for pair in pairs]
+    return written if any(written) else []
+
+
+def _value(y: Estimate | float | None) -> float | None:
+    value = y.value if isinstance(y, Estimate) else y
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _short(value: float | None) -> float | None:
+    """Keep what an eye can tell apart, four digits; nothing of what is not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.4g}")
+    return int(short) if short == int(short) else short
+
+
+def _words(text: str) -> str:
+    return tidy(visible(text))
