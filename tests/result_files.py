@@ -71,7 +71,7 @@ INSIGHTS = {
             **{"number": n, "claim": claim, "verdict": verdict, "measured": "", "control": ""},
             **{"rule": "", "values": {}, "parts": []},
         }
-        for n, claim, verdict in ((1, "asymmetric", "holds"), (8, "collapse", "mixed"))
+        for n, claim, verdict in ((0, "asymmetric", "holds"), (7, "collapse", "mixed"))
     ],
 }
 

@@ -24,7 +24,7 @@ from headscope.reports.result import (
     SetChange,
 )
 from headscope.reports.rules import Rule, outcomes_of
-from headscope.show.cells import csv_text, folded, head_rows, joined, table, ticked, tidy
+from headscope.show.cells import csv_text, folded, head_rows, joined, table, tidy
 from headscope.show.page.script_data import page_json
 from headscope.show.page.template import rendered, role_colours
 

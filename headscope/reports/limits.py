@@ -219,7 +219,7 @@ def _rules(where: str, value: object) -> tuple[Rule, ...]:
 
 def _insights(where: str, table: object) -> Iterator[Constant]:
     if not isinstance(table, dict):
-        raise InputError(f'{where} must be a table, such as {{"8" = "holds"}}.')
+        raise InputError(f'{where} must be a table, such as {{"7" = "holds"}}.')
     numbers, allowed = [claim.number for claim in claims().values()], ", ".join(VERDICTS)
     for key, value in table.items():
         if not (key.isascii() and key.isdigit() and int(key) in numbers):

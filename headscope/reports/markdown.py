@@ -14,7 +14,7 @@ from headscope.reports.claims.view import bar_of
 from headscope.reports.compare_view import diff_markdown, ticked
 from headscope.reports.result import DiffResult, Insight, Outcome, ReportResult
 from headscope.show.blocks import PAGE, Block, HeadMarks, Table, Text, table_cells
-from headscope.show.cells import folded, head_rows, table, ticked, tidy, tiny
+from headscope.show.cells import folded, head_rows, table, tidy, tiny
 from headscope.show.page.template import versions
 from headscope.show.view import view_of
 

@@ -100,7 +100,7 @@ class InsightsOptions(ClaimsOptions):
     >>> from headscope.reports.registry import Sections
     >>> ranks = Sections(rank=headscope.rank("demo"))
     >>> result = headscope.insights("demo", sections=ranks)
-    >>> result[4].verdict, result[5].verdict, result[6].verdict
+    >>> result[3].verdict, result[4].verdict, result[5].verdict
     ('holds', 'not applicable', 'not measured yet')
     """
 

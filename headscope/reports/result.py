@@ -61,7 +61,7 @@ class InsightPart:
 class Insight:
     """One claim and what this model says to it."""
 
-    number: int  # 1 to 11
+    number: int  # 0 to 10, as the source articles count
     claim: str  # What they say
     verdict: Annotated[str, Compare()]  # One of :data:`VERDICTS`
     measured: str  # One sentence each; empty where nothing was measured.
@@ -103,7 +103,7 @@ class InsightsResult(Measured):
 
     insights: Annotated[tuple[Insight, ...], Compare(where="insight {0.number}")]
     thresholds: dict[str, Any]  # The values of :class:`headscope.InsightThresholds` that were used.
-    kept_roles: KeptRoles | None = None  # What claim 3 was decided on.
+    kept_roles: KeptRoles | None = None  # What claim 2 was decided on.
 
     def __getitem__(self, number: int) -> Insight:
         """Return the insight of that number."""

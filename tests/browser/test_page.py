@@ -100,7 +100,7 @@ def test_the_map_stands_on_the_first_screen(show, page_file, width):
 def test_what_a_claim_says_stands_beside_its_captions(show, small, tmp_path):
     """A claim decided in parts has several texts under one caption."""
     parts = tuple(InsightPart(name, "holds", name) for name in ("one part", "another", "a third"))
-    claim = Insight(1, "A claim.", "holds", "measured", "control", "rule", {}, parts)
+    claim = Insight(0, "A claim.", "holds", "measured", "control", "rule", {}, parts)
     summary = small.classify.validation if small.classify else None
     assert summary is not None
     insights = InsightsResult(small.schema, small.provenance, summary, (claim,), {})

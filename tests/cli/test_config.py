@@ -95,7 +95,7 @@ method = "fisher"
 fraction = [0.25, 1]
 [limits]
 min_positional = 1
-insights = {"1" = "holds", "8" = ["holds", "mixed"]}
+insights = {"0" = "holds", "7" = ["holds", "mixed"]}
 """
 
 

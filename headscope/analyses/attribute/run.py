@@ -106,7 +106,8 @@ def run(model: Model, options: AttributeOptions) -> AttributeResult:
         "removed_mean": [means.at_tokens],
     }
     # So many draws of each head, or more, over all examples
-    draws = [others.drawn(number) for number in range(-(-options.resamples // len(chosen)))]
+    n_draws = -(-options.resamples // len(chosen))
+    draws: list[Replacement | None] = [others.drawn(number) for number in range(n_draws)]
     if draws and options.judges:
         ways["resampled"] = draws
     effects = remove_each(loaded, removed_from, heads, ways, progress)

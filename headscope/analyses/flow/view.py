@@ -43,7 +43,7 @@ BASELINE_NAMES = {
     "root": "all on the root",
     "random": "random trees",
 }
-_WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 2.
+_WIDE = 0.8  # Effective rank over d_head from which on W_V is called wide here, as in claim 1.
 
 
 def blocks(result: FlowResult) -> Iterator[b.Block]:

@@ -26,7 +26,7 @@ FACTORS = (3.0, 10.0)  # Multiples of the best rate at which divergence is count
 #: Variants that are compared with LayerNorm as equally large ones.
 EQUAL = ("weights", "biases", "lora")
 _LARGEST = (*EQUAL, "all_biases")  # Variants that are run at the largest size only.
-#: Cells at the largest size that claims 9 and 10 compare, by variant and start.
+#: Cells at the largest size that claims 8 and 9 compare, by variant and start.
 _COMPARED = (
     *(("layernorm", "pretrained"), ("weights", "pretrained"), ("biases", "pretrained")),
     *(("lora", "pretrained"), ("head", "pretrained"), ("all", "pretrained")),

@@ -1,4 +1,4 @@
-"""Claims 3 and 5: which heads do the work, and how much depends on cross-attention."""
+"""Claims 2 and 4: which heads do the work, and how much depends on cross-attention."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from headscope.stats.estimate import UNKNOWN as UNKNOWN_NUMBER
 from headscope.stats.estimate import Estimate
 from headscope.stats.paired_change import FEWEST
 
-ROLES = ("positional", "syntactic", "rare")  # The kinds of heads that claim 3 names
+ROLES = ("positional", "syntactic", "rare")  # The kinds of heads that claim 2 names
 
 
 def judge_labelled_heads(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 3 by the metric with only labelled heads, against as many random heads.
+    """Decide claim 2 by the metric with only labelled heads, against as many random heads.
 
     Of an encoder-decoder model also by the layers of the cross-attention heads that a joint pruning
     of all its stacks leaves.
@@ -191,7 +191,7 @@ def _joint_curve(pruned: PruneResult | None) -> Curve | None:
 def _needs_its_heads(pruned: PruneResult) -> bool:
     """Whether the whole model is better than the one without any head, by the paired interval.
 
-    The areas alone do not decide claim 5: an untrained translator with 0.5% of tokens right had
+    The areas alone do not decide claim 4: an untrained translator with 0.5% of tokens right had
     them in the order asked for, a fifth of a point apart. True where this was not measured, because
     the heads of all stacks were not pruned together.
     """
@@ -203,7 +203,7 @@ def _needs_its_heads(pruned: PruneResult) -> bool:
 
 
 def judge_cross_attention(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 5 by the areas under the curves of the first method that chooses heads."""
+    """Decide claim 4 by the areas under the curves of the first method that chooses heads."""
     if evidence.stacks and "cross" not in evidence.stacks:
         return rule.undecided("not applicable", "none")
     pruned = evidence.prune

@@ -29,7 +29,7 @@ _RANDOM = ("noise", "shuffled")
 
 
 def judge_asymmetry(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 1 by every head's asymmetry of W_Q W_K^T and of its pattern P.
+    """Decide claim 0 by every head's asymmetry of W_Q W_K^T and of its pattern P.
 
     ``||B - B^T||_F / ||B||_F``: 0 where W_Q = W_K, sqrt(2) for independent random factors, 2 where
     B is antisymmetric. What symmetric scores do to the model's output is a part of its own, which
@@ -153,7 +153,7 @@ def _output_part(rule: Rule, symmetric: SymmetricResult | None) -> InsightPart:
 
 
 def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 4 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
+    """Decide claim 3 by dims90 of W_Q W_K^T, of layers and of heads, over each control's."""
     rank = evidence.rank
     if rank is None:
         return rule.missing()
@@ -200,7 +200,7 @@ def judge_shared_projections(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def judge_low_rank(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 6 by the share of the largest singular values of every head's pattern.
+    """Decide claim 5 by the share of the largest singular values of every head's pattern.
 
     The classification, where there is one, names the positional heads among the exceptions.
     """
@@ -268,7 +268,7 @@ def judge_low_rank(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def judge_collapse(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 8 by the residual's curves, part by part, each by its interval over windows."""
+    """Decide claim 7 by the residual's curves, part by part, each by its interval over windows."""
     depth = evidence.depth
     if depth is None:
         return rule.missing()

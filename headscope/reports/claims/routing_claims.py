@@ -1,4 +1,4 @@
-"""Claims 2 and 7: heads route what they read, and keys interfere without the softmax."""
+"""Claims 1 and 6: heads route what they read, and keys interfere without the softmax."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headscope.stats.estimate import Estimate
 
 
 def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 2 by the width of W_V and by what z holds of the word attended to most.
+    """Decide claim 1 by the width of W_V and by what z holds of the word attended to most.
 
     A wide W_V and a sharp pattern are what an untrained model with large W_Q has as well; so the
     same patterns with a W_V of Gaussian entries, and random directions, are among the controls.
@@ -82,7 +82,7 @@ def judge_routing(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def judge_interference(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 7 by what heads lose without softmax, and what their keys read back.
+    """Decide claim 6 by what heads lose without softmax, and what their keys read back.
 
     That a softmax with beta = sqrt(d_head) reads back better than the linear sum is true of every
     random model; so it must do so by more than there, and at the sharpness that the head has.

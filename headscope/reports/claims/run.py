@@ -122,7 +122,7 @@ def run(model: Model, options: InsightsOptions) -> InsightsResult:
             text = f"insights measures {', '.join(parts)}"
             if "transfer" in parts:
                 text += f"; transfer ends {budget:g} s after the start (budget). Skip transfer to "
-                text += "leave out claims 9 to 11"
+                text += "leave out claims 8 to 10"
             options.announce(f"{text}.")
         shared = Run(loaded, settings, seed, options.command, check=options.validate, progress=tell)
         sections = run_sections(first, shared).sections

@@ -19,32 +19,32 @@ class InsightThresholds(ThresholdSet):
     Attributes
     ----------
     asymmetry : float
-        Claim 1: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
+        Claim 0: least asymmetry of every head (0 is symmetric, sqrt(2) independent random).
     value_width : float
-        Claim 2: effective rank of W_V over d_head above which a head is wide.
+        Claim 1: effective rank of W_V over d_head above which a head is wide.
     recovered : float
-        Claim 2: R^2 of the attended word's state from which z holds most of it.
+        Claim 1: R^2 of the attended word's state from which z holds most of it.
     random_p, metric_loss : float
-        Claim 3: the share of deals, (1 + draws that do as well) / (1 + draws), above which labelled
+        Claim 2: the share of deals, (1 + draws that do as well) / (1 + draws), above which labelled
         heads are not told from random ones, and the share of the metric that they may lose (Voita
         et al. 2019, arXiv:1905.09418, section 6: 10 of 48 encoder heads cost 0.15 BLEU).
     layer_below, head_within : float
-        Claim 4: how far the layers' dims90 must lie below the control's, and how near the heads'
+        Claim 3: how far the layers' dims90 must lie below the control's, and how near the heads'
         must lie to theirs, as shares of the control's.
     low_rank, most : float
-        Claim 6: the share of the sum of singular values above which a head is low rank, and the
-        share of heads that count as most (of claim 2 too).
+        Claim 5: the share of the sum of singular values above which a head is low rank, and the
+        share of heads that count as most (of claim 1 too).
     interference : float
-        Claim 7: what the correlation of key coherence with the linear form's error, and the
+        Claim 6: what the correlation of key coherence with the linear form's error, and the
         difference of the errors of reading values back (linear minus softmax), must exceed.
     collapsed, step_slack, layernorm_change : float
-        Claim 8: the share of its start below which a curve has collapsed, how far the factor of a
+        Claim 7: the share of its start below which a curve has collapsed, how far the factor of a
         layer may lie above that of the layer before, and how much (as a share of the start) the
         LayerNorm ablation may change the curve anywhere.
     above_rounding : float
-        Claim 8: the share of windows that must still be above rounding for a layer to count.
+        Claim 7: the share of windows that must still be above rounding for a layer to count.
     tuning_gap : float
-        Claim 10: points of accuracy that everything trained may lie above LayerNorm alone.
+        Claim 9: points of accuracy that everything trained may lie above LayerNorm alone.
     """
 
     asymmetry: float = 0.1

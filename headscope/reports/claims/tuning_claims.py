@@ -1,4 +1,4 @@
-"""Claims 9, 10 and 11: what fine-tuning LayerNorm, attention or everything does."""
+"""Claims 8, 9 and 10: what fine-tuning LayerNorm, attention or everything does."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NAMES = {
     "lora": "rank-1 LoRA",
     "all": "everything",
 }
-#: Sets of as many parameters as LayerNorm has: the parts of claim 9.
+#: Sets of as many parameters as LayerNorm has: the parts of claim 8.
 _EQUAL = ("weights", "biases", "lora")
 
 
 def judge_layernorm(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 9 by LayerNorm alone minus each equally large set."""
+    """Decide claim 8 by LayerNorm alone minus each equally large set."""
     transfer = evidence.transfer
     if transfer is None:
         return rule.missing()
@@ -63,7 +63,7 @@ def judge_layernorm(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def judge_frozen(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 10 by everything minus LayerNorm alone, and by pretrained minus random."""
+    """Decide claim 9 by everything minus LayerNorm alone, and by pretrained minus random."""
     transfer = evidence.transfer
     if transfer is None:
         return rule.missing()
@@ -101,7 +101,7 @@ def judge_frozen(rule: Rule, evidence: Evidence) -> Insight:
 
 
 def judge_unstable(rule: Rule, evidence: Evidence) -> Insight:
-    """Decide claim 11 by how attention and LayerNorm vary over seeds."""
+    """Decide claim 10 by how attention and LayerNorm vary over seeds."""
     transfer = evidence.transfer
     if transfer is None:
         return rule.missing()

@@ -1,4 +1,4 @@
-"""Claim 8 from planted curves: each part comes out every way."""
+"""Claim 7 from planted curves: each part comes out every way."""
 
 import math
 from typing import Any

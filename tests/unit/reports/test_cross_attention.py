@@ -1,4 +1,4 @@
-"""Claim 5 from planted curves, and where heads survive: each comes out every way."""
+"""Claim 4 from planted curves, and where heads survive: each comes out every way."""
 
 import dataclasses
 
@@ -170,7 +170,7 @@ def test_survivors_lie_in_the_last_layers_or_not(left, of, verdict):
 
 
 def test_nothing_is_said_of_a_model_that_does_the_task_no_better_without_heads():
-    """An untrained translator had the areas of claim 5, at an accuracy of 0.5%."""
+    """An untrained translator had the areas of claim 4, at an accuracy of 0.5%."""
     for loss, verdict in ((-60.0, "holds"), (-0.5, "not measured")):
         found = joint([0, 1, 2, 6, 8, 8], loss=loss)
         assert judged(found).verdict == verdict

@@ -221,7 +221,7 @@ def test_verdicts_of_spectra_insights_and_certificates(documents):
     found = diff_of(documents["insights"], new)
     assert parts(found) == {"verdicts"}
     (verdict,) = found.verdicts
-    assert (verdict.where, verdict.old, verdict.new) == ("insight 8", "mixed", "holds")
+    assert (verdict.where, verdict.old, verdict.new) == ("insight 7", "mixed", "holds")
     for command in COMMANDS[1:]:
         new = changed(documents[command], "validation", "passed", to=None)
         found = diff_of(documents[command], new)
@@ -283,7 +283,7 @@ JUNK: list[Any] = [
 LIMITS = Limits.parse(
     {
         **{"validation": True, "min_self": 1, "max_false_positives": 0, "max_without_role": 1},
-        **{"metric_min": 0.1, "metric_at_50_percent_drop": 0.1, "insights": {"1": "holds"}},
+        **{"metric_min": 0.1, "metric_at_50_percent_drop": 0.1, "insights": {"0": "holds"}},
         **{"baseline": "old", "fail_on": list(RULES)},
     }
 )

@@ -1,4 +1,4 @@
-"""Claims 1, 3, 4 and 6 from planted results, and how parts make a verdict."""
+"""Claims 0, 2, 3 and 5 from planted results, and how parts make a verdict."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -89,7 +89,7 @@ SURE, LOW = Estimate(1.2, 1.1, 1.3), Estimate(0.7, 0.6, 0.8)
 
 
 def symmetric(cosine: Estimate, scores: Estimate = SURE, **other: Any) -> Any:
-    """Return what claim 1 looks at of a result of ``symmetric``."""
+    """Return what claim 0 looks at of a result of ``symmetric``."""
     changes = {"noise": Estimate(0.97, 0.96, 0.98), "shuffled": Estimate(0.9, 0.88, 0.92)}
     whole = {"symmetric": cosine, **changes, **other}
     whole |= {"removed": Estimate(0.5), "pairs": Estimate(0.95)}
@@ -357,7 +357,7 @@ def test_parts_make_a_verdict():
 
 def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
     found = [decide(name, Evidence()) for name in JUDGES]
-    assert [insight.number for insight in found] == list(range(1, 12))
+    assert [insight.number for insight in found] == list(range(11))
     assert [insight.claim for insight in found] == [claim.text for claim in claims().values()]
     assert {insight.verdict for insight in found} == {"not measured yet"}
 
@@ -365,7 +365,7 @@ def test_every_claim_has_a_judge_and_is_listed_once_whatever_was_measured():
 def test_the_sentence_of_a_rule_is_made_of_its_parts():
     """What decides a part is what is written of it: other thresholds change both."""
     assert list(JUDGES) == list(claims())
-    assert [claim.number for claim in claims().values()] == list(range(1, 12))
+    assert [claim.number for claim in claims().values()] == list(range(11))
     usual, other = (Rule("collapse", dataclasses.replace(T, collapsed=c)) for c in (0.01, 0.3))
     assert "what is left of its start after attention alone is below 1%;" in usual.sentence
     assert "what is left of its start after attention alone is below 30%;" in other.sentence
@@ -395,7 +395,7 @@ def test_every_part_has_a_rule_in_words(name):
 
 def first_claim(r2: float | None) -> Insight:
     values = {"r2_value": r2, "r2_value_random_weights": None}
-    return Insight(2, "Heads pass on what they read.", "holds", "", "", "", values)
+    return Insight(1, "Heads pass on what they read.", "holds", "", "", "", values)
 
 
 def test_a_claim_whose_number_was_not_measured_has_no_bar():

@@ -43,8 +43,8 @@ CASES = [
     ({"metric_at_25_percent_min": 0.9}, None),
     ({"metric_at_25_percent_min": 0.96}, "0.9438 by magnitude, 1 unpruned"),
     ({"metric_at_40_percent_min": 0.1}, "no method was measured with 40%"),
-    ({"insights": {"8": ["holds", "mixed"]}}, None),
-    ({"insights": {"8": "holds"}}, "insight 8 must be holds: it is mixed"),
+    ({"insights": {"7": ["holds", "mixed"]}}, None),
+    ({"insights": {"7": "holds"}}, "insight 7 must be holds: it is mixed"),
     ({"insights": {"3": "holds"}}, "not in the report"),
 ]
 
@@ -152,8 +152,8 @@ def test_all_reasons_end_in_one_error(report):
         ({"min_positional": -1}, "must be a whole number of 0 or more"),
         ({"metric_at_50_percent_drop": float("nan")}, "must be a number"),
         ({"insights": "holds"}, "insights must be a table"),
-        ({"insights": {"12": "holds"}}, "no insight 12"),
-        ({"insights": {"1": "hold"}}, "must be one of holds, does not hold"),
+        ({"insights": {"11": "holds"}}, "no insight 11"),
+        ({"insights": {"0": "hold"}}, "must be one of holds, does not hold"),
         ({"baseline": "x"}, "needs both baseline and fail_on"),
         ({"baseline": "x", "fail_on": ["anny"]}, "fail_on: There is no rule 'anny'"),
         ({"baseline": "x", "fail_on": []}, "fail_on must be a list of rules"),

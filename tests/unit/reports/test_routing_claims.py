@@ -1,4 +1,4 @@
-"""Claims 2 and 7: every way that they can come out, from planted results and from a model."""
+"""Claims 1 and 6: every way that they can come out, from planted results and from a model."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -162,7 +162,7 @@ def test_what_stands_beside_does_not_decide_and_controls_are_said():
     assert "not measured: too short" in short.parts[4].measured
 
 
-# --- claim 7 ---
+# --- claim 6 ---
 
 T = InsightThresholds()
 LINES = ["the cat sat on the mat", "he saw a big dog in the red house", "she ran to the house"] * 2

@@ -1,4 +1,4 @@
-"""Claims 9 to 11 on planted models that are really trained: a part passes on one, fails on another.
+"""Claims 8 to 10 on planted models that are really trained: a part passes on one, fails on another.
 
 The answer is which of two groups a letter belongs to. The models know it: half of the dimensions
 are +1 for letters of one group, -1 for those of the other, and nothing for all other words. Letters
@@ -127,10 +127,10 @@ def parts(finding: Insight) -> list[str]:
 def test_where_only_norms_reach_the_answer_9_and_10_hold(plain, files):
     variants = ("head", "layernorm", *EQUAL, "all")
     found, told = tuned(shut(plain), files, *variants, random=["layernorm"], steps=40)
-    assert parts(told[9]) == ["holds"] * 3
-    assert parts(told[10]) == ["holds"] * 2
-    assert (told[9].verdict, told[10].verdict) == ("holds", "holds")
-    assert told[11].verdict == "not measured"  # attention was not tuned
+    assert parts(told[8]) == ["holds"] * 3
+    assert parts(told[9]) == ["holds"] * 2
+    assert (told[8].verdict, told[9].verdict) == ("holds", "holds")
+    assert told[10].verdict == "not measured"  # attention was not tuned
     # The same runs, had one of the sets ended at the edge of its grid, or not been searched.
     for name, optimum, lost in (("lora", "edge", {9}), ("all", "not searched", {10})):
         cells = [
@@ -145,10 +145,10 @@ def test_where_norms_cannot_reach_it_none_of_them_holds(plain, files):
     """Attention learns to look, always; so do rank-one changes; norms stay at chance."""
     variants = ("head", "layernorm", "lora", "attention", "all")
     found, told = tuned(blind(plain), files, *variants, random=["layernorm"], steps=30)
-    assert told[9].verdict == "does not hold"
-    assert parts(told[10])[0] == "does not hold"
-    assert parts(told[10])[1] != "holds"
-    assert "holds" not in parts(told[11])
+    assert told[8].verdict == "does not hold"
+    assert parts(told[9])[0] == "does not hold"
+    assert parts(told[9])[1] != "holds"
+    assert "holds" not in parts(told[10])
     assert found.spreads[0].bad == 0
 
 
@@ -158,9 +158,9 @@ def test_where_the_classifier_alone_is_as_good_as_full_tuning_10_is_not_measured
     variants = ("head", "layernorm", *EQUAL, "all")
     found, told = tuned(plain, written(tmp_path, wrong=0.1), *variants, **more)
     assert found.cell("head", "pretrained", 32).accuracy.value > 85
-    assert told[10].verdict == "not measured"
-    assert "must beat the classifier alone" in told[10].measured
-    assert told[9].verdict != "holds"
+    assert told[9].verdict == "not measured"
+    assert "must beat the classifier alone" in told[9].measured
+    assert told[8].verdict != "holds"
 
 
 def test_attention_that_learns_in_some_runs_makes_11_hold(plain, files):
@@ -170,11 +170,11 @@ def test_attention_that_learns_in_some_runs_makes_11_hold(plain, files):
     found, told = tuned(
         blind(plain, 0.005), files, "layernorm", "attention", **more, spread_seeds=8
     )
-    assert told[11].verdict == "holds"
-    assert parts(told[11])[1] == "holds"
+    assert told[10].verdict == "holds"
+    assert parts(told[10])[1] == "holds"
     # The same runs of LayerNorm, had those of attention differed no more, and none diverged.
     calm = dataclasses.replace(found.spreads[0], bad=0, ratio=Estimate(0.3, 0.1, 0.9))
-    assert verdicts(dataclasses.replace(found, spreads=(calm,)))[11].verdict == "does not hold"
+    assert verdicts(dataclasses.replace(found, spreads=(calm,)))[10].verdict == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -196,5 +196,5 @@ def test_attention_that_diverges_makes_11_hold(plain, tmp_path, out, size, more,
         value.weight[:, 8:] = 1e-3 * torch.randn(16, 8, generator=generator)
     files = written(tmp_path, wrong=0.3)
     found, told = tuned(frail, files, "layernorm", "attention", **options)
-    assert (parts(told[11])[0], told[11].verdict) == (more, verdict)
+    assert (parts(told[10])[0], told[10].verdict) == (more, verdict)
     assert {(c.factor, c.runs) for c in found.divergence} == {(f, 5) for f in (1.0, 3.0, 10.0)}

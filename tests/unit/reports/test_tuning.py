@@ -1,4 +1,4 @@
-"""Claims 9 to 11 from planted numbers: each rule comes out every way, and on both sides."""
+"""Claims 8 to 10 from planted numbers: each rule comes out every way, and on both sides."""
 
 import dataclasses
 from typing import Any

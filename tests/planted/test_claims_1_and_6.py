@@ -1,4 +1,4 @@
-"""Claims 2 and 7 on models made for them: every part holds for one, and does not for another.
+"""Claims 1 and 6 on models made for them: every part holds for one, and does not for another.
 
 Their words belong to topics, and every sentence keeps to one: a few directions of the states say
 the topic, the others the word. What a head reads, how sharply it looks and how its keys lie can be
