@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 import typer
 
-import headscope
 from headscope.cli.flags import Flag, UsageError, arguments_of, thresholds_of
 from headscope.cli.output import print_data
 from headscope.core.errors import InputError, did_you_mean
+from headscope.reports.registry import function_of
 
 if typing.TYPE_CHECKING:
     from headscope.reports.limits import Limits
@@ -195,7 +195,7 @@ def limits(context: typer.Context) -> Limits:
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments."""
     try:
-        return arguments_of(getattr(headscope, name).options, table)
+        return arguments_of(function_of(name).options, table)
     except UsageError as slip:
         raise slip.in_table(name) from None
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import headscope
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.files import before_of, sha256_of, sha256_of_file
 from headscope.core.once import keeping
@@ -30,7 +29,7 @@ from headscope.core.thresholds import ThresholdSet
 from headscope.data.corpus import sample_corpus
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.registry import REPORT, SECTIONS, Sections, section_of
+from headscope.reports.registry import REPORT, SECTIONS, Sections, function_of, section_of
 from headscope.session.options import ModelOptions
 from headscope.session.provenance import provenance, versions
 
@@ -218,7 +217,7 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
                 "settings": run.settings,
             }
             shared = {key: v for key, v in shared.items() if key in takes and v is not None}
-            results[name] = getattr(headscope, name)(
+            results[name] = function_of(name)(
                 run.loaded, command=run.command, **{**shared, **arguments}
             )
         except (UnsupportedModelError, CheckFailedError) as error:
@@ -229,13 +228,13 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
 
 def _options(name: str) -> type[ModelOptions]:
     """Return a section's class of options."""
-    kind: type[ModelOptions] = getattr(headscope, name).options
+    kind: type[ModelOptions] = function_of(name).options
     return kind
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a section's function, but for those of loading."""
-    every = inspect.signature(getattr(headscope, name)).parameters
+    every = inspect.signature(function_of(name)).parameters
     declared = options_of(_options(name))
     return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
 

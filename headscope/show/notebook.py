@@ -60,14 +60,19 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
         shown.update(html(""))
 
 
+def headline(command: str, result: Any) -> str:
+    """Return the sentences that terminal and page begin with, a line each."""
+    texts = [b for b in _blocks(command, result) if isinstance(b, Text) and b.text]
+    leads = [text for text in texts if text.style in ("lead", "passed", "failed")]
+    lines = leads or [text for text in texts if PAGE in text.on][:1]
+    return "\n".join(" ".join(line.text.split()) for line in lines)
+
+
 def html(command: str, result: Any) -> str:
-    """Write the key sentence, and the map of heads or the first figure."""
+    """Write the key sentences, and the map of heads or the first figure."""
     shown = _blocks(command, result)
-    texts = [block for block in shown if isinstance(block, Text) and block.text]
-    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
-    sentence = " ".join(leads[0].text.split()) if leads else ""
-    head = Markup("<p><b>{} of {}</b>. {}</p>")
-    parts = [head.format(command, model_name(result), tidy(sentence))]
+    sentences = Markup("<br>").join(tidy(headline(command, result)).splitlines())
+    parts = [Markup("<p><b>{} of {}</b>. {}</p>").format(command, model_name(result), sentences)]
     marks = next((block for block in shown if isinstance(block, HeadMarks)), None)
     if marks is not None:
         parts.append(_table(marks))
@@ -112,16 +117,18 @@ def _blocks(command: str, result: Any) -> list[Block]:
 def _table(block: HeadMarks) -> Markup:
     light = {role.style: role.light for role in primary_roles()}
     cell = Markup('<td style="{};background:{}">{}</td>')
+    rows = head_rows(block.marks)
+    across = range(max((len(row) for _, row in rows), default=0))
+    header = Markup("").join(Markup("<th scope=col>H{}</th>").format(i) for i in across)
     lines = [
-        Markup("<tr><th>{}</th>{}</tr>").format(
+        Markup("<tr><th scope=row>{}</th>{}</tr>").format(
             layer,
             Markup("").join(
                 cell.format(_STYLE, light.get(style, "#fff"), text)
                 for text, style in (mark or ("", "") for mark in row)
             ),
         )
-        for layer, row in head_rows(block.marks)
+        for layer, row in rows
     ]
-    return Markup("<table>{}</table><p><small>{}</small></p>").format(
-        Markup("").join(lines), block.legend
-    )
+    table = "<table><thead><tr><th></th>{}</tr></thead>{}</table><p><small>{}</small></p>"
+    return Markup(table).format(header, Markup("").join(lines), block.legend)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head, layer_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import estimated_columns, head_frame
 from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
@@ -192,15 +192,13 @@ class AttributeResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
-        import pandas as pd
-
         rows = []
         for head in self.heads:
             row = {"layer": head.layer, "head": head.head, "stack": head.stack, "role": head.role}
             for name in ("direct", "first_order", "removed", "removed_mean"):
                 row |= estimated_columns(name, getattr(head, name))
             rows.append(row)
-        return pd.DataFrame(rows)
+        return head_frame(rows)
 
     def parts_frame(self) -> pandas.DataFrame:
         """One row per kind of part and layer, of the model and of the controls (pandas)."""

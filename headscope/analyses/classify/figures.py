@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -25,30 +26,41 @@ _DOT, _TALL = 4.5, 40
 
 def role_map(result: ClassifyResult) -> Figure:
     """Layers x heads, stack by stack: the colour is the primary role, the shade its score."""
+    n_heads, n_layers = max(head.head for head in result.heads) + 1, len(_row_names(result))
+    figure = draw.new_figure(max(5.0, 1.2 + 0.55 * n_heads), 1.6 + 0.55 * n_layers)
+    role_map_on(figure.add_subplot(), result)
+    figure.axes[0].set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
+    return figure
+
+
+def role_map_on(
+    axes: Axes, result: ClassifyResult, *, text: bool = True, legend: bool = True
+) -> None:
+    """Draw the map of roles on axes: in each cell the offset, the token, the relation or a mark."""
     names = _row_names(result)
     n_heads = max(head.head for head in result.heads) + 1
-    figure = draw.new_figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * len(names))
-    axes = figure.add_subplot()
     image = np.ones((len(names), n_heads, 3))
     for head in result.heads:
         row, role, label = names.index(head.layer_name), role_of(head.primary), primary_label(head)
         score, mark = 0.15, ""
-        if label is not None:  # the relation, offset or token, or the role's own mark
+        if label is not None:
             score = min(1.0, abs(float(label.score)))
             mark = label.detail.partition(" ")[0] or role.mark
         image[row, head.head] = 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
-        draw.cell_text(axes, row, head.head, mark, "white" if score > 0.75 else "black", 7)
+        if text:
+            size = 7 if len(mark) < 7 else 5.5
+            draw.cell_text(axes, row, head.head, mark, image[row, head.head], size)
     axes.imshow(image, aspect="equal")
     draw.label_grid(axes, len(names), n_heads, names)
-    axes.set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
     shown = {head.primary for head in result.heads}
     present = [role for role in primary_roles() if role.key in shown]
-    handles = [Patch(color=role.colour, label=role.name) for role in present]
-    note = {"title": "darker: higher score", "title_fontsize": 7}
-    draw.legend_beside(
-        figure, "outside lower center", min(4, len(present)), handles=handles, **note
-    )
-    return figure
+    if legend:
+        axes.legend(
+            handles=[Patch(color=role.colour, label=role.name) for role in present],
+            **{"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5},
+            **{"ncols": min(4, len(present)), "fontsize": 7, "frameon": False},
+            **{"title": "darker: higher score", "title_fontsize": 7},
+        )
 
 
 def _row_names(result: ClassifyResult) -> list[str]:

@@ -10,7 +10,7 @@ from headscope.core.roles import role_in, roles_of
 from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import estimated_columns, head_frame
 from headscope.stats.estimate import UNKNOWN, Estimate
 
 if TYPE_CHECKING:
@@ -450,8 +450,6 @@ class ClassifyResult(Measured):
         columns for their stack and for cross-attention; removals and repeated tokens add theirs
         where they were measured.
         """
-        import pandas as pd
-
         stacked = self.stacks not in ((), ("encoder",))
         rows = []
         for head in self.heads:
@@ -475,7 +473,7 @@ class ClassifyResult(Measured):
             for role, weight in head.registered.items():
                 row |= estimated_columns(role, weight)
             rows.append(row)
-        return pd.DataFrame(rows)
+        return head_frame(rows)
 
     def relations_frame(self) -> pandas.DataFrame:
         """One row per head, relation and direction (pandas); ``confirmed_...``: second half."""
