@@ -21,7 +21,7 @@ from headscope.core.heads import parse_head
 from headscope.show import figures as draw
 from headscope.show.blocks import Chart, HeadMap
 from headscope.show.figures import chart_on
-from headscope.show.notebook import figure_of, named_blocks
+from headscope.show.notebook import named_blocks
 
 __all__ = ["attention", "figure", "heads", "mean_attention"]
 
@@ -58,13 +58,12 @@ def figure(result: Any, name: str = "", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such figure, or it has several panels and ``ax`` is given.
     """
-    command = type(result).__name__.removesuffix("Result").lower()
     if ax is None:
-        made: Figure | None = figure_of(command, result, name)
+        made: Figure | None = result.plot(name)
         if made is None:
             raise InputError(f"A {type(result).__name__} has no figure.")
         return made
-    blocks = named_blocks(command, result)
+    blocks = named_blocks(result)
     block = blocks.get(name) if name else next(iter(blocks.values()), None)
     if not isinstance(block, Chart):
         one = [file for file, block in blocks.items() if isinstance(block, Chart)]

@@ -12,8 +12,13 @@ class Shown:
     """What every result of a command answers to."""
 
     provenance: dict[str, Any]
-    command_name: ClassVar[str] = ""  # Where the class is not named after its command
+    command_name: ClassVar[str]  # That of ``ClassifyResult`` is ``classify``
     __iter__: ClassVar[None] = None  # Items are heads by their names: nothing to count through
+
+    def __init_subclass__(cls) -> None:
+        """Take the command's name from the class, unless it has another one."""
+        if "command_name" not in vars(cls):
+            cls.command_name = cls.__name__.removesuffix("Result").lower()
 
     def __repr__(self) -> str:
         """One line: the class, the model, and what a reader may ask it for."""
@@ -26,21 +31,10 @@ class Shown:
         """Return the answer in a sentence, as terminal and page begin."""
         from headscope.show.notebook import headline
 
-        return headline(self._command, self)
+        return headline(self)
 
     def __getitem__(self, name: Any) -> Any:
-        """Return what was measured of one head.
-
-        Parameters
-        ----------
-        name : str
-            Its name: ``L2H8``; ``cross:L0H3`` outside the encoder.
-
-        Raises
-        ------
-        KeyError
-            If the result has no such head.
-        """
+        """Return what was measured of one head: ``L2H8``, or ``cross:L0H3``; else KeyError."""
         rows = {head.name: head for head in getattr(self, "heads", ())}
         if name not in rows:
             there = f"its heads are {', '.join([*rows][:3])} ..." if rows else "it is of no heads"
@@ -51,7 +45,7 @@ class Shown:
         """The key sentence and a small picture, as Jupyter shows it."""
         from headscope.show.notebook import html
 
-        return html(self._command, self)
+        return html(self)
 
     def plot(self, name: str = "") -> Figure | None:
         """Draw a figure of this result.
@@ -68,9 +62,5 @@ class Shown:
         """
         from headscope.show.notebook import figure_of
 
-        figure: Figure | None = figure_of(self._command, self, name)
+        figure: Figure | None = figure_of(self, name)
         return figure
-
-    @property
-    def _command(self) -> str:
-        return self.command_name or type(self).__name__.removesuffix("Result").lower()

@@ -233,10 +233,10 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
     return [*rows, ("none", "no role on this corpus", without, "-")]
 
 
-def legend(stack: str) -> str:
-    """Explain the marks on the map of one stack."""
+def legend(*stacks: str) -> str:
+    """Explain the marks on the map of some stacks."""
     marks = []
-    for role in (*roles_of(stack), NO_ROLE):
+    for role in (*roles_of(*stacks), NO_ROLE):
         name = role.name.replace("-", " ")
         written = role.mark if name == role.mark else f"{role.mark} {name}"
         marks.append(role.legend or written)
