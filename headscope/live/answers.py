@@ -25,7 +25,7 @@ from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
 from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import gate, intervene
+from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import cosine, wide
 from headscope.tasks.seq2seq import decode_greedily
@@ -115,7 +115,8 @@ class Answers:
             return pattern @ v
 
         with intervene(self.model, attention=attend, z=lambda s, z: gate(z, s, by_row)) as router:
-            hidden, logits = router.checked(self.model.run, *batch.inputs, **batch.decoder_inputs)
+            run: Run = self.model.run
+            hidden, logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)
         shown = texts if n == len(texts) else [" / ".join(texts)]
         if logits is not None and wrote:
             answers = list(self._written(every[:-n], wrote, wide(logits), n))

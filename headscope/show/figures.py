@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.scale import LinearScale, LogScale, ScaleBase, SymmetricalLogScale
@@ -99,7 +100,7 @@ def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool =
     rows = head_rows(block.values)
     grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
     image = axes.imshow(grid, aspect="auto", cmap="viridis")
-    label_grid(axes, *grid.shape, [layer for layer, _ in rows])
+    label_grid(axes, len(rows), grid.shape[1], [layer for layer, _ in rows])
     for (layer, head), value in np.ndenumerate(grid if text else grid[:0]):
         if np.isfinite(value):
             cell_text(axes, layer, head, f"{value:.{block.digits}f}", image.to_rgba(value), 6.5)
@@ -290,7 +291,7 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | N
 
 def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
     """Put a colour bar beside axes, and return its own."""
-    bar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
+    bar: Colorbar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
     bar.set_label(legend, fontsize=7)
     bar.ax.tick_params(labelsize=7)
     return bar.ax

@@ -24,8 +24,8 @@ class Shown:
         """One line: the class, the model, and what a reader may ask it for."""
         model = self.provenance.get("model", {}).get("id", "a model")
         head = next((f'["{head.name}"], ' for head in getattr(self, "heads", ())), "")
-        frame = ".to_frame(), " if hasattr(self, "to_frame") else ""
-        return f"<{type(self).__name__} of {model}: print(), {head}{frame}.plot(), and its fields>"
+        table = ".to_frame(), .plot(), " if hasattr(self, "to_frame") else ""
+        return f"<{type(self).__name__} of {model}: print(), {head}{table}and its fields>"
 
     def __str__(self) -> str:
         """Return the answer in a sentence, as terminal and page begin."""

@@ -61,9 +61,7 @@ class Film:
 
     def settled(self) -> None:
         """Wait until what is shown belongs to what is typed."""
-        self.page.wait_for_function(
-            "document.querySelector('#answers').getAttribute('aria-busy') === 'false'"
-        )
+        self.page.wait_for_selector("#answers[aria-busy=false]")
         self.page.wait_for_timeout(450)  # what was faint comes back
 
     def take(self, milliseconds: int) -> None:

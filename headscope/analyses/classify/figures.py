@@ -57,9 +57,14 @@ def role_map_on(
     if legend:
         axes.legend(
             handles=[Patch(color=role.colour, label=role.name) for role in present],
-            **{"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4.5},
-            **{"ncols": min(4, len(present)), "fontsize": 7, "frameon": False},
-            **{"title": "darker: higher score", "title_fontsize": 7},
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            borderaxespad=4.5,
+            ncols=min(4, len(present)),
+            fontsize=7,
+            frameon=False,
+            title="darker: higher score",
+            title_fontsize=7,
         )
 
 

@@ -171,7 +171,7 @@
     for (const [caption, text] of head.facts) list.append(element("dt", data.captions[caption]), element("dd", text));
     more.append(list);
     if (head.ranks.length) more.append(tableOf("Dimensions that hold 90%, and of controls of the same shape", ["matrix", "this head", ...data.controls, "effective rank", "stable rank"], head.ranks, 1));
-    panel.replaceChildren(title, element("p", head.sentence, "plainly"), pictures(head), similarLine(head), three, more);
+    panel.replaceChildren(title, ...(live ? answerLine() : []), element("p", head.sentence, "plainly"), pictures(head), similarLine(head), three, more);
   }
 
   function select(name, from) {
@@ -463,6 +463,14 @@
     live.words = words(said.off);
     showAnswers();
     redraw();
+  }
+
+  // The first answer, beside the heads: on a small screen the table of all is far from the map.
+  function answerLine() {
+    const [first] = live.answers;
+    if (!first) return [];
+    const random = first.random ? `; random sets ${first.random}` : "";
+    return [element("p", `${first.name}: ${first.full}` + (live.words === words(0) ? "" : `; ${live.words}: ${first.off}${random}`), "soft answer")];
   }
 
   function showAnswers() {
