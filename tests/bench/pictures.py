@@ -20,7 +20,7 @@ HERE = Path(__file__).parents[2] / "docs" / "figures"
 PAIR = ("A man is playing a guitar.", "Someone plays an instrument.")
 #: Commands of the gallery; a figure is taken from the last one that writes it.
 COMMANDS = (
-    ("report", "demo"),
+    ("report", "demo", "--skip", "transfer,insights,validate,explain,attribute"),
     ("rank", "demo", "--copying"),
     ("attribute", "demo", *PAIR),
     ("explain", "demo", "The cat sat on the mat, and it purred."),
@@ -126,7 +126,7 @@ def serve() -> None:
             film.take(2000)
             film.click("button.cell[data-head=L3H7]")
             film.take(1600)
-            for layer in ("L3H", "L4H"):
+            for layer in ("L0H", "L1H"):
                 film.click(f"button.layer[data-heads={layer}]")
                 film.settled()
                 film.take(2600)
