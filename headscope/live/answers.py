@@ -90,15 +90,13 @@ class Answers:
         by_row, every = gates.repeat_interleave(n, dim=0), rows * copies
         # The second model of the batch has the heads off; alone, the first one is that.
         start = n if copies > 1 else 0
-        wrote: list[tuple[int, ...]] = []
+        wrote, pairs = list[tuple[int, ...]](), list[PairRow]()
         if self._ends is not None:
             wrote = self._write(rows, gates[:3], self._ends)
-            every = [self._pair(row, wrote[i % n], self._ends) for i, row in enumerate(every)]
-            rows = [
-                self._pair(*both, self._ends) for both in zip(rows, wrote[start:], strict=False)
-            ]
-            by_row, start = torch.cat([by_row, by_row[start : start + n]]), len(every)
-            every = [*every, *rows]
+            pairs = [self._pair(row, wrote[i % n], self._ends) for i, row in enumerate(every)]
+            rows = [self._pair(row, wrote[start + i], self._ends) for i, row in enumerate(rows)]
+            by_row, start = torch.cat([by_row, by_row[start : start + n]]), len(pairs)
+            every = [*pairs, *rows]
         batch = padded(every, self.model.pad_id, self.model.device)
         patterns: dict[str, list[Tensor]] = {}
 
@@ -118,8 +116,8 @@ class Answers:
             run: Run = self.model.run
             hidden, logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)
         shown = texts if n == len(texts) else [" / ".join(texts)]
-        if logits is not None and wrote:
-            answers = list(self._written(every[:-n], wrote, wide(logits), n))
+        if logits is not None and pairs:
+            answers = list(self._written(pairs, wrote, wide(logits), n))
         else:
             answers = self._read(batch, rows, hidden, logits, copies)
         return {
@@ -266,30 +264,20 @@ class Answers:
         """Let a decoder read a text, given as token ids; one that was cut short has no end."""
         labels = wrote if len(wrote) == self._most_written else (*wrote, ends.stop)
         read = (ends.start, *labels[:-1])
-        content = tuple(range(1, len(read)))
-        return PairRow(**vars(row), decoder_ids=read, labels=labels, decoder_content=content)
+        words = tuple(range(1, len(read)))
+        return PairRow(**vars(row), decoder_ids=read, labels=labels, decoder_content=words)
 
     def _written(
-        self, pairs: Sequence[Row], wrote: Sequence[tuple[int, ...]], logits: Tensor, n: int
+        self, pairs: Sequence[PairRow], wrote: Sequence[tuple[int, ...]], logits: Tensor, n: int
     ) -> Iterator[Answer]:
         """Say what was written by the whole model, with heads off, and by one random set.
 
         ``pairs`` has each of n texts by each model, which reads what the whole one wrote.
         """
-        said = [
-            visible(self.model.tokenizer.decode(ids, skip_special_tokens=True)) for ids in wrote
-        ]
-        likely = [
-            float(
-                F.log_softmax(logits[i, : len(pair.labels)], dim=-1)[
-                    range(len(pair.labels)), pair.labels
-                ]
-                .mean()
-                .exp()
-            )
-            for i, pair in enumerate(pairs)
-            if isinstance(pair, PairRow)
-        ]
+        decode, logs = self.model.tokenizer.decode, F.log_softmax(logits, dim=-1)
+        said = [visible(decode(ids, skip_special_tokens=True)) for ids in wrote]
+        places = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
+        likely = [float(logs[place].mean().exp()) for place in places]
         for i, name in enumerate(("first: ", "second: ") if n == 2 else ("",)):
             by_model = said[i::n]
             off, random = by_model[min(1, len(by_model) - 1)], "".join(by_model[2:])
@@ -299,9 +287,7 @@ class Answers:
 
 def _tokens(row: Row, stack: str) -> int:
     """Return how many tokens of a row the queries of a stack are, or its keys."""
-    return (
-        len(row.ids) if stack == "encoder" or not isinstance(row, PairRow) else len(row.decoder_ids)
-    )
+    return len(row.decoder_ids if isinstance(row, PairRow) and stack != "encoder" else row.ids)
 
 
 def _numbers(name: str, values: Sequence[float]) -> Answer:
