@@ -208,7 +208,9 @@ def test_heads_of_decoder_and_cross_attention_are_on_the_page_and_can_be_switche
     show, translator
 ):
     page = show(address=translator)
+    page.fill("#text-b", "")
     page.fill("#text-a", "\u0645\u062d\u0645\u062f")
+    expect(page.locator("#links")).to_contain_text("\u062d")
     expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
     expect(page.locator("table.map caption")).to_have_text(
         ["Encoder", "Decoder", "Cross-attention"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -16,9 +18,10 @@ from headscope.analyses.classify.result import (
     SyntacticScore,
 )
 from headscope.core.heads import layer_name, layer_numbers
-from headscope.core.roles import primary_roles, role_of
+from headscope.core.roles import Role, primary_roles, role_of
 from headscope.show import figures as draw
 
+_NONE = 0.15  # Shade of a head without a role
 _MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 #: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.
 _DOT, _TALL = 4.5, 40
@@ -42,11 +45,11 @@ def role_map_on(
     image = np.ones((len(names), n_heads, 3))
     for head in result.heads:
         row, role, label = names.index(head.layer_name), role_of(head.primary), primary_label(head)
-        score, mark = 0.15, ""
+        score, mark = _NONE, ""
         if label is not None:
             score = min(1.0, abs(float(label.score)))
             mark = label.detail.partition(" ")[0] or role.mark
-        image[row, head.head] = 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
+        image[row, head.head] = _shade(role, score)
         if text:
             size = 7 if len(mark) < 7 else 5.5
             draw.cell_text(axes, row, head.head, mark, image[row, head.head], size)
@@ -56,7 +59,10 @@ def role_map_on(
     present = [role for role in primary_roles() if role.key in shown]
     if legend:
         axes.legend(
-            handles=[Patch(color=role.colour, label=role.name) for role in present],
+            handles=[
+                Patch(color=_shade(role, 1.0 if role.words else _NONE), label=role.name)
+                for role in present
+            ],
             loc="upper center",
             bbox_to_anchor=(0.5, 0),
             borderaxespad=4.5,
@@ -66,6 +72,11 @@ def role_map_on(
             title="darker: higher score",
             title_fontsize=7,
         )
+
+
+def _shade(role: Role, score: float) -> Any:
+    """Return a role's colour, the paler the lower the score."""
+    return 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
 
 
 def _row_names(result: ClassifyResult) -> list[str]:
