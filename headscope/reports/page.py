@@ -193,10 +193,7 @@ def _cards(report: ReportResult) -> list[Card]:
 def _live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
     """Make a card of every head that can be switched off; some stacks may not be classified."""
     known = {card.name: card for card in head_cards(report.classify)} if report.classify else {}
-    unknown = (
-        "Not classified: that takes pairs of source and target (headscope classify --text pairs.tsv"
-        " -o out, then headscope serve --roles out)."
-    )
+    unknown = "Not classified: roles of decoders and cross-attention take pairs of texts."
     cards = [
         known.get(name)
         or Card(*parse_head(name), stack=name.rpartition(":")[0] or "encoder", sentence=unknown)

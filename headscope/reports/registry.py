@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from headscope import InsightsResult  # whose module imports this one
     from headscope.analyses.attribute.result import AttributeResult
     from headscope.analyses.classify.result import ClassifyResult
     from headscope.analyses.depth.result import DepthResult
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from headscope.analyses.transfer.result import TransferResult
     from headscope.models.certificate.validation import ValidationResult
     from headscope.pruning.result import PruneResult
-    from headscope.reports.result import InsightsResult
 
 REPORT = "report.json"  # The file that holds every section.
 

@@ -101,7 +101,7 @@ def test_the_command_of_the_page_works(project, tmp_path):
     assert "if spread evenly" in said["reach"]
     result = json.loads((out / "reach.json").read_text(encoding="utf-8"))
     assert result["validation"]["passed"]
-    assert {row["layer"] for row in result["heads"]} == {0, 1}
+    assert {row["layer"] for row in result["reaches"]} == {0, 1}
     table = (out / "reach.csv").read_text(encoding="utf-8")
     assert table.startswith("layer,head,stack,distance,even\n")
     assert said["same"] == ""
