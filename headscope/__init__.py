@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from headscope.pruning.scores import measure as measure
     from headscope.pruning.scores import scores as scores
     from headscope.reports.claims.thresholds import InsightThresholds as InsightThresholds
+    from headscope.reports.compare import compare as compare
     from headscope.reports.options import insights as insights
     from headscope.reports.options import report as report
     from headscope.reports.result import InsightsResult as InsightsResult
@@ -64,7 +65,7 @@ _ANALYSES = (
     *("attribute", "classify", "depth", "explain", "flow", "linear"),
     *("rank", "spectrum", "symmetric", "transfer"),
 )
-#: Public names by the module that they are taken from when they are first used.
+#: Public names by the module that has them, for ``__getattr__`` and ``__dir__`` alone.
 _MODULES = {
     **{f"analyses.{name}": f"{name} {name.title()}Result" for name in _ANALYSES},
     "analyses.validate": "validate ValidationResult",
@@ -72,6 +73,7 @@ _MODULES = {
     "shrinking": "shrink ShrinkResult",
     "reports.options": "report insights",
     "reports.result": "ReportResult InsightsResult",
+    "reports.compare": "compare",
     "pruning.scores": "scores measure",
     "models.load.loading": "load",
     "models.run.loaded": "wrap",
@@ -87,10 +89,9 @@ _MODULES = {
     "core.errors": "HeadscopeError",
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
-#: Modules that are public as a whole.
-_WHOLE = {"plot": "plot", "roles": "core.roles"}
+_WHOLE = {"plot": "plot", "roles": "core.roles"}  # Modules that are public as a whole
 
-__all__ = [*_HOME]
+__all__ = [*_HOME, *_WHOLE]
 
 
 def __getattr__(name: str) -> object:
@@ -107,4 +108,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "__version__"])

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from headscope.analyses.classify.figures import role_map_on
+from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError
 from headscope.core.heads import parse_head
-from headscope.core.roles import role_of
 from headscope.show import figures as draw
-from headscope.show.blocks import Chart
+from headscope.show.blocks import Chart, HeadMap
 from headscope.show.figures import chart_on
-from headscope.show.notebook import figure_of, named_blocks
+from headscope.show.notebook import named_blocks
 
 __all__ = ["attention", "figure", "heads", "mean_attention"]
 
@@ -58,13 +58,12 @@ def figure(result: Any, name: str = "", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such figure, or it has several panels and ``ax`` is given.
     """
-    command = type(result).__name__.removesuffix("Result").lower()
     if ax is None:
-        made: Figure | None = figure_of(command, result, name)
+        made: Figure | None = result.plot(name)
         if made is None:
             raise InputError(f"A {type(result).__name__} has no figure.")
         return made
-    blocks = named_blocks(command, result)
+    blocks = named_blocks(result)
     block = blocks.get(name) if name else next(iter(blocks.values()), None)
     if not isinstance(block, Chart):
         one = [file for file, block in blocks.items() if isinstance(block, Chart)]
@@ -76,17 +75,29 @@ def figure(result: Any, name: str = "", ax: Axes | None = None) -> Figure:
     return _axes(ax, 0, 0)[0]
 
 
-def heads(result: Any, value: str = "role", ax: Axes | None = None) -> Figure:
+def heads(
+    result: Any,
+    value: str = "role",
+    ax: Axes | None = None,
+    *,
+    text: bool = True,
+    legend: bool = True,
+) -> Figure:
     """Draw the map of layers and heads, by role or by a number of every head.
 
     Parameters
     ----------
-    result : ClassifyResult
-        What ``headscope.classify`` returned; its first stack is drawn.
+    result : a result with one row per head
+        What ``headscope.classify`` returned; for numbers also that of ``flow``, ``spectrum``,
+        ``linear``, ``symmetric`` or ``attribute``.
     value : str, default "role"
         ``role``, or a column of ``result.to_frame()`` such as ``entropy`` or ``zero_loss``.
     ax : matplotlib Axes, optional
         Where to draw.
+    text : bool, default True
+        Write the role's mark, or the number, into each cell.
+    legend : bool, default True
+        Put the roles' colours below the map, or a colour bar beside it.
 
     Returns
     -------
@@ -98,28 +109,26 @@ def heads(result: Any, value: str = "role", ax: Axes | None = None) -> Figure:
     InputError
         If there is no such column of numbers.
     """
-    part = result.only(result.stacks[0])
-    n_layers = max(head.layer for head in part.heads) + 1
-    n_heads = max(head.head for head in part.heads) + 1
-    made, axes = _axes(ax, 1.2 + 0.4 * n_heads, 0.8 + 0.4 * n_layers)
+    if value == "role" and not isinstance(result, ClassifyResult):
+        raise InputError(f"A {type(result).__name__} has no roles; name a column of numbers.")
+    layers = dict.fromkeys(head.layer_name for head in getattr(result, "heads", ()))
+    n_heads = max((head.head for head in getattr(result, "heads", ())), default=0) + 1
+    made, axes = _axes(ax, max(5.0, 1.8 + 0.55 * n_heads), 1.6 + 0.55 * len(layers))
     if value == "role":
-        image = np.ones((n_layers, n_heads, 3))
-        for head in part.heads:
-            role = role_of(head.primary)
-            image[head.layer, head.head] = 0.35 + 0.65 * np.array(to_rgb(role.colour))
-            draw.cell_text(axes, head.layer, head.head, role.mark.strip("."), "black", 8)
-        axes.imshow(image, aspect="equal")
-    else:
-        frame = part.to_frame()
-        if value not in frame or frame[value].dtype.kind not in "fi":
-            numbers = [name for name in frame if frame[name].dtype.kind == "f"]
-            raise InputError(f"There is no number {value!r}; choose from {', '.join(numbers)}.")
-        grid = np.full((n_layers, n_heads), np.nan)
-        grid[frame["layer"], frame["head"]] = frame[value].astype(float)
-        shown = axes.imshow(grid, aspect="equal", cmap="viridis")
-        made.colorbar(shown, ax=axes, fraction=0.03, pad=0.02).set_label(value.replace("_", " "))
-    draw.label_grid(axes, n_layers, n_heads)
-    axes.tick_params(labelsize=8)
+        role_map_on(axes, result, text=text, legend=legend)
+        return made
+    frame = result.to_frame()
+    if value not in frame or frame[value].dtype.kind not in "fi" or frame.index.has_duplicates:
+        numbers = [name for name in frame if frame[name].dtype.kind == "f"]
+        raise InputError(f"There is no number {value!r}; choose from {', '.join(numbers)}.")
+    values = {
+        (head.layer_name, head.head): None if np.isnan(number) else float(number)
+        for head, number in zip(result.heads, frame[value], strict=True)
+    }
+    largest = max((abs(number) for number in values.values() if number), default=1.0)
+    digits = 2 if largest >= 0.1 else min(6, 1 - int(np.floor(np.log10(largest))))
+    block = HeadMap("", value.replace("_", " "), values, digits)
+    draw.head_map_on(axes, block, text=text, legend=legend)
     return made
 
 

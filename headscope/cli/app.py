@@ -13,7 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-import headscope
 from headscope import __version__
 from headscope.cli.command import Call, epilog_of, made_command, plain_command
 from headscope.cli.flags import HelpCommand, HelpGroup
@@ -22,10 +21,10 @@ from headscope.cli.output import print_note
 from headscope.cli.process import bound_memory, calm_threads, error_boundary, rest_collector
 from headscope.cli.settings import config, section_settings
 from headscope.core.errors import did_you_mean
-from headscope.reports.registry import SECTIONS, section_of
+from headscope.reports.registry import SECTIONS, function_of, section_of
 
 #: THE list of commands in the order in which a newcomer meets them, under the headings of the help.
-#: One that measures a model is made of the options of its function in ``headscope``; each other one
+#: One that measures a model is made of the options of its function; each other one
 #: is in :data:`headscope.cli.commands.OTHERS`.
 GROUPS = {
     "Look at heads": (
@@ -108,7 +107,7 @@ def _made(name: str) -> Any:
         return group
     options: Any
     if name in MEASURING:
-        options = getattr(headscope, name).options
+        options = function_of(name).options
         command = made_command(name, options, _BODIES.get(name, Call.run))
     else:
         from headscope.cli.commands import OTHERS

@@ -12,7 +12,6 @@ from typing import Any
 
 import typer
 
-import headscope
 from headscope.cli.flags import (
     CommonFlags,
     Flag,
@@ -45,7 +44,7 @@ from headscope.core.options import OptionError, options_of
 from headscope.core.progress import Progress
 from headscope.core.safe_text import visible
 from headscope.data.examples import TASK_FILES
-from headscope.reports.registry import SECTIONS
+from headscope.reports.registry import SECTIONS, function_of
 from headscope.session.options import ModelOptions
 from headscope.show.style import styled
 
@@ -79,7 +78,7 @@ class Call:
         ``presentation`` is what the command's view understands, such as ``log`` for depth.
         """
         keywords = self.arguments() if keywords is None else keywords
-        function = getattr(headscope, self.command)
+        function = function_of(self.command)
         folder, names = self.values.get("output"), self.step_names(keywords)
         if self.values["dry_run"]:
             self.announce(names)

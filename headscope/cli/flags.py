@@ -23,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 import headscope
 from headscope.core.errors import InputError
 from headscope.core.options import Declared, Option, Usual, options_of
+from headscope.reports.registry import function_of
 from headscope.session.options import ordered
 from headscope.show.style import FORMATS, FigureStyle
 
@@ -316,7 +317,7 @@ def plain_arguments(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def thresholds_of(command: str) -> type[ThresholdSet]:
     """Return the class of a command's thresholds."""
-    declared = options_of(getattr(headscope, command).options)["thresholds"]
+    declared = options_of(function_of(command).options)["thresholds"]
     kind: type[ThresholdSet] = getattr(headscope, declared.marker.thresholds)
     return kind
 

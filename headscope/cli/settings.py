@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import typer
 
-import headscope
 from headscope.cli.flags import (
     Flag,
     HelpCommand,
@@ -29,6 +28,7 @@ from headscope.cli.flags import (
 )
 from headscope.cli.output import print_data
 from headscope.core.errors import InputError, did_you_mean, nearest
+from headscope.reports.registry import function_of
 
 if typing.TYPE_CHECKING:
     from headscope.reports.limits import Limits
@@ -203,7 +203,7 @@ def limits(context: typer.Context) -> Limits:
 def table_arguments(name: str, table: Mapping[str, Any]) -> dict[str, Any]:
     """Turn a table of a config file into arguments."""
     try:
-        return arguments_of(getattr(headscope, name).options, table)
+        return arguments_of(function_of(name).options, table)
     except UsageError as slip:
         raise slip.in_table(name) from None
 

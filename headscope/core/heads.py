@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+_PLACE = ("layer", "head", "stack")
+_SHOWN = 6  # Fields of a head that its line in Python shows
 _NAME = re.compile(r"(?:(encoder|decoder|cross):)?L(\d+)H(\d+)")
 
 
@@ -58,6 +60,17 @@ class Head:
     head: int
     stack: str = field(default="encoder", kw_only=True)  # ``encoder``, ``decoder`` or ``cross``
 
+    def __init_subclass__(cls) -> None:
+        """Keep ``dataclass`` from writing a representation of hundreds of numbers."""
+        type.__setattr__(cls, "__repr__", Head.__repr__)
+
+    def __repr__(self) -> str:
+        """One line: its name and the first numbers and words that are known of it."""
+        known = ((f.name, _in_words(getattr(self, f.name))) for f in fields(self))
+        shown = [f"{name}={text}" for name, text in known if text and name not in _PLACE]
+        more = ", ..." if len(shown) > _SHOWN else ""
+        return f"<{type(self).__name__} {self.name}: {', '.join(shown[:_SHOWN])}{more}>"
+
     @property
     def layer_name(self) -> str:
         """``L3``; ``cross:L3`` outside the encoder."""
@@ -67,3 +80,13 @@ class Head:
     def name(self) -> str:
         """``L3H5``; ``cross:L3H5`` outside the encoder."""
         return head_name(self.layer, self.head, self.stack)
+
+
+def _in_words(value: Any) -> str:
+    """Write a number, an estimate's value, a word or words; empty for all else."""
+    value = getattr(value, "value", value)
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if isinstance(value, tuple):
+        return "+".join(value) if all(isinstance(item, str) for item in value) else ""
+    return str(value)[:40] if isinstance(value, int | str) else ""

@@ -3,12 +3,15 @@
 One batch holds every text once for the whole model, once with the heads off, and once for each of
 ``RANDOM`` sets of as many heads drawn at random from all of them. Gates differ by row, so that one
 pass of our own attention answers everything, exactly as if each of these models ran alone.
+
+An encoder-decoder model writes first. Then each model reads the text that the whole one wrote,
+which says how likely it is for it; patterns are those of the model with heads off on its own text.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +23,9 @@ from headscope.attention import Mask, attention_pattern
 from headscope.core.errors import InputError
 from headscope.core.heads import head_name
 from headscope.core.safe_text import visible
-from headscope.data.token_rows import Padded, Row, encode_rows, padded
+from headscope.data.token_rows import Ends, Padded, PairRow, Row, encode_rows, padded
 from headscope.models.layouts.layout import AttentionSite
-from headscope.models.run.intervene import gate, intervene
+from headscope.models.run.intervene import Run, gate, intervene
 from headscope.models.run.loaded import LoadedModel, ends_of
 from headscope.models.run.pooling import cosine, wide
 from headscope.tasks.seq2seq import decode_greedily
@@ -52,6 +55,7 @@ class ShownText:
     text: str
     tokens: tuple[str, ...]
     special: tuple[bool, ...]  # Tokens that the tokenizer added
+    target: dict[str, list[Any]]  # The same two of what a decoder reads; empty without one
     patterns: dict[str, str]  # By head: per cent, a byte a weight, row by row, in base64
 
 
@@ -59,17 +63,20 @@ class Answers:
     """Answers for one model, which keeps nothing of what it was asked."""
 
     def __init__(self, loaded: LoadedModel, *, seed: int = 0) -> None:
-        self.model = loaded.only("encoder") if loaded.encoder_decoder else loaded
+        writes = loaded.task_head == "seq2seq"
+        # A decoder reads what it writes: without a head that writes, only the encoder runs.
+        self.model = loaded.only("encoder") if loaded.encoder_decoder and not writes else loaded
+        self._ends = ends_of(loaded) if writes else None
         self._seed = seed
         self._places = {
-            head_name(site.layer, number): (site.row, index)
+            head_name(site.layer, number, site.stack): (site.row, index)
             for site in self.model.sites
             for index, number in enumerate(site.head_ids)
         }
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that can be switched off, as ``L3H5``."""
+        """The heads that can be switched off, as ``L3H5`` or ``cross:L0H2``."""
         return tuple(self._places)
 
     def __call__(self, texts: Sequence[str], off: Sequence[str]) -> dict[str, Any]:
@@ -79,30 +86,42 @@ class Answers:
         """
         rows = self._rows(texts)
         gates = self._gates(off)
-        copies = len(gates)
-        batch = padded(rows * copies, self.model.pad_id, self.model.device)
+        n, copies = len(rows), len(gates)
+        by_row, every = gates.repeat_interleave(n, dim=0), rows * copies
+        # The second model of the batch has the heads off; alone, the first one is that.
+        start = n if copies > 1 else 0
+        wrote, pairs = list[tuple[int, ...]](), list[PairRow]()
+        if self._ends is not None:
+            wrote = self._write(rows, gates[:3], self._ends)
+            pairs = [self._pair(row, wrote[i % n], self._ends) for i, row in enumerate(every)]
+            rows = [self._pair(row, wrote[start + i], self._ends) for i, row in enumerate(rows)]
+            by_row, start = torch.cat([by_row, by_row[start : start + n]]), len(pairs)
+            every = [*pairs, *rows]
+        batch = padded(every, self.model.pad_id, self.model.device)
         patterns: dict[str, list[Tensor]] = {}
 
         def attend(
             site: AttentionSite, q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float | None
         ) -> Tensor:
             pattern = attention_pattern(q, k, scale=scale, mask=mask)
-            # The second model of the batch has the heads off; alone, the first one is that.
-            first = len(rows) if copies > 1 else 0
+            keys = "decoder" if site.stack == "decoder" else "encoder"
             for index, number in enumerate(site.head_ids):
-                patterns[head_name(site.layer, number)] = [
-                    pattern[first + i, index, : len(row), : len(row)] for i, row in enumerate(rows)
+                patterns[head_name(site.layer, number, site.stack)] = [
+                    pattern[start + i, index, : _tokens(row, site.stack), : _tokens(row, keys)]
+                    for i, row in enumerate(rows)
                 ]
             return pattern @ v
 
-        by_row = gates.repeat_interleave(len(rows), dim=0)
         with intervene(self.model, attention=attend, z=lambda s, z: gate(z, s, by_row)) as router:
-            hidden, logits = router.checked(self.model.run, *batch.inputs)
-        shown = texts if len(rows) == len(texts) else [" / ".join(texts)]
-        values = self._read(batch, rows, hidden, logits, copies)
-        written = self._written(batch, by_row, copies, len(rows))
+            run: Run = self.model.run
+            hidden, logits = router.checked(run, *batch.inputs, **batch.decoder_inputs)
+        shown = texts if n == len(texts) else [" / ".join(texts)]
+        if logits is not None and pairs:
+            answers = list(self._written(pairs, wrote, wide(logits), n))
+        else:
+            answers = self._read(batch, rows, hidden, logits, copies)
         return {
-            "answers": [vars(answer) for answer in [*values, *written]],
+            "answers": [vars(answer) for answer in answers],
             "texts": [
                 vars(self._shown(text, row, {name: of[i] for name, of in patterns.items()}))
                 for i, (text, row) in enumerate(zip(shown, rows, strict=True))
@@ -159,10 +178,15 @@ class Answers:
 
     def _shown(self, text: str, row: Row, patterns: dict[str, Tensor]) -> ShownText:
         tokenizer, content = self.model.tokenizer, set(row.content)
+        target: dict[str, list[Any]] = {}
+        if isinstance(row, PairRow):
+            names = map(visible, tokenizer.convert_ids_to_tokens(list(row.decoder_ids)))
+            target = {"tokens": [*names], "special": [i == 0 for i in range(len(row.decoder_ids))]}
         return ShownText(
             text=visible(text),
             tokens=tuple(map(visible, tokenizer.convert_ids_to_tokens(list(row.ids)))),
-            special=tuple(i not in content for i in range(len(row))),
+            special=tuple(i not in content for i in range(len(row.ids))),
+            target=target,
             patterns={
                 name: base64.b64encode(
                     (100 * pattern.double()).round().to(torch.uint8).cpu().numpy().tobytes()
@@ -215,25 +239,55 @@ class Answers:
         items = dict.fromkeys(likeliest.flatten().tolist())
         return [_numbers(visible(name(i)), shares[:, i].tolist()) for i in items]
 
-    def _written(self, batch: Padded, gates: Tensor, copies: int, texts: int) -> list[Answer]:
-        """Let an encoder-decoder model write for the first text.
+    # --- what an encoder-decoder model writes -----------------------------------------------------
 
-        As the whole model, with the heads off, and once without as many heads drawn at random.
-        """
-        if self.model.task_head != "seq2seq":
-            return []
-        chosen = torch.arange(min(copies, 3)) * texts
-        with intervene(self.model, z=lambda site, z: gate(z, site, gates[chosen])):
+    def _write(self, rows: Sequence[Row], gates: Tensor, ends: Ends) -> list[tuple[int, ...]]:
+        """Let each of some models write for each text; returns token ids, model by model."""
+        inputs = padded(list(rows) * len(gates), self.model.pad_id, self.model.device)
+        by_row = gates.repeat_interleave(len(rows), dim=0)
+        with intervene(self.model, z=lambda site, z: gate(z, site, by_row)):
             ids = decode_greedily(
                 self.model.network,
-                batch.input_ids[chosen],
-                batch.attention_mask[chosen],
-                ends=ends_of(self.model),
+                inputs.input_ids,
+                inputs.attention_mask,
+                ends=ends,
                 pad_id=self.model.pad_id,
-                max_new_tokens=min(_WRITTEN, self.model.max_length),
+                max_new_tokens=self._most_written,
             )
-        said = [visible(self.model.tokenizer.decode(row, skip_special_tokens=True)) for row in ids]
-        return [Answer("written", said[0], said[min(1, len(said) - 1)], "".join(said[2:]))]
+        return [tuple(row) for row in ids]
+
+    @property
+    def _most_written(self) -> int:
+        return min(_WRITTEN, self.model.max_length)
+
+    def _pair(self, row: Row, wrote: tuple[int, ...], ends: Ends) -> PairRow:
+        """Let a decoder read a text, given as token ids; one that was cut short has no end."""
+        labels = wrote if len(wrote) == self._most_written else (*wrote, ends.stop)
+        read = (ends.start, *labels[:-1])
+        words = tuple(range(1, len(read)))
+        return PairRow(**vars(row), decoder_ids=read, labels=labels, decoder_content=words)
+
+    def _written(
+        self, pairs: Sequence[PairRow], wrote: Sequence[tuple[int, ...]], logits: Tensor, n: int
+    ) -> Iterator[Answer]:
+        """Say what was written by the whole model, with heads off, and by one random set.
+
+        ``pairs`` has each of n texts by each model, which reads what the whole one wrote.
+        """
+        decode, logs = self.model.tokenizer.decode, F.log_softmax(logits, dim=-1)
+        said = [visible(decode(ids, skip_special_tokens=True)) for ids in wrote]
+        places = ((i, range(len(pair.labels)), pair.labels) for i, pair in enumerate(pairs))
+        likely = [float(logs[place].mean().exp()) for place in places]
+        for i, name in enumerate(("first: ", "second: ") if n == 2 else ("",)):
+            by_model = said[i::n]
+            off, random = by_model[min(1, len(by_model) - 1)], "".join(by_model[2:])
+            yield Answer(f"{name}written", by_model[0], off, random)
+            yield _numbers(f"{name}the whole model's text, probability of a token", likely[i::n])
+
+
+def _tokens(row: Row, stack: str) -> int:
+    """Return how many tokens of a row the queries of a stack are, or its keys."""
+    return len(row.decoder_ids if isinstance(row, PairRow) and stack != "encoder" else row.ids)
 
 
 def _numbers(name: str, values: Sequence[float]) -> Answer:

@@ -46,4 +46,4 @@ def prepared(
                 f"({visible(ours)[:12]}); classify this model, or leave --roles out."
             )
         report = dataclasses.replace(report, classify=saved.classify)
-    return report_html(report, live=True), answers
+    return report_html(report, live=answers.heads), answers

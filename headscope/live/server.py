@@ -31,6 +31,7 @@ from headscope.core.safe_text import visible
 HOST = "127.0.0.1"
 WAITING = 4  # Requests that may wait while one is answered
 LARGEST = 1 << 16  # Bytes of a request
+SLOWEST = 10.0  # Seconds in which a whole request must have arrived
 _HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -98,10 +99,14 @@ def application(page: str, ask: Ask, *, token: str, port: int) -> Starlette:
         if request.headers.get("origin") not in origins or not known(request.headers.get("token")):
             return _sentence("This request does not come from the page of this server.", 403)
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST:
-                return _sentence("That is more text than one request may hold.", 413)
+        try:
+            async with asyncio.timeout(SLOWEST):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > LARGEST:
+                        return _sentence("That is more text than one request may hold.", 413)
+        except TimeoutError:
+            return _sentence(f"The request took more than {SLOWEST:.0f} seconds to arrive.", 408)
         try:
             asked = _question(body)
         except InputError as error:

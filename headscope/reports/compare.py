@@ -7,16 +7,17 @@ import math
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, product
+from pathlib import Path
 from typing import Any
 
 from headscope.analyses.classify.cards import head_sentence, mark_of
 from headscope.analyses.classify.result import ClassifyResult
 from headscope.core.errors import InputError
 from headscope.core.safe_text import listed, visible
-from headscope.core.serialise import SCHEMA
+from headscope.core.serialise import SCHEMA, to_dict
 from headscope.reports.baseline import Condition, Conditions, Side, conditions, side_of
 from headscope.reports.facts import Facts, Key, Labels, Number
-from headscope.reports.reading import Results
+from headscope.reports.reading import Results, read_results, results_of
 from headscope.reports.registry import SECTIONS
 from headscope.reports.result import (
     Change,
@@ -28,11 +29,12 @@ from headscope.reports.result import (
     CurveChange,
     DiffResult,
     Identity,
+    ReportResult,
     SetChange,
     TextChange,
     Unlike,
 )
-from headscope.reports.rules import Rule, with_fired
+from headscope.reports.rules import Rule, parse_rules, with_fired
 from headscope.show.cells import tiny
 from headscope.show.view import KeyNumber, view_of
 
@@ -252,6 +254,46 @@ def _differing(old: object, new: object, where: str, report: Callable[[str], Non
 
 
 # --- two reports or more, side by side ---
+
+
+def compare(
+    reports: Sequence[str | Path | ReportResult],
+    *,
+    fail_on: Sequence[str] = (),
+    tolerance: float = TOLERANCE,
+) -> CompareResult:
+    """Put several models' reports side by side: the key numbers of each, with their intervals.
+
+    Parameters
+    ----------
+    reports : list of str, Path or result
+        Two or more: folders of reports, their ``report.json``, or what :func:`headscope.report`
+        (or one command, such as :func:`headscope.classify`) returned.
+    fail_on : list of str, optional
+        Rules such as ``role-lost`` and ``metric-drop=2%``: the result then holds what changed from
+        the first report to each other one, and which rules fired.
+    tolerance : float, default 0.01
+        Share of a number (of 1, where it is smaller) that it may differ where it has no interval.
+
+    Returns
+    -------
+    CompareResult
+        Frozen raw values; ``.to_frame()`` gives pandas.
+
+    Raises
+    ------
+    InputError
+        For fewer than two reports, or for what cannot be read as one.
+    """
+    if isinstance(reports, str | Path):
+        raise InputError("Comparing takes a list of two reports or more; give them in one list.")
+    sides = [
+        read_results(Path(report))
+        if isinstance(report, str | Path)
+        else results_of(to_dict(report), str(report.provenance["model"]["id"]))
+        for report in reports
+    ]
+    return side_by_side(sides, parse_rules(fail_on), tolerance=tolerance)
 
 
 def side_by_side(

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from headscope.analyses.classify.result import ClassifyResult
-from headscope.analyses.classify.view import parts_of
 from headscope.core.safe_text import markdown, visible
 from headscope.core.serialise import warnings_of
 from headscope.reports.claims.view import bar_of
@@ -65,11 +64,10 @@ def headline(report: ReportResult) -> str:
     parts = []
     classified, prune = report.classify, report.prune
     if classified is not None and classified.heads:
-        part = parts_of(classified)[0]
-        some = sum(bool(head.roles) for head in part.heads)
-        article = "the " if part.corpus.name.startswith("built-in") else ""
-        text = f"{article}{part.corpus.name}"
-        parts.append(f"{some} of {len(part.heads)} heads have a role on {text}")
+        some = sum(bool(head.roles) for head in classified.heads)
+        article = "the " if classified.corpus.name.startswith("built-in") else ""
+        text = f"{article}{classified.corpus.name}"
+        parts.append(f"{some} of {len(classified.heads)} heads have a role on {text}")
     if prune is not None and prune.curves:
         points = [p for p in prune.curves[0].points if p.heads_removed]
         if points:

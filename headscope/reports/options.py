@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from headscope.core.errors import HeadscopeError, InputError, nearest
 from headscope.core.options import Option, Usual, names
-from headscope.reports.registry import SECTIONS, section_of
+from headscope.reports.registry import SECTIONS, function_of, section_of
 from headscope.reports.result import InsightsResult, ReportResult
 from headscope.session.entry import entry
 from headscope.session.options import POOLING, TASKS, ModelOptions, RunOptions
@@ -245,12 +245,10 @@ class ReportOptions(ClaimsOptions):
 
     def _sections(self) -> Iterator[tuple[str, ModelOptions]]:
         """Yield the options of every section that is asked for, those of insights by default."""
-        import headscope
-
         for name in SECTIONS:
             if name not in (self.only or SECTIONS) or name in self.skip:
                 continue
-            kind: type[ModelOptions] = getattr(headscope, name).options
+            kind: type[ModelOptions] = function_of(name).options
             table = {} if name == "insights" else (self.settings or {}).get(name, {})
             try:
                 options = kind(**{**kind.report_defaults(), **table})

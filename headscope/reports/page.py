@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
-from headscope.analyses.classify.view import legend, parts_of, role_counts
+from headscope.analyses.classify.cards import head_cards
+from headscope.analyses.classify.view import STACK_NAMES, legend, parts_of, role_counts
 from headscope.core.heads import parse_head
 from headscope.core.safe_text import visible
 from headscope.core.serialise import warnings_of
@@ -35,16 +38,17 @@ _CARD_FIELDS = (
 )
 
 
-def report_html(report: ReportResult, *, live: bool = False) -> str:
+def report_html(report: ReportResult, *, live: Sequence[str] = ()) -> str:
     """Write the page; the same result gives the same text.
 
-    A ``live`` page asks its own server about sentences that are typed into it.
+    A page with ``live`` heads asks its own server about sentences and about the model without some
+    heads.
 
     Strings of models and corpora go into the page through the template's escaping or as JSON, and
     from there through textContent. The page's security policy lets only the one script run whose
     hash it states, and nothing be fetched.
     """
-    cards = _cards(report)
+    cards = _live_cards(report, live) if live else _cards(report)
     every = [scale for name in report.sections for scale in view_of(name).scales]
     every.sort(key=lambda scale: not scale.of_pattern)
     scales = [scale for scale in every if any(scale.key in card.values for card in cards)]
@@ -58,11 +62,11 @@ def report_html(report: ReportResult, *, live: bool = False) -> str:
     # The map: heads by their original numbers, None where one was removed.
     stack = next((head.stack for head in classified.heads), "") if classified else ""
     removed = model.get("removed_heads") or []
-    gone = [(p[-2], p[-1]) for p in removed if len(p) == 2 or p[0] == stack]
-    by_place = {(card.layer, card.head): card for card in cards}
-    cells: dict[tuple[int, int], Card | None] = dict.fromkeys(gone)
-    cells = {**cells, **by_place} if by_place else {}
-    rows = head_rows(cells, range(max((layer for layer, _ in cells), default=-1) + 1))
+    maps = [
+        (STACK_NAMES[of], "" if of == "encoder" else f"{of}:", _rows(own, removed, of))
+        for of, own in groupby(cards, lambda card: card.stack if live else stack or "encoder")
+    ]
+    rows = maps[0][2] if maps else []
 
     size = f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads"
     size += f", {len(removed)} removed" if removed else ""
@@ -80,14 +84,17 @@ def report_html(report: ReportResult, *, live: bool = False) -> str:
         )
         for card in cards
     ]
-    classes = parts_of(classified)[:1] if classified is not None else []
+    classes = parts_of(classified)[: None if live else 1] if classified is not None else []
+    counts = Counter[tuple[str, str]]()
+    for part in classes:
+        counts.update({role[:2]: role[2] for role in role_counts(part)})
     first = _clearest(report, cards)
     failed = report.validate is not None and not report.validate.passed
     return rendered(
         "page.html.j2",
         role_colours(),
         ("pictures.js", "charts.js", "page.js"),
-        data=page_json({"live": live, **_data(report, cards, captions, first)}),
+        data=page_json({"live": bool(live), **_data(report, cards, captions, first)}),
         live=live,
         means=any(card.mean for card in cards),
         title=model_title(report),
@@ -107,12 +114,13 @@ def report_html(report: ReportResult, *, live: bool = False) -> str:
         ],
         claims=list(zip(claims, map(paper_of, claims), bars, strict=True)),
         axis=axis,
-        roles=[role[:3] for role in role_counts(classes[0])] if classes else (),
+        roles=[(*role, n) for role, n in counts.items()],
         scales=captions,
         columns=range(len(rows[0][1]) if rows else 0),
         rows=rows,
+        maps=maps,
         map_caption=_MAP_CAPTION if any(card.mean for card in cards) else "One cell a head",
-        legend="".join(f"{legend(part)}; " for part in classes) + "dashed: removed from the model.",
+        legend=(f"{legend(*classes)}; " if classes else "") + "dashed: removed from the model.",
         samples=[visible(sample.text) for sample in report.samples],
         parts=parts,
         table_header=[("head", False), ("roles", False), *((s.caption, True) for s in scales)],
@@ -158,7 +166,6 @@ def _cards(report: ReportResult) -> list[Card]:
         for new in view_of(name).facts(result, sorted(cards)):
             place = new.layer, new.head
             old = cards.get(place, Card(*place))
-            values = {k: round(float(v), 4) + 0.0 for k, v in new.values.items() if v is not None}
             lists: dict[str, Any] = {
                 field: [*getattr(old, field), *getattr(new, field)]
                 for field in ("roles", "keys", "labels", "facts", "ranks", "numbers")
@@ -169,10 +176,37 @@ def _cards(report: ReportResult) -> list[Card]:
                 mark=new.mark or old.mark,
                 sentence=new.sentence or old.sentence,
                 mean=new.mean or old.mean,
-                values={**old.values, **values},
+                values={**old.values, **_rounded(new.values)},
                 **lists,
             )
     return [cards[place] for place in sorted(cards)]
+
+
+def _live_cards(report: ReportResult, heads: Sequence[str]) -> list[Card]:
+    """Make a card of every head that can be switched off; some stacks may not be classified."""
+    known = {card.name: card for card in head_cards(report.classify)} if report.classify else {}
+    unknown = "Not classified: roles of decoders and cross-attention take pairs of texts."
+    cards = [
+        known.get(name)
+        or Card(*parse_head(name), stack=name.rpartition(":")[0] or "encoder", sentence=unknown)
+        for name in heads
+    ]
+    return [replace(card, values=_rounded(card.values)) for card in cards]
+
+
+def _rows(
+    cards: Iterable[Card], removed: Sequence[Sequence[Any]], stack: str
+) -> list[tuple[int, list[Card | None]]]:
+    """Arrange cards of a stack by layer and head, None where a head was removed."""
+    gone = [(p[-2], p[-1]) for p in removed if len(p) == 2 or p[0] == stack]
+    by_place = {(card.layer, card.head): card for card in cards}
+    cells: dict[tuple[int, int], Card | None] = dict.fromkeys(gone)
+    cells = {**cells, **by_place} if by_place else {}
+    return head_rows(cells, range(max((layer for layer, _ in cells), default=-1) + 1))
+
+
+def _rounded(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {k: round(float(v), 4) + 0.0 for k, v in values.items() if v is not None}
 
 
 def _data(

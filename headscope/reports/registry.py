@@ -1,34 +1,31 @@
 """The sections of a report: THE list, with the class of each result and the order of a run.
 
-From the name of a section follows where everything else about it lives: its function
-``headscope.NAME``, its view in the module ``view`` of its room, its table in a config file,
-its page in the docs. tests/unit/test_registry.py holds every section against that.
+From the name of a section follows where everything else about it lives: its function and the class
+of its result in the package of its name, its view in the module ``view`` there, its table in a
+config file, its page in the docs. tests/unit/test_registry.py holds every section against that.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import headscope
-
 if TYPE_CHECKING:
-    from headscope import (
-        AttributeResult,
-        ClassifyResult,
-        DepthResult,
-        ExplainResult,
-        FlowResult,
-        InsightsResult,
-        LinearResult,
-        PruneResult,
-        RankResult,
-        SpectrumResult,
-        SymmetricResult,
-        TransferResult,
-        ValidationResult,
-    )
+    from headscope import InsightsResult  # whose module imports this one
+    from headscope.analyses.attribute.result import AttributeResult
+    from headscope.analyses.classify.result import ClassifyResult
+    from headscope.analyses.depth.result import DepthResult
+    from headscope.analyses.explain.result import ExplainResult
+    from headscope.analyses.flow.result import FlowResult
+    from headscope.analyses.linear.result import LinearResult
+    from headscope.analyses.rank.result import RankResult
+    from headscope.analyses.spectrum.result import SpectrumResult
+    from headscope.analyses.symmetric.result import SymmetricResult
+    from headscope.analyses.transfer.result import TransferResult
+    from headscope.models.certificate.validation import ValidationResult
+    from headscope.pruning.result import PruneResult
 
 REPORT = "report.json"  # The file that holds every section.
 
@@ -73,13 +70,13 @@ class Section:
     """What is known of a section without measuring anything."""
 
     name: str  # Of the section, its command and its table in a config file
-    result: str  # The name of its result's class in ``headscope``
+    result: str  # The name of its result's class
     uses: tuple[str, ...]  # Sections whose result it makes use of
 
     @property
     def kind(self) -> type:
         """The class of its result, imported when it is first asked for."""
-        return cast(type, getattr(headscope, self.result))
+        return cast(type, getattr(_module_of(self.name), self.result))
 
     @property
     def marks(self) -> set[str]:
@@ -99,6 +96,24 @@ _SECTIONS = {
     )
     for field in dataclasses.fields(Sections)
 }
+
+
+#: Modules of the commands that measure and are no analysis.
+_HOMES = {
+    "prune": "pruning",
+    "shrink": "shrinking",
+    **dict.fromkeys(("report", "insights"), "reports.options"),
+}
+
+
+def _module_of(command: str) -> Any:
+    home = _HOMES.get(command, f"analyses.{command}")
+    return importlib.import_module(f"headscope.{home}")
+
+
+def function_of(command: str) -> Any:
+    """Return the public function of a command that measures; its ``options`` are a class."""
+    return getattr(_module_of(command), command)
 
 
 def section_of(name: str) -> Section:

@@ -291,7 +291,7 @@ class DiffResult:
         return not any((*runs, *heads, *numbers, self.other))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompareResult:
     """Several models' reports as one table."""
 
@@ -303,6 +303,28 @@ class CompareResult:
     changes: tuple[DiffResult, ...] = ()
     schema: int = SCHEMA  # Version of the JSON's fields
 
+    def __repr__(self) -> str:
+        """One line: which reports, and how much they say."""
+        names = " and ".join(f"{report.label} ({report.name})" for report in self.reports)
+        return f"<CompareResult of {names}: {len(self.rows)} rows, .to_frame()>"
+
+    def to_frame(self) -> pandas.DataFrame:
+        """One row per report and number, with its 95% interval and its control (pandas)."""
+        import pandas as pd
+
+        rows = [
+            {
+                **{"report": report.label, "model": report.name},
+                **{"section": row.section, "what": row.what},
+                **vars(cell.number),
+                **{"text": cell.text, "control": cell.control},
+            }
+            for row in self.rows
+            for report, cell in zip(self.reports, row.cells, strict=True)
+            if cell is not None
+        ]
+        return pd.DataFrame(rows)
+
 
 @dataclass(frozen=True)
 class SamplePatterns:
@@ -313,7 +335,7 @@ class SamplePatterns:
     patterns: dict[str, tuple[tuple[float, ...], ...]]  # By head (``L3H5``), rounded to two digits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReportResult(Sections):
     """Every command's result on one model; a section that was not run is None."""
 
@@ -324,3 +346,11 @@ class ReportResult(Sections):
     samples: tuple[SamplePatterns, ...] = ()  # Patterns that the page shows.
     #: Sections that are left out as their own check failed; not part of the file.
     failed: tuple[str, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        """One line: the model, and which sections there are."""
+        return f"<ReportResult of {self.provenance['model']['id']}: .{', .'.join(self.sections)}>"
+
+    def __str__(self) -> str:
+        """Return the headline of each section, a line each."""
+        return "\n".join(str(section) for section in self.sections.values())

@@ -10,12 +10,12 @@ import types
 import typing
 from typing import Any
 
-import headscope
 from headscope.core.errors import InputError, nearest
 from headscope.core.heads import Head
 from headscope.core.serialise import SCHEMA
 from headscope.reports.registry import SECTIONS, section_of
-from headscope.reports.result import CompareResult, DiffResult, ListResult
+from headscope.reports.result import CompareResult, DiffResult, ListResult, ReportResult
+from headscope.shrinking.result import ShrinkResult
 
 #: The commands that write JSON.
 COMMANDS = (*SECTIONS, "shrink", "report", "compare", "diff", "list")
@@ -28,11 +28,14 @@ def schema_of(command: str) -> dict[str, Any]:
 
     Objects may have further fields: a later version adds some without a new number of the schema.
     """
-    others = {"compare": CompareResult, "diff": DiffResult, "list": ListResult}
+    others: dict[str, type] = {
+        **{"shrink": ShrinkResult, "report": ReportResult},
+        **{"compare": CompareResult, "diff": DiffResult, "list": ListResult},
+    }
     if command in SECTIONS:
         kind = section_of(command).kind
-    elif command in COMMANDS:
-        kind = others.get(command) or getattr(headscope, f"{command.title()}Result")
+    elif command in others:
+        kind = others[command]
     else:
         known = nearest(command, COMMANDS, "there is that of")
         raise InputError(f"There is no JSON of {command!r}; {known}")

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import headscope
 from headscope.core.errors import CheckFailedError, InputError, UnsupportedModelError
 from headscope.core.once import keeping
 from headscope.core.options import options_of
@@ -24,7 +23,7 @@ from headscope.core.progress import Progress, part_of, silent
 from headscope.core.thresholds import ThresholdSet
 from headscope.models.run.devices import widest_dtype
 from headscope.models.run.loaded import LoadedModel
-from headscope.reports.registry import SECTIONS, Sections
+from headscope.reports.registry import SECTIONS, Sections, function_of
 from headscope.session.options import ModelOptions
 
 #: Parameters that are no settings: a run of sections decides them, or they name or make files.
@@ -114,7 +113,7 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
                 "settings": run.settings,
             }
             shared = {key: v for key, v in shared.items() if key in takes and v is not None}
-            results[name] = getattr(headscope, name)(
+            results[name] = function_of(name)(
                 run.loaded, command=run.command, **{**shared, **arguments}
             )
         except (UnsupportedModelError, CheckFailedError) as error:
@@ -125,13 +124,13 @@ def _run_sections(names: Iterable[str], run: Run) -> SectionResults:
 
 def _options(name: str) -> type[ModelOptions]:
     """Return a section's class of options."""
-    kind: type[ModelOptions] = getattr(headscope, name).options
+    kind: type[ModelOptions] = function_of(name).options
     return kind
 
 
 def _parameters(name: str) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a section's function, but for those of loading."""
-    every = inspect.signature(getattr(headscope, name)).parameters
+    every = inspect.signature(function_of(name)).parameters
     declared = options_of(_options(name))
     return {n: p for n, p in every.items() if n == "model" or not declared[n].marker.loading}
 

@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 import textwrap
+import types
 import typing
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,6 +126,16 @@ def _checked(function: Callable[P, Result], own: Sequence[str]) -> Callable[P, R
     return checked
 
 
+def _type_words(kind: Any) -> str:
+    """Write a type as numpydoc does: ``str, Path or list of str``."""
+    parts = [part for part in typing.get_args(kind) if part is not type(None)]
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
+        return re.sub(r"(.*), ", r"\1 or ", ", ".join(map(_type_words, parts)))
+    if typing.get_origin(kind) is Sequence:
+        return f"list of {_type_words(parts[0])}"
+    return re.sub(r"(\w+\.)+(?=\w)", "", getattr(kind, "__name__", None) or "value")
+
+
 def _docstring(kind: type[ModelOptions], result: type) -> str:
     """Write the page that ``help()`` shows: the class's own words, and a line for each option."""
     text, _, examples = (inspect.getdoc(kind) or "").partition("\nExamples\n--------\n")
@@ -133,7 +144,7 @@ def _docstring(kind: type[ModelOptions], result: type) -> str:
         *("model : str, path, LoadedModel", "    What :func:`headscope.load` returned, or a name."),
     ]
     for option in ordered(kind).values():
-        type_name = re.sub(r"(\w+\.)+(?=\w)", "", getattr(option.kind, "__name__", None) or "value")
+        type_name = _type_words(option.kind)
         default = "optional" if option.default in (None, "") else f"default {option.default!r}"
         lines += [f"{option.name} : {type_name}, {default}"]
         help_text = option.marker.python_help or option.marker.help

@@ -1,53 +1,12 @@
-"""What the result of every command that runs a model carries, and how a notebook shows it."""
+"""What the result of every command that runs a model carries."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headscope.models.certificate.validation import ValidationSummary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-class Shown:
-    """How Python and notebooks show a result."""
-
-    provenance: dict[str, Any]
-
-    def __repr__(self) -> str:
-        """One line: the class, the model, and what a reader may ask it for."""
-        model = self.provenance["model"]["id"]
-        return f"<{type(self).__name__} of {model}: .to_frame(), .plot(), and its fields>"
-
-    def _repr_html_(self) -> str:
-        """The key sentence and a small picture, as Jupyter shows it."""
-        from headscope.show.notebook import html
-
-        return html(self._command, self)
-
-    def plot(self, name: str = "") -> Figure | None:
-        """Draw a figure of this result.
-
-        Parameters
-        ----------
-        name : str, optional
-            The name of its file in a result folder, without the ending. Default: the first one.
-
-        Returns
-        -------
-        matplotlib.figure.Figure or None
-            None where the result has no figure.
-        """
-        from headscope.show.notebook import figure_of
-
-        figure: Figure | None = figure_of(self._command, self, name)
-        return figure
-
-    @property
-    def _command(self) -> str:
-        return type(self).__name__.removesuffix("Result").lower()
+from headscope.show.shown import Shown
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     #: One sentence a line: a file, or lines in memory.
     Text = str | Path | PlainText | Sequence[str]
 else:
-    Text, AnyCorpus = Path, Path | None
+    # What a signature says: data classes that hold a text need torch, and are seldom handed over.
+    Text = str | Path | Sequence[str]
+    AnyCorpus = Text | Sequence[tuple[str, str]] | None
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 TASKS = (

@@ -16,6 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.colors import BoundaryNorm
 from matplotlib.figure import Figure
 from matplotlib.scale import LinearScale, LogScale, ScaleBase, SymmetricalLogScale
@@ -58,19 +59,8 @@ def figures_of(blocks: Iterable[Block]) -> Iterator[tuple[str, Figure]]:
 def _figure(block: Chart | HeadMap | Panels) -> Figure:
     if isinstance(block, HeadMap):
         rows = head_rows(block.values)
-        grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
-        n_layers, n_heads = grid.shape
-        figure = new_figure(max(5.0, 1.8 + 0.55 * n_heads), 1.2 + 0.5 * n_layers)
-        axes = figure.add_subplot()
-        low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
-        image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=low, vmax=high)
-        label_grid(axes, n_layers, n_heads, [layer for layer, _ in rows])
-        for (layer, head), value in np.ndenumerate(grid):
-            if np.isfinite(value):
-                colour = "white" if value < (low + high) / 2 else "black"
-                cell_text(axes, layer, head, f"{value:.{block.digits}f}", colour, 6.5)
-        small_colour_bar(figure, image, axes, block.legend, 0.03)
-        axes.set_title(tidy(block.title), fontsize=10)
+        figure = new_figure(max(5.0, 1.8 + 0.55 * len(rows[0][1])), 1.3 + 0.5 * len(rows))
+        head_map_on(figure.add_subplot(), block)
         return figure
     if isinstance(block, Panels):
         figure = new_figure(*block.size)
@@ -103,6 +93,20 @@ def _figure(block: Chart | HeadMap | Panels) -> Figure:
     if len(block.series) > 1:
         legend_beside(figure, "outside lower center", 2, handlelength=3.5)
     return figure
+
+
+def head_map_on(axes: Axes, block: HeadMap, *, text: bool = True, legend: bool = True) -> None:
+    """Draw a number of every head on axes: in words in its cell, and as a colour beside a bar."""
+    rows = head_rows(block.values)
+    grid = np.array([values for _, values in rows], dtype=float)  # None becomes NaN
+    image = axes.imshow(grid, aspect="auto", cmap="viridis")
+    label_grid(axes, len(rows), grid.shape[1], [layer for layer, _ in rows])
+    for (layer, head), value in np.ndenumerate(grid if text else grid[:0]):
+        if np.isfinite(value):
+            cell_text(axes, layer, head, f"{value:.{block.digits}f}", image.to_rgba(value), 6.5)
+    if legend:
+        small_colour_bar(axes.figure, image, axes, block.legend, 0.03)
+    axes.set_title(block.title, fontsize=10)
 
 
 def chart_on(axes: Axes, chart: Chart) -> None:
@@ -177,15 +181,14 @@ def _matrix(axes: Axes, matrix: Matrix) -> None:
     low, high = 0.0, 1.0
     if not matrix.weights:
         low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    axes.imshow(values, cmap="Blues", vmin=low, vmax=high if high > low else low + 1)
+    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high if high > low else low + 1)
     axes.set_xticks(range(n), names, fontsize=7, rotation=60, ha="right")
     axes.set_yticks(range(n), names, fontsize=7)
     axes.set_title(f"{matrix.title} (queries down)", fontsize=9)
     for (i, j), value in np.ndenumerate(values):
         text = matrix_cell(value, matrix.weights)
         if n <= _NUMBERED and np.isfinite(value) and text != ".":
-            colour = "white" if value > (low + high) / 2 else "black"
-            cell_text(axes, i, j, text, colour, 6)
+            cell_text(axes, i, j, text, image.to_rgba(value), 6)
     for written in axes.texts:
         written.set_in_layout(False)  # measuring hundreds of them takes seconds
 
@@ -279,6 +282,8 @@ def legend_beside(
 def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | None = None) -> None:
     """Turn axes into a grid of layers x heads, one cell a head; ``names`` are the layers'."""
     names = names or [f"L{i}" for i in range(n_layers)]
+    axes.set_xlabel("head", fontsize=8)
+    axes.set_ylabel("layer", fontsize=8)
     axes.set_xticks(range(n_heads), [f"H{i}" for i in range(n_heads)], fontsize=7)
     axes.set_yticks(range(n_layers), names, fontsize=7)
     axes.set_xticks(np.arange(-0.5, n_heads), minor=True)
@@ -287,9 +292,9 @@ def label_grid(axes: Axes, n_layers: int, n_heads: int, names: Sequence[str] | N
     axes.tick_params(which="both", length=0)
 
 
-def small_colour_bar(figure: Figure, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
+def small_colour_bar(figure: Any, image: Any, axes: Any, legend: str, fraction: float) -> Axes:
     """Put a colour bar beside axes, and return its own."""
-    bar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
+    bar: Colorbar = figure.colorbar(image, ax=axes, fraction=fraction, pad=0.02)
     bar.set_label(tidy(legend), fontsize=7)
     bar.ax.tick_params(labelsize=7)
     return bar.ax
@@ -336,6 +341,13 @@ def swarm(heights: Array) -> Array:
     return shifts
 
 
-def cell_text(axes: Axes, layer: int, head: int, text: str, colour: str, size: float) -> None:
-    """Write into the middle of a head's cell."""
+def ink(ground: Any) -> str:
+    """Return black or white, whichever has the greater contrast to a colour (WCAG 2)."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in ground)
+    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "white"
+
+
+def cell_text(axes: Axes, layer: int, head: int, text: str, ground: Any, size: float) -> None:
+    """Write into the middle of a head's cell, whose colour is ``ground`` (RGB, 0 to 1)."""
+    colour = ink(np.asarray(ground, dtype=float)[:3])
     axes.text(head, layer, text, ha="center", va="center", fontsize=size, color=colour)

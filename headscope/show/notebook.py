@@ -60,68 +60,83 @@ def progress_bar(command: str, names: Sequence[str]) -> Iterator[Progress | None
         shown.update(html(""))
 
 
-def html(command: str, result: Any) -> str:
-    """Write the key sentence, and the map of heads or the first figure."""
-    shown = _blocks(command, result)
-    texts = [block for block in shown if isinstance(block, Text) and block.text]
-    leads = [text for text in texts if text.style == "lead"] or [t for t in texts if PAGE in t.on]
-    sentence = " ".join(leads[0].text.split()) if leads else ""
-    head = Markup("<p><b>{} of {}</b>. {}</p>")
-    parts = [head.format(command, model_name(result), tidy(sentence))]
+def headline(result: Any) -> str:
+    """Return the sentences that terminal and page begin with, a line each."""
+    texts = [b for b in _blocks(result) if isinstance(b, Text) and b.text]
+    leads = [text for text in texts if text.style in ("lead", "passed", "failed")]
+    lines = leads or [text for text in texts if PAGE in text.on][:1]
+    return "\n".join(" ".join(line.text.split()) for line in lines)
+
+
+def html(result: Any) -> str:
+    """Write the key sentences, and the map of heads or the first figure."""
+    shown = _blocks(result)
+    sentences = Markup("<br>").join(tidy(headline(result)).splitlines())
+    parts = [
+        Markup("<p><b>{} of {}</b>. {}</p>").format(
+            result.command_name, model_name(result), sentences
+        )
+    ]
     marks = next((block for block in shown if isinstance(block, HeadMarks)), None)
     if marks is not None:
         parts.append(_table(marks))
-    elif (figure := figure_of(command, result)) is not None:
+    elif (figure := figure_of(result)) is not None:
         from headscope.show.figures import figure_files
         from headscope.show.style import FigureStyle, styled
 
         figure.set_dpi(80)
         with styled(FigureStyle(("png",))):
             image = base64.b64encode(figure_files({"map": figure})["map.png"]).decode()
-        parts.append(Markup('<img alt="{}" src="data:image/png;base64,{}">').format(command, image))
+        parts.append(
+            Markup('<img alt="{}" src="data:image/png;base64,{}">').format(
+                result.command_name, image
+            )
+        )
     return str(Markup("\n").join(parts))
 
 
-def figure_of(command: str, result: Any, name: str = "") -> Any:
+def figure_of(result: Any, name: str = "") -> Any:
     """Draw the figure of a result that has this name, by default its first; None without any."""
     from headscope.core.errors import InputError
     from headscope.show.figures import figures_of
 
-    named = named_blocks(command, result)
+    named = named_blocks(result)
     if name and name not in named:
         raise InputError(f"There is no figure {name!r}; this result has {', '.join(named)}.")
     chosen = named[name] if name else next(iter(named.values()), None)
     return None if chosen is None else next(iter(figures_of([chosen])))[1]
 
 
-def named_blocks(command: str, result: Any) -> dict[str, Chart | HeadMap | Panels | Drawing]:
+def named_blocks(result: Any) -> dict[str, Chart | HeadMap | Panels | Drawing]:
     """Return what is drawn of a result, by the names of the figures' files."""
     drawn = (
         block
-        for block in _blocks(command, result)
+        for block in _blocks(result)
         if isinstance(block, Chart | HeadMap | Panels | Drawing) and block.file
     )
     return {block.file: block for block in drawn}
 
 
-def _blocks(command: str, result: Any) -> list[Block]:
-    blocks = view_of(command).blocks
+def _blocks(result: Any) -> list[Block]:
+    blocks = view_of(result.command_name).blocks
     return [] if blocks is None else list(blocks(result))
 
 
 def _table(block: HeadMarks) -> Markup:
     light = {role.style: role.light for role in primary_roles()}
     cell = Markup('<td style="{};background:{}">{}</td>')
+    rows = head_rows(block.marks)
+    across = range(max((len(row) for _, row in rows), default=0))
+    header = Markup("").join(Markup("<th scope=col>H{}</th>").format(i) for i in across)
     lines = [
-        Markup("<tr><th>{}</th>{}</tr>").format(
+        Markup("<tr><th scope=row>{}</th>{}</tr>").format(
             layer,
             Markup("").join(
                 cell.format(_STYLE, light.get(style, "#fff"), text)
                 for text, style in (mark or ("", "") for mark in row)
             ),
         )
-        for layer, row in head_rows(block.marks)
+        for layer, row in rows
     ]
-    return Markup("<table>{}</table><p><small>{}</small></p>").format(
-        Markup("").join(lines), block.legend
-    )
+    table = "<table><thead><tr><th></th>{}</tr></thead>{}</table><p><small>{}</small></p>"
+    return Markup(table).format(header, Markup("").join(lines), block.legend)

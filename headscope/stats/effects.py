@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from headscope.core.heads import head_name
 from headscope.stats.compared import Compare
 from headscope.stats.estimate import Estimate
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,16 @@ def columns(row: Any, *names: str) -> dict[str, Any]:
         else:
             cells[name] = value
     return cells
+
+
+def head_frame(rows: Iterable[Mapping[str, Any]]) -> pandas.DataFrame:
+    """Make a table of heads, whose index is their names: ``frame.loc["L2H8"]`` (pandas)."""
+    import pandas as pd
+
+    rows = list(rows)
+    places = ((row["layer"], row["head"], row.get("stack", "encoder")) for row in rows)
+    index = pd.Index([head_name(*place) for place in places], name="name", dtype=object)
+    return pd.DataFrame(rows, index=index)
 
 
 @cache

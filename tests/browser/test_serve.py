@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -15,10 +16,10 @@ expect = api.expect
 HOSTILE = "<img src=x onerror=alert(1)> & \u202e \U0001f600"
 
 
-@pytest.fixture(scope="module")
-def served(browser):
+@contextmanager
+def serving(model):
     """Start the command; yields its address, and stops it by Ctrl-C."""
-    command = (sys.executable, "-m", "headscope", "serve", "demo", "--no-browser", "--quiet")
+    command = (sys.executable, "-m", "headscope", "serve", model, "--no-browser", "--quiet")
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -35,13 +36,19 @@ def served(browser):
     assert (process.returncode, said) == (130, "headscope: interrupted\n")
 
 
+@pytest.fixture(scope="module")
+def served(browser):
+    with serving("demo") as address:
+        yield address
+
+
 @pytest.fixture
 def show(browser, served):
     """Open the page; the test fails at any console message, error, dialog or foreign request."""
     seen, contexts = [], []
-    start = served.partition("?")[0]
 
-    def call(more="", **options):
+    def call(more="", address=served, **options):
+        start = address.partition("?")[0]
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
@@ -54,7 +61,7 @@ def show(browser, served):
         page.on(
             "request", lambda r: None if r.url.startswith((start, "data:")) else seen.append(r.url)
         )
-        page.goto(served + more)
+        page.goto(address + more)
         page.wait_for_selector("#answers td")
         return page
 
@@ -95,7 +102,7 @@ def test_heads_are_switched_off_by_panel_key_layer_and_role_and_the_state_is_in_
     page.keyboard.press("ArrowRight")
     page.keyboard.press("x")
     column(page, "2 heads off")
-    page.click("button.layer[data-layer='4']")
+    page.click("button.layer[data-heads=L4H]")
     off = column(page, "14 heads off")
     address = page.evaluate("location.hash")
     assert page.locator("button.cell.off").count() == 14
@@ -113,7 +120,7 @@ def test_a_pinned_state_stands_beside_the_current_one(show):
     page = show()
     before = column(page, "all heads on")
     page.click("#pin")
-    page.click("button.layer[data-layer='2']")
+    page.click("button.layer[data-heads=L2H]")
     column(page, "12 heads off")
     assert column(page, "pinned: all heads on") == before
     assert page.locator("#panel svg.heat").count() == 2
@@ -147,6 +154,92 @@ def test_what_is_wrong_is_said_and_hostile_text_stays_text(show):
     assert page.locator("img").count() == 0
 
 
+def test_what_is_shown_is_marked_until_it_belongs_to_what_is_typed(show):
+    page = show()
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
+    held = []
+    page.route("**/answer", lambda route: held.append(route))
+    page.fill("#text-a", "Rain fell.")
+    while not held:
+        page.wait_for_timeout(20)
+    page.fill("#text-a", "Snow fell.")  # the first question is still open
+    held.pop().continue_()
+    expect(page.locator("#links")).to_contain_text("rain")  # an answer, but to the older text
+    for part in ("#answers", ".desk"):
+        expect(page.locator(part)).to_have_attribute("aria-busy", "true")
+        expect(page.locator(part)).to_have_class(re.compile("stale"))
+    while not held:
+        page.wait_for_timeout(20)
+    held.pop().continue_()
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
+    expect(page.locator("#links")).to_contain_text("snow")
+    assert page.locator(".stale").count() == 0
+    page.unroute("**/answer")
+    page.fill("#text-a", "word " * 100)
+    expect(page.locator("#trouble")).to_contain_text("64 tokens")
+    expect(page.locator("#answers")).to_have_class(re.compile("stale"))
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
+
+
+def test_a_full_server_is_asked_again(show):
+    page = show()
+    refused = []
+
+    def refuse_once(route):
+        if refused:
+            return route.continue_()
+        refused.append(route)
+        return route.fulfill(status=503, json={"error": "Too many requests wait already."})
+
+    page.route("**/answer", refuse_once)
+    page.fill("#text-a", "Hail fell.")
+    expect(page.locator("#links")).to_contain_text("hail")
+    expect(page.locator("#trouble")).to_be_hidden()
+    assert len(refused) == 1
+
+
+@pytest.fixture(scope="module")
+def translator(browser, shared):
+    with serving(str(shared / "models" / "ar-en-transliteration")) as address:
+        yield address
+
+
+def test_heads_of_decoder_and_cross_attention_are_on_the_page_and_can_be_switched_off(
+    show, translator
+):
+    page = show(address=translator)
+    page.fill("#text-b", "")
+    page.fill("#text-a", "\u0645\u062d\u0645\u062f")
+    expect(page.locator("#links")).to_contain_text("\u062d")
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
+    expect(page.locator("table.map caption")).to_have_text(
+        ["Encoder", "Decoder", "Cross-attention"]
+    )
+    assert page.locator("button.cell").count() == 144
+    page.click("button.cell[data-head='cross:L5H2']")
+    assert "Not classified" in page.inner_text("#panel")
+    asks, looked_at = page.evaluate(
+        "[0, 1].map((i) => Array.from(document.querySelectorAll('#links text'))"
+        ".filter((t) => Number(t.getAttribute('y')) > 100 === !!i).length)"
+    )
+    canvas = page.locator("button.cell[data-head='cross:L5H2'] canvas")
+    assert (canvas.get_attribute("height"), canvas.get_attribute("width")) == (
+        str(asks),
+        str(looked_at),
+    )
+    assert asks != looked_at
+    page.click("button.layer[data-heads='cross:L']")
+    expect(page.locator("#answers")).to_contain_text("48 heads off")
+    expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
+    written = page.locator("#answers tbody tr").first.locator("td").all_inner_texts()
+    assert written[0] == "written"
+    assert written[1] != written[2]
+    page.fill("#jump", "decoder:L1H3")
+    page.keyboard.press("Enter")
+    assert page.inner_text("#panel h3") == "decoder:L1H3"
+    assert page.locator("button.cell.off").count() == 48
+
+
 def test_many_questions_at_once_end_with_the_last_ones_answer(show, served):
     page = show()
     page.evaluate(
@@ -168,6 +261,6 @@ def test_many_questions_at_once_end_with_the_last_ones_answer(show, served):
 def test_nothing_is_cut_off_at_any_width(show, width):
     page = show(viewport={"width": width, "height": 900})
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.click("button.layer[data-layer='0']")
+    page.click("button.layer[data-heads=L0H]")
     column(page, "12 heads off")
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -105,6 +105,7 @@ def test_public_names_are_pinned():
         *("plan_vocabulary", "cut_vocabulary", "attribute", "AttributeResult"),
         *("feed_forwards", "remove_neurons", "remove_layers"),
         *("Thresholds", "InsightThresholds", "HeadscopeError"),
+        *("compare", "plot", "roles"),
     }
     for name in headscope.__all__:
         assert getattr(headscope, name) is not None

@@ -112,6 +112,74 @@ def test_as_many_random_heads_are_off_as_were_switched_off(answers):
     assert (gates == 0).flatten(1).sum(1).tolist() == [0] + [3] * (1 + RANDOM)
 
 
+@pytest.fixture(scope="module")
+def transliteration(shared):
+    return Answers(open_for_tasks(str(shared / "models/ar-en-transliteration")))
+
+
+def written_by_transformers(folder, text, removed, labels=None, attentions=False):
+    """Remove heads of an encoder-decoder by zeros in the output projections; write greedily.
+
+    With ``labels`` also return the mean log probability of these tokens, and the attentions.
+    """
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+    options = {"attn_implementation": "eager", "dtype": torch.float32}
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **options).eval()
+    stacks = {
+        "encoder": [layer.self_attn for layer in model.model.encoder.layers],
+        "decoder": [layer.self_attn for layer in model.model.decoder.layers],
+        "cross": [layer.encoder_attn for layer in model.model.decoder.layers],
+    }
+    for stack, layer, head in removed:
+        stacks[stack][layer].out_proj.weight.data[:, 4 * head : 4 * (head + 1)] = 0
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(text, return_tensors="pt")
+    with torch.no_grad():
+        ids = model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=60)[0]
+        out = None
+        if labels is not None:
+            out = model(**inputs, decoder_input_ids=labels[None, :-1], output_attentions=attentions)
+    return tokenizer.decode(ids, skip_special_tokens=True), ids, out
+
+
+def test_what_an_encoder_decoder_writes_is_what_transformers_writes_without_the_heads(
+    transliteration, shared
+):
+    folder, text = shared / "models/ar-en-transliteration", "\u0645\u062d\u0645\u062f"
+    off = [("cross", 5, head) for head in range(8)] + [("decoder", 0, 3), ("encoder", 2, 1)]
+    names = [f"{'' if s == 'encoder' else s + ':'}L{layer}H{head}" for s, layer, head in off]
+    said = transliteration([text], names)
+    written, likely = said["answers"]
+    whole, ids, _ = written_by_transformers(folder, text, [])
+    without, *_ = written_by_transformers(folder, text, off)
+    assert (written["full"], written["off"]) == (whole, without)
+    assert whole != without
+    for removed, which in (([], "full"), (off, "off")):
+        *_, out = written_by_transformers(folder, text, removed, labels=ids)
+        logs = out.logits[0].log_softmax(-1).gather(1, ids[1:, None])
+        assert float(likely[which]) == pytest.approx(float(logs.mean().exp()), abs=6e-4)
+    assert len(transliteration.heads) == said["heads"] == 3 * 48
+
+
+def test_patterns_of_the_decoder_are_those_of_what_the_model_without_heads_wrote(
+    transliteration, shared
+):
+    folder, text = shared / "models/ar-en-transliteration", "\u0645\u062d\u0645\u062f"
+    shown = transliteration([text, text + text], ["cross:L0H2"])["texts"][0]
+    removed = [("cross", 0, 2)]
+    _, ids, _ = written_by_transformers(folder, text, removed)
+    *_, out = written_by_transformers(folder, text, removed, labels=ids, attentions=True)
+    source, target = len(shown["tokens"]), len(shown["target"]["tokens"])
+    for name, theirs, shape in (
+        ("L3H1", out.encoder_attentions[3][0, 1], (source, source)),
+        ("decoder:L1H4", out.decoder_attentions[1][0, 4], (target, target)),
+        ("cross:L4H7", out.cross_attentions[4][0, 7], (target, source)),
+    ):
+        ours = np.frombuffer(base64.b64decode(shown["patterns"][name]), dtype=np.uint8)
+        assert np.abs(ours.reshape(shape) - 100 * theirs.numpy()).max() <= 0.51
+
+
 @pytest.mark.parametrize(
     ("texts", "off", "says"),
     [
@@ -201,6 +269,31 @@ def test_what_is_wrong_with_a_text_is_said_without_an_error_in_the_browsers_cons
 def test_a_request_of_megabytes_is_refused(answers):
     response = client(answers).post("/answer", content=b"x" * 1_000_000, headers=GOOD)
     assert response.status_code == 413
+
+
+def test_a_request_that_never_ends_is_given_up(monkeypatch):
+    monkeypatch.setattr(server, "SLOWEST", 0.05)
+    app = server.application("<p>page</p>", lambda texts, off: {}, token=TOKEN, port=PORT)
+    scope = {
+        **{"type": "http", "method": "POST", "path": "/answer", "query_string": b""},
+        "headers": [
+            *((name.encode(), value.encode()) for name, value in GOOD.items()),
+            (b"host", f"127.0.0.1:{PORT}".encode()),
+        ],
+    }
+    told, parts = [], [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def receive():
+        if not parts:
+            await asyncio.sleep(60)
+        return parts.pop()
+
+    async def send(message):
+        told.append(message)
+
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), 10))
+    assert told[0]["status"] == 408
+    assert json.loads(told[1]["body"])["error"].endswith(".")
 
 
 def test_too_many_waiting_requests_are_refused_and_one_is_answered_at_a_time():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head, layer_name
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import estimated_columns
+from headscope.stats.effects import estimated_columns, head_frame
 from headscope.stats.estimate import JOINTLY_UNKNOWN, Estimate, JointEstimate
 
 if TYPE_CHECKING:
@@ -256,8 +256,6 @@ class AttributeResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
-        import pandas as pd
-
         rows = []
         for head in self.heads:
             row = {"layer": head.layer, "head": head.head, "stack": head.stack, "role": head.role}
@@ -266,7 +264,7 @@ class AttributeResult(Measured):
                 row |= estimated_columns(name, number)
                 row |= {f"{name}_all_low": number.all_low, f"{name}_all_high": number.all_high}
             rows.append(row)
-        return pd.DataFrame(rows)
+        return head_frame(rows)
 
     def curves_frame(self) -> pandas.DataFrame:
         """One row per ranking, order and number of heads kept; random rankings too (pandas)."""

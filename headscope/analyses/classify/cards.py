@@ -113,6 +113,7 @@ def head_cards(part: ClassifyResult) -> Iterator[Card]:
         yield Card(
             head.layer,
             head.head,
+            stack=head.stack,
             primary=role_class(head.primary),
             mark=mark_of(head),
             sentence=head_sentence(head),

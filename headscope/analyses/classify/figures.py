@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from matplotlib.colors import to_rgb
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -15,9 +18,10 @@ from headscope.analyses.classify.result import (
     SyntacticScore,
 )
 from headscope.core.heads import layer_name, layer_numbers
-from headscope.core.roles import NO_ROLE, role_of
+from headscope.core.roles import NO_ROLE, Role, role_of
 from headscope.show import figures as draw
 
+_NONE = 0.15  # Shade of a head without a role
 _MOST_BARS = 24  # Relations in the bar chart, by gain over the baseline.
 #: Diameter of a dot with the gap around it, in points; least height of a panel, in dots.
 _DOT, _TALL = 4.5, 40
@@ -25,34 +29,56 @@ _DOT, _TALL = 4.5, 40
 
 def role_map(result: ClassifyResult) -> Figure:
     """Layers x heads, stack by stack: the colour is the primary role, the shade its score."""
+    n_heads, n_layers = max(head.head for head in result.heads) + 1, len(_row_names(result))
+    figure = draw.new_figure(max(5.0, 1.2 + 0.55 * n_heads), 1.6 + 0.55 * n_layers)
+    role_map_on(figure.add_subplot(), result)
+    figure.axes[0].set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
+    return figure
+
+
+def role_map_on(
+    axes: Axes, result: ClassifyResult, *, text: bool = True, legend: bool = True
+) -> None:
+    """Draw the map of roles on axes: in each cell the offset, the token, the relation or a mark."""
     names = _row_names(result)
     n_heads = max(head.head for head in result.heads) + 1
-    figure = draw.new_figure(max(5.0, 1.0 + 0.55 * n_heads), 1.4 + 0.55 * len(names))
-    axes = figure.add_subplot()
     image = np.ones((len(names), n_heads, 3))
     for head in result.heads:
         row, role, label = names.index(head.layer_name), role_of(head.primary), primary_label(head)
-        score, mark = 0.15, ""
-        if label is not None:  # the relation, offset or token, or the role's own mark
+        score, mark = _NONE, ""
+        if label is not None:
             score = min(1.0, abs(float(label.score)))
             mark = label.detail.partition(" ")[0] or role.mark
-        image[row, head.head] = 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
-        draw.cell_text(axes, row, head.head, mark, "white" if score > 0.75 else "black", 7)
+        image[row, head.head] = _shade(role, score)
+        if text:
+            size = 7 if len(mark) < 7 else 5.5
+            draw.cell_text(axes, row, head.head, mark, image[row, head.head], size)
     axes.imshow(image, aspect="equal")
     draw.label_grid(axes, len(names), n_heads, names)
-    axes.set_title(f"What the heads of {draw.model_name(result)} do", fontsize=10)
     shown = {head.primary for head in result.heads}
     present = [role for role in (*result.possible_roles, NO_ROLE) if role.key in shown]
     # The labels of pairs have one colour; the cells name them.
     names_of: dict[str, list[str]] = {}
     for role in present:
-        names_of.setdefault(role.colour, []).append(role.name)
-    handles = [Patch(color=colour, label=", ".join(n)) for colour, n in names_of.items()]
-    note = {"title": "darker: higher score", "title_fontsize": 7}
-    draw.legend_beside(
-        figure, "outside lower center", min(4, len(present)), handles=handles, **note
-    )
-    return figure
+        shade = to_hex(_shade(role, 1.0 if role.words else _NONE))
+        names_of.setdefault(shade, []).append(role.name)
+    if legend:
+        axes.legend(
+            handles=[Patch(color=shade, label=", ".join(n)) for shade, n in names_of.items()],
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            borderaxespad=4.5,
+            ncols=min(4, len(names_of)),
+            fontsize=7,
+            frameon=False,
+            title="darker: higher score",
+            title_fontsize=7,
+        )
+
+
+def _shade(role: Role, score: float) -> Any:
+    """Return a role's colour, the paler the lower the score."""
+    return 1 - (1 - np.array(to_rgb(role.colour))) * (0.15 + 0.85 * score)
 
 
 def _row_names(result: ClassifyResult) -> list[str]:

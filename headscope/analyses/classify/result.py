@@ -11,7 +11,7 @@ from headscope.core.roles import Role, role_in, roles_of
 from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import columns, estimated_columns
+from headscope.stats.effects import columns, estimated_columns, head_frame
 from headscope.stats.estimate import UNKNOWN, Estimate, JointEstimate
 
 if TYPE_CHECKING:
@@ -507,8 +507,6 @@ class ClassifyResult(Measured):
         columns for their stack and for cross-attention; removals and repeated tokens add theirs
         where they were measured.
         """
-        import pandas as pd
-
         stacked = self.stacks not in ((), ("encoder",))
         rows = []
         for head in self.heads:
@@ -532,7 +530,7 @@ class ClassifyResult(Measured):
             for role, weight in head.registered.items():
                 row |= estimated_columns(role, weight)
             rows.append(row)
-        return pd.DataFrame(rows)
+        return head_frame(rows)
 
     def patched_frame(self) -> pandas.DataFrame:
         """One row per patched head, role and reader (pandas)."""

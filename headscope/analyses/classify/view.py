@@ -265,10 +265,11 @@ def role_counts(part: ClassifyResult) -> list[tuple[str, str, int, str]]:
     return [*rows, ("none", "no role on this corpus", without, "-")]
 
 
-def legend(part: ClassifyResult) -> str:
-    """Explain the marks on the map of one stack: those that it shows."""
-    marks, shown = [], {head.primary for head in part.heads}
-    for role in (role for role in (*part.possible_roles, NO_ROLE) if role.key in shown):
+def legend(*parts: ClassifyResult) -> str:
+    """Explain the marks on the map of some stacks: those that it shows."""
+    marks, shown = [], {head.primary for part in parts for head in part.heads}
+    possible = dict.fromkeys(role for part in parts for role in part.possible_roles)
+    for role in (role for role in (*possible, NO_ROLE) if role.key in shown):
         name = role.name.replace("-", " ")
         written = role.mark if name == role.mark else f"{role.mark} = {name}"
         marks.append(role.legend or written)

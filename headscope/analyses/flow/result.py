@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
+from headscope.stats.effects import head_frame
 from headscope.stats.estimate import UNKNOWN, Estimate
 from headscope.stats.ranks import ControlStatistics, MatrixRank
 
@@ -191,10 +192,8 @@ class FlowResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
-        import pandas as pd
-
         stacked = any(head.stack != "encoder" for head in self.heads)
-        return pd.DataFrame(_row(head, stacked) for head in self.heads)
+        return head_frame(_row(head, stacked) for head in self.heads)
 
     def hubs_frame(self) -> pandas.DataFrame:
         """One row per hub (pandas)."""

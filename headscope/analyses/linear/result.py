@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
-from headscope.stats.effects import Effect, EffectTask, columns, estimated_columns
+from headscope.stats.effects import (
+    Effect,
+    EffectTask,
+    columns,
+    estimated_columns,
+    head_frame,
+)
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -148,8 +154,6 @@ class LinearResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
-        import pandas as pd
-
         rows = []
         for head in self.heads:
             names = ("layer", "head", "stack", "coherence", "coherence_centred", "entropy")
@@ -161,7 +165,7 @@ class LinearResult(Measured):
             row |= {"stored_softmax": head.stored.softmax.value}
             row |= estimated_columns("stored_difference", head.stored.difference)
             rows.append(row | columns(head, "alone"))
-        return pd.DataFrame(rows)
+        return head_frame(rows)
 
     def forms_frame(self) -> pandas.DataFrame:
         """One row per form (pandas)."""

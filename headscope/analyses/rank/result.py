@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head, layer_name
 from headscope.core.serialise import SCHEMA
 from headscope.models.certificate.validation import ValidationSummary
-from headscope.session.measured import Shown
+from headscope.show.shown import Shown
 from headscope.stats.compared import Compare, Setting
 from headscope.stats.effects import estimated_columns
 from headscope.stats.estimate import Estimate
@@ -194,7 +194,10 @@ class RankResult(Shown):
     schema: int = SCHEMA
 
     def to_frame(self) -> pandas.DataFrame:
-        """One row per head and matrix, and per layer and matrix (``head`` empty), with controls."""
+        """One row per head and matrix, and per layer and matrix (``head`` empty), with controls.
+
+        The index is the name of the head, or of the layer.
+        """
         import pandas
 
         stacked = any(layer.stack != "encoder" for layer in self.layers)
@@ -214,7 +217,9 @@ class RankResult(Shown):
                     if control := self.control_of(item, kind, name):
                         row |= {f"{kind}_{key}": x for key, x in statistics(control).items()}
                 rows.append(row)
-        frame = pandas.DataFrame(rows)
+        names = [item.name for item, _ in items]
+        index = pandas.Index(names, name="name", dtype=object).repeat(len(MATRICES))
+        frame = pandas.DataFrame(rows, index=index)
         frame["head"] = frame["head"].astype("Int64")
         return frame
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, ComparedEstimate, Setting
-from headscope.stats.effects import columns
+from headscope.stats.effects import columns, head_frame
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -189,14 +189,12 @@ class SpectrumResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head, without the curves (pandas)."""
-        import pandas as pd
-
         verdicts = dict.fromkeys(self.verdict.low_rank, "low rank")
         verdicts |= dict.fromkeys(self.verdict.not_low_rank, "not low rank")
         names = ["layer", "head", "share_at_k", "share_sq_at_k", "offset", "offset_mass", "role"]
         if any(head.stack != "encoder" for head in self.heads):
             names.insert(0, "stack")
-        return pd.DataFrame(
+        return head_frame(
             columns(head, *names) | {"verdict": verdicts.get(head.name, "between")}
             for head in self.heads
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from headscope.core.heads import Head
 from headscope.session.measured import Measured
 from headscope.stats.compared import Compare, Setting
-from headscope.stats.effects import Effect, EffectTask, columns
+from headscope.stats.effects import Effect, EffectTask, columns, head_frame
 from headscope.stats.estimate import Estimate
 
 if TYPE_CHECKING:
@@ -79,10 +79,8 @@ class SymmetricResult(Measured):
 
     def to_frame(self) -> pandas.DataFrame:
         """One row per head (pandas)."""
-        import pandas as pd
-
         names = ("layer", "head", "stack", "asymmetry", "symmetric", "noise", "removed")
-        return pd.DataFrame(columns(head, *names) for head in self.heads)
+        return head_frame(columns(head, *names) for head in self.heads)
 
     def sets_frame(self) -> pandas.DataFrame:
         """One row per change of all heads, and of each number of random heads (pandas)."""

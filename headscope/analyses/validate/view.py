@@ -100,4 +100,5 @@ VIEW = View(
     human=lambda result: terminal(blocks(result)),
     csv=_csv,
     files=lambda result: {"validate.csv": _csv(result).encode()},
+    blocks=blocks,
 )

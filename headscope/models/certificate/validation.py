@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from headscope.core.serialise import SCHEMA
+from headscope.show.shown import Shown
 
 __all__ = [
     "EmbeddingCheck",
@@ -88,10 +89,11 @@ class EmbeddingCheck:
         return found
 
 
-@dataclass(frozen=True)
-class ValidationResult:
+@dataclass(frozen=True, repr=False)
+class ValidationResult(Shown):
     """The certificate: our attention equals the model's, padded and not, or why it does not."""
 
+    command_name: ClassVar[str] = "validate"
     passed: bool  # Whether every difference is within its tolerance.
     layers: tuple[LayerCheck, ...]  # In the order of the model.
     #: Largest difference of the last hidden state, over real tokens.

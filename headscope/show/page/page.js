@@ -9,7 +9,7 @@
   const live = data.live ? liveState() : null;
 
   function roleText(head) {
-    return head.roles.length ? head.roles.join(", ") : data.classified ? "no role on this corpus" : "not classified";
+    return head.roles.length ? head.roles.join(", ") : head.mark ? "no role on this corpus" : "not classified";
   }
 
   // --- small pictures: mean attention of a head ------------------------------------------------
@@ -19,12 +19,19 @@
   const picture = (head) => headPicture(head.mean, SIDE);
   const shownSample = () => data.samples[sampleIndex()];
 
+  // A head's pattern with what asks and what is looked at: a decoder's tokens ask, cross-attention looks at the source.
+  const stackOf = (name) => name.includes(":") ? name.split(":")[0] : "encoder";
+  function grid(sample, name) {
+    const flat = sample && sample.patterns[name], stack = stackOf(name);
+    return flat && { flat, ask: stack === "encoder" ? sample : sample.target, seen: stack === "decoder" ? sample.target : sample };
+  }
+
   function drawThumbs() {
     const sample = thumbs && thumbs.value === "sentence" ? shownSample() : null;
     for (const [name, cell] of cells) {
-      const head = heads.get(name), flat = sample && sample.patterns[name], old = cell.querySelector("canvas");
+      const head = heads.get(name), shown = grid(sample, name), old = cell.querySelector("canvas");
       if (old) old.remove();
-      if (flat) cell.prepend(weightsPicture(flat, sample.tokens.length, 100));
+      if (shown) cell.prepend(weightsPicture(shown.flat, shown.seen.tokens.length, 100));
       else if (!sample && head.mean) cell.prepend(picture(head));
     }
   }
@@ -65,21 +72,18 @@
 
   // A pattern on one sentence with its tokens, in pixels, so that type is never smaller than 11: where rows are lower, only some are named.
   function heat(sample, name, caption) {
-    const figure = element("figure"), flat = sample.patterns[name], n = sample.tokens.length;
-    const width = Math.max(120, (Math.min(460, panel.clientWidth - 34) - 14) / 2), edge = Math.min(56, width / 3), cell = (width - edge) / n, every = Math.ceil(11.5 / cell);
-    const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${width} ${width}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
-    svg.append(drawn("rect", { class: "ground", width: width - edge, height: width - edge }));
+    const figure = element("figure"), { flat, ask, seen } = grid(sample, name), across = seen.tokens.length, down = ask.tokens.length;
+    const width = Math.max(120, (Math.min(460, panel.clientWidth - 34) - 14) / 2), edge = Math.min(56, width / 3), cell = (width - edge) / Math.max(across, down), every = Math.ceil(11.5 / cell);
+    const svg = drawn("svg", { class: "heat", viewBox: `${-edge} ${-edge} ${across * cell + edge} ${down * cell + edge}`, role: "img", "aria-label": "Attention on the chosen sentence, queries down, keys across" });
+    svg.append(drawn("rect", { class: "ground", width: across * cell, height: down * cell }));
     const most = Math.floor((edge - 3) / 6.3), cut = (token) => Array.from(token).length > most ? Array.from(token).slice(0, most - 1).join("") + "…" : token;
-    sample.tokens.forEach((token, i) => {
-      if (i % every) return;
-      svg.append(drawn("text", { x: -3, y: (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(token)));
-      svg.append(drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token)));
-    });
+    ask.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: -3, y: (i + 0.5) * cell + 4, "text-anchor": "end" }, cut(token))));
+    seen.tokens.forEach((token, i) => i % every || svg.append(drawn("text", { x: 0, y: 0, transform: `translate(${(i + 0.5) * cell + 4} -3) rotate(-90)` }, cut(token))));
     flat.forEach((weight, k) => {
       if (!weight) return;
-      const i = Math.floor(k / n), j = k % n;
+      const i = Math.floor(k / across), j = k % across;
       const square = drawn("rect", { x: j * cell, y: i * cell, width: cell, height: cell, "fill-opacity": (weight / 100).toFixed(2) });
-      square.append(drawn("title", {}, `${sample.tokens[i]} → ${sample.tokens[j]}: ${(weight / 100).toFixed(2)}`));
+      square.append(drawn("title", {}, `${ask.tokens[i]} → ${seen.tokens[j]}: ${(weight / 100).toFixed(2)}`));
       svg.append(square);
     });
     figure.append(svg, element("figcaption", caption));
@@ -88,11 +92,11 @@
 
   // The heads whose patterns on the shown sentence share most weight with this one's.
   function similar(head) {
-    const sample = shownSample(), own = sample && sample.patterns[head.name];
-    if (!own) return [];
-    const n = sample.tokens.length, shared = [];
+    const sample = shownSample(), shown = grid(sample, head.name);
+    if (!shown) return [];
+    const own = shown.flat, n = shown.ask.tokens.length, shared = [];
     for (const [name, other] of Object.entries(sample.patterns)) {
-      if (name === head.name) continue;
+      if (name === head.name || stackOf(name) !== stackOf(head.name)) continue;
       let least = 0;
       for (let k = 0; k < own.length; k++) least += Math.min(own[k], other[k]);
       shared.push([name, least / (100 * n)]);
@@ -144,7 +148,7 @@
     for (const [caption, text] of head.facts) list.append(element("dt", data.captions[caption]), element("dd", text));
     more.append(list);
     if (head.ranks.length) more.append(tableOf("Dimensions that hold 90%, and of controls of the same shape", ["matrix", "this head", ...data.controls, "effective rank", "stable rank"], head.ranks, 1));
-    panel.replaceChildren(title, element("p", head.sentence, "plainly"), pictures(head), similarLine(head), three, more);
+    panel.replaceChildren(title, ...(live ? answerLine() : []), element("p", head.sentence, "plainly"), pictures(head), similarLine(head), three, more);
   }
 
   function select(name, from) {
@@ -194,8 +198,8 @@
   if (table) for (const button of table.querySelectorAll("button[data-head]")) button.addEventListener("click", () => select(button.dataset.head));
   const jump = byId("jump");
   if (jump) jump.addEventListener("change", () => {
-    const match = /^\s*l?\s*(\d+)\s*[h., ]\s*(\d+)\s*$/i.exec(jump.value);
-    jump.setAttribute("aria-invalid", String(jump.value !== "" && !(match && select(`L${Number(match[1])}H${Number(match[2])}`))));
+    const match = /^\s*((?:decoder|cross):)?\s*l?\s*(\d+)\s*[h., ]\s*(\d+)\s*$/i.exec(jump.value);
+    jump.setAttribute("aria-invalid", String(jump.value !== "" && !(match && select(`${(match[1] || "").toLowerCase()}L${Number(match[2])}H${Number(match[3])}`))));
   });
   if (!data.live) addEventListener("hashchange", () => select(location.hash.slice(1)));
 
@@ -205,7 +209,7 @@
 
   function fits(head) {
     const wanted = chips.filter((chip) => chip.getAttribute("aria-pressed") === "true").map((chip) => chip.dataset.role);
-    return !wanted.length || wanted.some((role) => role === "none" ? !head.roles.length : head.keys.includes(role));
+    return !wanted.length || wanted.some((role) => role === "none" ? head.mark && !head.roles.length : head.keys.includes(role));
   }
 
   function filter() {
@@ -256,20 +260,25 @@
   function sampleIndex() { const chosen = samples && samples.querySelector("input:checked"); return chosen ? Number(chosen.value) : 0; }
 
   function drawLinks() {
-    const sample = shownSample();
-    if (!links || !sample || !sample.patterns[selected]) return;
-    const n = sample.tokens.length, flat = sample.patterns[selected], width = (token) => 12 + 8.6 * Array.from(token).length;
-    const middle = [], total = sample.tokens.reduce((x, token) => { middle.push(x + width(token) / 2); return x + width(token); }, 8);
+    const shown = grid(shownSample(), selected || "");
+    if (!links || !shown) return;
+    const { flat } = shown, sides = [shown.ask, shown.seen], n = shown.seen.tokens.length, width = (token) => 12 + 8.6 * Array.from(token).length;
+    const ends = [], middles = sides.map((side) => {
+      const middle = [];
+      ends.push(side.tokens.reduce((x, token) => { middle.push(x + width(token) / 2); return x + width(token); }, 8));
+      return middle;
+    });
+    const total = Math.max(...ends);
     const svg = drawn("svg", { class: "links", width: total + 8, height: 176, viewBox: `0 0 ${total + 8} 176`, role: "img", "aria-label": `Attention of ${selected}: a line from each word above to the words below that it attends to` });
     const lines = drawn("g", {}), words = [[], []];
-    const shown = (i) => special.checked || !sample.special[i];
-    for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
+    const seen = (side, i) => special.checked || !sides[side].special[i];
+    for (let i = 0; i < shown.ask.tokens.length; i++) for (let j = 0; j < n; j++) {
       const weight = flat[i * n + j] / 100;
-      if (weight >= 0.04 && shown(i) && shown(j)) lines.append(drawn("line", { x1: middle[i], y1: 34, x2: middle[j], y2: 142, "stroke-opacity": Math.min(1, weight + 0.05).toFixed(2), "stroke-width": (1 + 3 * weight).toFixed(1), "data-query": i, "data-key": j }));
+      if (weight >= 0.04 && seen(0, i) && seen(1, j)) lines.append(drawn("line", { x1: middles[0][i], y1: 34, x2: middles[1][j], y2: 142, "stroke-opacity": Math.min(1, weight + 0.05).toFixed(2), "stroke-width": (1 + 3 * weight).toFixed(1), "data-query": i, "data-key": j }));
     }
     svg.append(lines);
-    for (const [row, y] of [[0, 24], [1, 162]]) sample.tokens.forEach((token, i) => {
-      const word = drawn("text", { x: middle[i], y, "text-anchor": "middle", class: shown(i) ? "" : "faint", tabindex: 0, role: "button" }, token);
+    for (const [row, y] of [[0, 24], [1, 162]]) sides[row].tokens.forEach((token, i) => {
+      const word = drawn("text", { x: middles[row][i], y, "text-anchor": "middle", class: seen(row, i) ? "" : "faint", tabindex: 0, role: "button" }, token);
       words[row].push(word);
       svg.append(word);
     });
@@ -279,9 +288,9 @@
       for (const line of lines.children) line.classList.toggle("out", row !== null && Number(row === 0 ? line.dataset.query : line.dataset.key) !== place);
       for (const side of [0, 1]) words[side].forEach((word, other) => word.classList.toggle("hit", row !== null && side !== row && weight(other) >= 10));
       if (row === null) return;
-      const best = sample.tokens.map((token, other) => [token, weight(other)]).sort((a, b) => b[1] - a[1]).slice(0, 3).filter((pair) => pair[1] > 0);
+      const best = sides[1 - row].tokens.map((token, other) => [token, weight(other)]).sort((a, b) => b[1] - a[1]).slice(0, 3).filter((pair) => pair[1] > 0);
       const said = best.map(([token, share]) => `${token} (${share}%)`).join(", ");
-      reading.textContent = `${selected}: ${sample.tokens[place]} ${row === 0 ? "attends to" : "is attended to by"} ${said || "nothing"}.`;
+      reading.textContent = `${selected}: ${sides[row].tokens[place]} ${row === 0 ? "attends to" : "is attended to by"} ${said || "nothing"}.`;
     }
     words.forEach((side, row) => side.forEach((word, i) => {
       for (const kind of ["mouseenter", "focus"]) word.addEventListener(kind, () => only(row, i));
@@ -351,7 +360,7 @@
   // --- live: sentences that are typed, heads that are switched off ------------------------------
 
   function liveState() {
-    const state = { off: new Set(), pinned: null, answers: [] };
+    const state = { off: new Set(), pinned: null, answers: [], texts: [] };
     state.state = () => new URLSearchParams({ head: selected || "", off: Array.from(state.off).join("."), a: byId("text-a").value, b: byId("text-b").value }).toString();
     state.flip = (names) => {
       const on = names.every((name) => state.off.has(name));
@@ -370,36 +379,51 @@
     }
     for (const button of document.querySelectorAll("button.layer")) button.setAttribute("aria-pressed", String(ofLayer(button).every((name) => live.off.has(name))));
     byId("all-on").hidden = !live.off.size;
-    history.replaceState(null, "", "#" + live.state());
     if (selected) fill(heads.get(selected));
     ask();
   }
 
-  const ofLayer = (button) => data.heads.filter((head) => head.name.startsWith(`L${button.dataset.layer}H`)).map((head) => head.name);
+  const ofLayer = (button) => data.heads.filter((head) => head.name.startsWith(button.dataset.heads)).map((head) => head.name);
 
-  // One request at a time; what has changed meanwhile is asked once that one is answered.
-  let asking = false, again = false, timer = 0;
+  // One request at a time; what has changed meanwhile is asked once that one is answered. Until what is shown belongs
+  // to what is typed it is faint, and busy as long as an answer is awaited.
+  let asking = false, timer = 0;
+  const question = () => ({ texts: [byId("text-a").value, byId("text-b").value].filter((text) => text.trim()), off: Array.from(live.off) });
 
-  function ask() {
+  function mark(stale, busy) {
+    for (const part of [byId("answers"), document.querySelector(".desk")]) {
+      part.classList.toggle("stale", stale);
+      part.setAttribute("aria-busy", String(busy));
+    }
+  }
+
+  function ask(after = 120) {
+    mark(true, true);
     clearTimeout(timer);
-    timer = setTimeout(send, 120);
+    timer = setTimeout(send, after);
   }
 
   async function send() {
-    if (asking) { again = true; return; }
-    const texts = [byId("text-a").value, byId("text-b").value].filter((text) => text.trim());
-    if (!texts.length) return trouble("Type a sentence to see what the heads do with it.");
+    if (asking) return;
+    const asked = question(), body = JSON.stringify(asked);
+    history.replaceState(null, "", "#" + live.state());
+    if (!asked.texts.length) {
+      mark(true, false);
+      return trouble("Type a sentence to see what the heads do with it.");
+    }
+    let answered = false, wait = 0;
     asking = true;
     try {
       const token = new URLSearchParams(location.search).get("token") || "";
-      const response = await fetch("answer", { method: "POST", headers: { token, "Content-Type": "application/json" }, body: JSON.stringify({ texts, off: Array.from(live.off) }) });
+      const response = await fetch("answer", { method: "POST", headers: { token, "Content-Type": "application/json" }, body });
       const said = await response.json();
-      if (said.error) trouble(said.error); else show(said);
+      if (response.status === 503) wait = 1000; // others are answered first
+      if (said.error) trouble(said.error); else { show(said, asked.texts); answered = true; }
     } catch (error) {
       trouble("The server does not answer: it has ended, or cannot be reached.");
     } finally {
       asking = false;
-      if (again) { again = false; send(); }
+      if (wait || body !== JSON.stringify(question())) ask(wait); else mark(!answered, false);
     }
   }
 
@@ -408,7 +432,7 @@
     byId("trouble").hidden = !text;
   }
 
-  function show(said) {
+  function show(said, texts) {
     trouble("");
     const index = Math.min(sampleIndex(), said.texts.length - 1);
     data.samples = said.texts.map((text) => ({ ...text, patterns: Object.fromEntries(Object.entries(text.patterns).map(([name, bytes]) => [name, bytesOf(bytes)])) }));
@@ -419,27 +443,36 @@
       return label;
     }));
     live.answers = said.answers;
+    live.texts = texts;
     live.words = words(said.off);
-    showAnswers(said.heads);
+    showAnswers();
     redraw();
+  }
+
+  // The first answer, beside the heads: on a small screen the table of all is far from the map.
+  function answerLine() {
+    const [first] = live.answers;
+    if (!first) return [];
+    const random = first.random ? `; random sets ${first.random}` : "";
+    return [element("p", `${first.name}: ${first.full}` + (live.words === words(0) ? "" : `; ${live.words}: ${first.off}${random}`), "soft answer")];
   }
 
   function showAnswers() {
     const pinned = live.pinned && new Map(live.pinned.answers.map((answer) => [answer.name, answer.off]));
     const random = live.answers.some((answer) => answer.random);
-    const header = ["", "whole model", live.words, ...(random ? ["random sets of as many"] : []), ...(pinned ? ["pinned: " + live.pinned.words] : [])];
+    const header = ["", "whole model", live.words, ...(random ? ["random sets of as many"] : []), ...(pinned ? ["pinned: " + live.pinned.words + (String(live.pinned.texts) === String(live.texts) ? "" : ", other text")] : [])];
     const rows = live.answers.map((answer) => [answer.name, answer.full, answer.off, ...(random ? [answer.random] : []), ...(pinned ? [pinned.get(answer.name) || "–"] : [])]);
     byId("answers").replaceChildren(tableOf("", header, rows, 1));
   }
 
   if (live) {
-    for (const id of ["text-a", "text-b"]) byId(id).addEventListener("input", () => { history.replaceState(null, "", "#" + live.state()); ask(); });
+    for (const id of ["text-a", "text-b"]) byId(id).addEventListener("input", () => ask());
     byId("ask").addEventListener("submit", (event) => event.preventDefault());
     byId("all-on").addEventListener("click", () => { live.off.clear(); changed(); });
     byId("shown-off").addEventListener("click", () => live.flip(data.heads.filter(fits).map((head) => head.name)));
     for (const button of document.querySelectorAll("button.layer")) button.addEventListener("click", () => live.flip(ofLayer(button)));
     byId("pin").addEventListener("click", () => {
-      live.pinned = live.pinned ? null : { answers: live.answers, samples: data.samples, words: live.words };
+      live.pinned = live.pinned ? null : { answers: live.answers, texts: live.texts, samples: data.samples, words: live.words };
       byId("pin").textContent = live.pinned ? "Unpin" : "Pin this state";
       showAnswers();
       redraw();

@@ -35,14 +35,15 @@ function ticks(low, high, most) {
   return all;
 }
 
-// A square of weights from 0 to `most` as a canvas, blue on white; the style sheet turns it round in the dark.
-function weightsPicture(weights, side, most) {
+// Rows of weights from 0 to `most` as a canvas, blue on white; the style sheet turns it round in the dark.
+function weightsPicture(weights, columns, most) {
   const canvas = document.createElement("canvas");
   canvas.className = "mean";
-  canvas.width = canvas.height = side;
+  canvas.width = columns;
+  canvas.height = weights.length / columns;
   canvas.setAttribute("aria-hidden", "true");
-  const context = canvas.getContext("2d"), image = context.createImageData(side, side);
-  for (let i = 0; i < side * side; i++) {
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, canvas.height);
+  for (let i = 0; i < weights.length; i++) {
     const t = weights[i] / most;
     image.data.set([255 - 244 * t, 255 - 168 * t, 255 - 47 * t, 255], 4 * i);
   }

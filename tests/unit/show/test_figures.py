@@ -149,7 +149,7 @@ def _roles(figure: Any, data: Json) -> Checks:
         detail = first["detail"] if first else ""
         detail = detail.split(" ")[0] or (MARKS[head["primary"]] if first else "")
         yield marks[head["head"], rows.index((head["stack"], head["layer"]))] == detail, True
-    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
     yield len(shown), len({head["primary"] for head in data["heads"]})
 
 
@@ -390,7 +390,7 @@ def test_one_count_of_heads_without_a_role(made):
     assert role_counts(changed)[-1][2] == 5
     assert [card.mark for card in VIEW.facts(changed, ())].count(NO_ROLE.mark) == 5
     assert list(changed.to_frame().primary).count("none") == 5
-    names = [text.get_text() for text in role_map(changed).legends[0].get_texts()]
+    names = [text.get_text() for text in role_map(changed).axes[0].get_legend().get_texts()]
     assert names == ["broad", "self", "duplicate-token", "no role"]
     shown = ["broad", "self", "dup = duplicate token", ". = no role"]
     assert legend(changed).split("; ") == shown

@@ -47,7 +47,7 @@ def grid(
     model |= {"weights_sha256": None, "removed_heads": [list(place) for place in removed]}
     made = {"headscope": "0", "torch": "0", "transformers": "0", "dtype": "float32", "seed": 0}
     made |= {"device": "cpu", "command": "c", "model": model, "created": "2026-01-01"}
-    return kind(1, made, {}, {}, {}, samples=(sample, sample))
+    return kind(1, made, {}, {}, samples=(sample, sample))
 
 
 def test_page_asks_for_nothing_and_escapes_its_data():

@@ -1,13 +1,20 @@
 """Figures for papers: what is drawn is what was measured, on the axes that were given."""
 
 import base64
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 import headscope
 from headscope.core.errors import InputError
+from headscope.core.roles import primary_roles
+from headscope.core.serialise import to_json
 from headscope.show.figures import figure_files
 from headscope.show.style import FigureStyle, styled
 
@@ -68,12 +75,81 @@ def test_figures_take_axes_and_refuse_what_is_not_there(classified):
             call()
 
 
+def test_a_map_has_its_legend_its_labels_and_text_that_can_be_read(classified):
+    """Contrast as WCAG 2 defines it, of every text to the colour under it, drawn or not."""
+
+    def luminance(colour):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+        return sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    for value, texts in (("role", 72), ("entropy", 72), ("positional_score", 72)):
+        axes = headscope.plot.heads(classified, value).axes[0]
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("head", "layer")
+        assert len(axes.texts) == texts
+        (image,) = axes.images
+        grounds = image.get_array() if value == "role" else image.to_rgba(image.get_array())
+        for text in axes.texts:
+            column, row = map(int, text.get_position())
+            light, dark = sorted(
+                (luminance(to_rgb(text.get_color())), luminance(grounds[row, column])), reverse=True
+            )
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (value, text.get_text())
+    named = [
+        text.get_text() for text in headscope.plot.heads(classified).axes[0].get_legend().texts
+    ]
+    assert named == [
+        r.name for r in primary_roles() if r.key in {h.primary for h in classified.heads}
+    ]
+    bare = headscope.plot.heads(classified, text=False, legend=False).axes
+    assert len(bare) == 1
+    assert not bare[0].texts
+    assert bare[0].get_legend() is None
+
+
+def test_a_result_gives_its_answer_a_head_and_a_table_by_name(classified):
+    assert "of 72 heads have a role" in str(classified)
+    assert classified["L1H8"] is classified.heads[20]
+    assert repr(classified["L1H8"]).startswith("<HeadResult L1H8: primary=positional")
+    assert "\n" not in repr(classified["L1H8"])
+    assert len(repr(classified["L1H8"])) < 200
+    with pytest.raises(KeyError, match="has no 'L9H9'"):
+        classified["L9H9"]
+    with pytest.raises(TypeError):
+        iter(classified)
+    frame = classified.to_frame()
+    assert list(frame.index) == [head.name for head in classified.heads]
+    assert frame.loc["L1H8", "entropy"] == classified["L1H8"].entropy
+
+
+def test_what_there_is_is_listed():
+    assert {"plot", "roles", "compare", "classify", "__version__"} <= set(dir(headscope))
+    corpus = inspect.signature(headscope.classify).parameters["corpus"].annotation
+    assert {str, Path, Sequence[str], Sequence[tuple[str, str]]} <= set(get_args(corpus))
+    assert (
+        "corpus : str, Path, list of str or list of tuple, optional" in headscope.classify.__doc__
+    )
+
+
+def test_results_are_compared_in_memory_and_from_files(classified, tmp_path):
+    path = tmp_path / "classify.json"
+    path.write_text(to_json(classified), encoding="utf-8")
+    result = headscope.compare([classified, path])
+    frame = result.to_frame()
+    assert set(frame["report"]) == {"A", "B"}
+    same = frame.pivot(index=["section", "what"], columns="report", values="text")
+    assert (same["A"] == same["B"]).all()
+    for wrong in ([classified], str(path)):
+        with pytest.raises(InputError, match="two reports or more"):
+            headscope.compare(wrong)
+
+
 def test_a_result_in_a_notebook_is_small(classified):
     assert len(repr(classified)) < 100
     html = classified._repr_html_()
     assert len(html) < 20_000
     assert "of 72 heads have a role" in html
     assert html.count("<td") == 72
+    assert all(f"<th scope=col>H{head}</th>" in html for head in range(12))
 
 
 def test_paper_width_leaves_no_small_type():

@@ -1,0 +1,66 @@
+"""How Python and notebooks show a result: one line, its answer, or its picture."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Shown:
+    """What every result of a command answers to."""
+
+    provenance: dict[str, Any]
+    command_name: ClassVar[str]  # That of ``ClassifyResult`` is ``classify``
+    __iter__: ClassVar[None] = None  # Items are heads by their names: nothing to count through
+
+    def __init_subclass__(cls) -> None:
+        """Take the command's name from the class, unless it has another one."""
+        if "command_name" not in vars(cls):
+            cls.command_name = cls.__name__.removesuffix("Result").lower()
+
+    def __repr__(self) -> str:
+        """One line: the class, the model, and what a reader may ask it for."""
+        model = self.provenance.get("model", {}).get("id", "a model")
+        head = next((f'["{head.name}"], ' for head in getattr(self, "heads", ())), "")
+        table = ".to_frame(), .plot(), " if hasattr(self, "to_frame") else ""
+        return f"<{type(self).__name__} of {model}: print(), {head}{table}and its fields>"
+
+    def __str__(self) -> str:
+        """Return the answer in a sentence, as terminal and page begin."""
+        from headscope.show.notebook import headline
+
+        return headline(self)
+
+    def __getitem__(self, name: Any) -> Any:
+        """Return what was measured of one head: ``L2H8``, or ``cross:L0H3``; else KeyError."""
+        rows = {head.name: head for head in getattr(self, "heads", ())}
+        if name not in rows:
+            there = f"its heads are {', '.join([*rows][:3])} ..." if rows else "it is of no heads"
+            raise KeyError(f"this {type(self).__name__} has no {name!r}: {there}")
+        return rows[name]
+
+    def _repr_html_(self) -> str:
+        """The key sentence and a small picture, as Jupyter shows it."""
+        from headscope.show.notebook import html
+
+        return html(self)
+
+    def plot(self, name: str = "") -> Figure | None:
+        """Draw a figure of this result.
+
+        Parameters
+        ----------
+        name : str, optional
+            The name of its file in a result folder, without the ending. Default: the first one.
+
+        Returns
+        -------
+        matplotlib.figure.Figure or None
+            None where the result has no figure.
+        """
+        from headscope.show.notebook import figure_of
+
+        figure: Figure | None = figure_of(self, name)
+        return figure
