@@ -25,7 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headscope.analyses.classify.result import Alignments, HeadLinks, HeadResult, LinkScore
+from headscope.analyses.classify.pairs_result import Alignments, HeadLinks, LinkScore
+from headscope.analyses.classify.result import HeadResult
 from headscope.analyses.classify.rows import FARTHEST, OUT
 from headscope.analyses.classify.syntactic import Kernel, Syntactic
 from headscope.core.accumulator import Accumulator, Parts, numpy, zeros

@@ -13,12 +13,8 @@ from typing import Any, Generic, NamedTuple
 from headscope.analyses.classify.aligned import AlignedHeads, kernel_argmax
 from headscope.analyses.classify.cross import CrossHeads
 from headscope.analyses.classify.labels import judge, judge_swapped, untestable
-from headscope.analyses.classify.result import (
-    Alignments,
-    HeadResult,
-    StackCorpus,
-    SwappedControl,
-)
+from headscope.analyses.classify.pairs_result import Alignments
+from headscope.analyses.classify.result import HeadResult, StackCorpus, SwappedControl
 from headscope.analyses.classify.rows import RowReducer
 from headscope.analyses.classify.sums import HeadMeasures, StackSums
 from headscope.analyses.classify.syntactic import kernel_hits

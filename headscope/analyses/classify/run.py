@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headscope.analyses.classify.options import ClassifyOptions
+from headscope.analyses.classify.pairs_result import UserPairs
 from headscope.analyses.classify.passes import (
     Run,
     StackLabels,
@@ -15,13 +16,7 @@ from headscope.analyses.classify.passes import (
     readings,
     stacks_for,
 )
-from headscope.analyses.classify.result import (
-    ClassifyResult,
-    ControlResult,
-    CorpusInfo,
-    HeadResult,
-    UserPairs,
-)
+from headscope.analyses.classify.result import ClassifyResult, ControlResult, CorpusInfo, HeadResult
 from headscope.core.errors import InputError
 from headscope.core.roles import PAIR, Thresholds, registered_roles, role_in, roles_of
 from headscope.core.serialise import SCHEMA

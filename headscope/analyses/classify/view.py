@@ -14,14 +14,9 @@ from headscope.analyses.classify.optional_parts import (
     ends,
     more,
 )
+from headscope.analyses.classify.pairs_result import Alignments
 from headscope.analyses.classify.patch_view import patch_sentences
-from headscope.analyses.classify.result import (
-    Alignments,
-    ClassifyResult,
-    ControlResult,
-    HeadResult,
-    Label,
-)
+from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult, Label
 from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_class, role_in, role_name, role_of
 from headscope.core.safe_text import visible

@@ -25,7 +25,8 @@ from transformers import (
 )
 
 import headscope
-from headscope.analyses.classify.result import Alignments, ClassifyResult, HeadResult
+from headscope.analyses.classify.pairs_result import Alignments
+from headscope.analyses.classify.result import ClassifyResult, HeadResult
 from headscope.core.errors import CorpusError, InputError
 from headscope.core.serialise import from_dict, to_dict, to_json
 from headscope.data.corpus import open_treebank
