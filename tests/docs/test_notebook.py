@@ -23,7 +23,7 @@ def shown_by(book):
 def words_of(book):
     """What the cells print and show in words, without numbers that a machine may change."""
     outputs = [output for cell in book.cells for output in cell.get("outputs", ())]
-    printed = [o["text"].split()[:3] for o in outputs if o["output_type"] == "stream"]
+    printed = [o["text"].split()[:3] for o in outputs if o.get("name") == "stdout"]
     return printed, sorted({kind for kind, _ in shown_by(book)})
 
 
