@@ -17,7 +17,7 @@ from headscope.analyses.classify.result import (
     HeadResult,
     SyntacticScore,
 )
-from headscope.core.heads import layer_name, layer_numbers
+from headscope.core.heads import layer_name
 from headscope.core.roles import NO_ROLE, Role, role_of
 from headscope.show import figures as draw
 
@@ -84,8 +84,7 @@ def _shade(role: Role, score: float) -> Any:
 def _row_names(result: ClassifyResult) -> list[str]:
     """Name the layers, with those that have no head left where one stack was measured."""
     if len(result.stacks) == 1:
-        layers = layer_numbers(result.provenance["model"])
-        return [layer_name(layer, *result.stacks) for layer in layers]
+        return [layer_name(layer, *result.stacks) for layer in result.layers]
     return list(dict.fromkeys(head.layer_name for head in result.heads))
 
 

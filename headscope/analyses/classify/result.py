@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from headscope.analyses.classify.pairs_result import UserPairs
 from headscope.analyses.classify.patch_result import HeadPatch, PatchEffect, Patching
-from headscope.core.heads import Head
+from headscope.core.heads import Head, layer_numbers
 from headscope.core.roles import Role, role_in, roles_of
 from headscope.core.serialise import to_dict
 from headscope.session.measured import Measured
@@ -432,6 +433,13 @@ class ClassifyResult(Measured):
     def possible_roles(self) -> tuple[Role, ...]:
         """What heads of these stacks could earn, in the order of priority."""
         return roles_of(*self.stacks, labels=self.labels)
+
+    @property
+    def layers(self) -> Sequence[int]:
+        """The layers of the only stack, those without a head left included."""
+        if self.corpus.pairs or self.stacks == ("cross",):  # the model counts all of its stacks
+            return range(max(head.layer for head in self.heads) + 1)
+        return layer_numbers(self.provenance["model"])
 
     @property
     def stacks(self) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from headscope.analyses.classify.optional_parts import (
 from headscope.analyses.classify.pairs_result import Alignments
 from headscope.analyses.classify.patch_view import patch_sentences
 from headscope.analyses.classify.result import ClassifyResult, ControlResult, HeadResult, Label
-from headscope.core.heads import layer_numbers
 from headscope.core.roles import NO_ROLE, role_class, role_in, role_name, role_of
 from headscope.core.safe_text import visible
 from headscope.show import blocks as b
@@ -64,7 +63,7 @@ def blocks(result: ClassifyResult) -> Iterator[b.Block]:
         yield b.Text(found_sentence(part), "lead")
         yield b.Text(found_heads(part), on=b.TERMINAL)
         last = max(head.layer for head in part.heads)
-        layers = range(last + 1) if several else layer_numbers(part.provenance["model"])
+        layers = range(last + 1) if several else part.layers
         marks = {(f"L{layer}", 0): ("", "") for layer in layers}  # some have no head left
         for head in part.heads:
             marks[f"L{head.layer}", head.head] = mark_of(head), role_of(head.primary).style
