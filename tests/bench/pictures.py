@@ -3,7 +3,8 @@
 ``python tests/bench/pictures.py gallery`` runs the commands whose figures docs/gallery.md shows and
 copies them to docs/figures. ``python tests/bench/pictures.py serve`` types a sentence into the real
 page in Chromium, looks at a head, switches layers off, and writes docs/figures/serve.gif; it needs
-the extra serve and the package playwright. Both need the extra demo.
+the extra serve and the package playwright. ``python tests/bench/pictures.py page`` photographs
+reports/demo/report.html in light and dark. The first two need the extra demo.
 """
 
 import argparse
@@ -26,7 +27,7 @@ COMMANDS = (
     ("explain", "demo", "The cat sat on the mat, and it purred."),
 )
 #: Pictures that belong to the README or to minutes of training.
-OTHERS = {"map-dark", "map-light", "page-dark", "page-light", "shrink", "attribute_heads"}
+OTHERS = {"page-dark", "page-light", "shrink", "attribute_heads"}
 WIDTH, HEIGHT, SHOWN = 1240, 800, 930  # Of the browser's window; width of the moving picture
 TYPED = "The old ferry left the harbour before dawn."
 SECOND = "Before sunrise the boat sailed out of the port."
@@ -139,7 +140,23 @@ def serve() -> None:
     print(f"serve.gif: {len(film.frames)} frames, {size / 1e6:.2f} MB")
 
 
+def page() -> None:
+    """Photograph the first screen of the demo's report."""
+    from playwright.sync_api import sync_playwright
+
+    report = HERE.parents[1] / "reports" / "demo" / "report.html"
+    with sync_playwright() as playwright:
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            shown = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=scheme)
+            shown.goto(report.as_uri())
+            shown.wait_for_selector("button.cell[aria-current=true]")
+            shown.screenshot(path=HERE / f"page-{scheme}.png")
+        browser.close()
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("gallery", "serve"))
-    {"gallery": gallery, "serve": serve}[parser.parse_args().what]()
+    parser.add_argument("what", choices=("gallery", "serve", "page"))
+    {"gallery": gallery, "serve": serve, "page": page}[parser.parse_args().what]()
